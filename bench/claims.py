@@ -107,6 +107,11 @@ KILLED = Case("recover", "SIGKILL with 10,000,000 pending")
 ARRAYS_OF_WORK = {
     array: Case("consume", f"4 connections, arrays of {array}, in one step") for array in (32, 256)
 }
+CLIENT_SINGLE = Case("clients", "16 threads, 1 a request")
+CLIENT_BATCHES = Case("clients", "4 threads, 32 a request")
+CLIENT_PUSH = Case("clients", "push consumer, backlog of 100,000")
+CLIENT_BURST = Case("clients", "100,000 in one millisecond")
+CLIENT_STEADY = Case("clients", "5,000 a second")
 PUSH = Case("consume", "push, concurrency 64")
 MIB_MAX = round(300e6 / 2**20, 1)
 
@@ -252,6 +257,44 @@ CLAIMS = [
             arguments="--parts receive",
         )
         for array, case in ARRAYS_OF_WORK.items()
+    ),
+    *(
+        Claim(f"RocketMQ's Java client, {text}", case, "messages_per_s", How.AT_LEAST, target)
+        for text, case, target in (
+            ("single sends from 16 threads", CLIENT_SINGLE, 20_000),
+            ("sends in batches of 32", CLIENT_BATCHES, 80_000),
+            ("a push consumer with a backlog", CLIENT_PUSH, 50_000),
+        )
+    ),
+    *(
+        Claim(
+            f"RocketMQ's Java client, {text}, beside RocketMQ 5",
+            case,
+            figure,
+            how,
+            1,
+            peer="RocketMQ 5 sync",
+        )
+        for text, case, figure, how in (
+            ("single sends from 16 threads", CLIENT_SINGLE, "messages_per_s", How.ABOVE),
+            ("sends in batches of 32", CLIENT_BATCHES, "messages_per_s", How.ABOVE),
+            ("a push consumer with a backlog", CLIENT_PUSH, "messages_per_s", How.ABOVE),
+            ("the last of 100,000 due in one millisecond", CLIENT_BURST, "last_ms", How.AT_MOST),
+        )
+    ),
+    Claim(
+        "RocketMQ's Java client, the last of 100,000 due in one millisecond",
+        CLIENT_BURST,
+        "last_ms",
+        How.AT_MOST,
+        600,
+    ),
+    Claim(
+        "RocketMQ's Java client, 5,000 due a second, lateness p99",
+        CLIENT_STEADY,
+        "lateness p99",
+        How.AT_MOST,
+        10,
     ),
     Claim("push, concurrency 64", PUSH, "messages_per_s", How.AT_LEAST, 8_000, arguments="--parts push"),
 ]

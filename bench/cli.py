@@ -37,6 +37,7 @@ SCENARIOS = {
     "recall": "one at a time, in bulk, in races with firing",
     "mixed": "all at once, one topic bursting",
     "soak": "a steady load for a long time",
+    "clients": "RocketMQ's own Java client: sends, a backlog, a burst, a steady rate; beside RocketMQ",
     "consume": "receive and acknowledge, with peers; of our groups, nack, streams, push, idle workers",
     "logs": "whole logs: reading, replay, the jobs on Spark",
 }
@@ -85,15 +86,15 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command line
         str, typer.Option(help="Parts of system names, separated by commas: timerwheel,redis")
     ] = "all",
     pending: Annotated[str, typer.Option(help="Backlogs, separated by commas.")] = "0,1000000,10000000",
-    rates: Annotated[str, typer.Option(help="Messages due per second, in fire.")] = "1000,5000,20000",
+    rates: Annotated[str, typer.Option(help="Messages due per second, in fire and clients.")] = "1000,5000,20000",
     counts: Annotated[
-        str, typer.Option(help="Messages due in one millisecond, in burst.")
+        str, typer.Option(help="Messages due in one millisecond, in burst and clients; or stored.")
     ] = "1000,100000,1000000",
     soak_seconds: Annotated[float, typer.Option(min=1, help="Duration of soak in seconds.")] = 60.0,
     records: Annotated[int, typer.Option(min=1000, help="Records of the log, in logs.")] = 2_000_000,
     segments: Annotated[int, typer.Option(min=0, help="Segments of that log; 0 for those of 128 MiB.")] = 0,
     parts: Annotated[
-        str, typer.Option(help="Parts of consume or logs, separated by commas; default all.")
+        str, typer.Option(help="Parts of clients, consume or logs, separated by commas; default all.")
     ] = "",
     out: Annotated[
         Path, typer.Option(dir_okay=False, help="File to append results to, one JSON object per line.")

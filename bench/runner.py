@@ -16,7 +16,7 @@ from bench.generator.plan import Delays, Done, Job, Load, Outcome, Progress
 from bench.generator.run import run
 from bench.histograms import percentiles_ms
 from bench.peers.registry import SYSTEMS
-from bench.peers.system import System
+from bench.peers.system import HOST, System, free_port
 from bench.tables import draw
 
 DAY_MS = 86_400_000
@@ -56,10 +56,15 @@ class Bench:
         self._console.print(text, highlight=False)
 
     @asynccontextmanager
-    async def running(self, name: str, *flags: str) -> AsyncIterator[System]:
-        """Starts a system in a new directory with these extra flags; removes everything afterwards."""
+    async def running(self, name: str, *flags: str, remoting: bool = False) -> AsyncIterator[System]:
+        """Starts a system in a new directory with these extra flags; removes everything afterwards.
+
+        With `remoting` it serves RocketMQ's own clients, at its `name_server`.
+        """
         system = SYSTEMS[name].make(self.work / name.replace(" ", "-").replace(",", ""))
         system.flags += flags
+        if remoting:
+            system.name_server = f"{HOST}:{free_port()}"
         shutil.rmtree(system.directory, ignore_errors=True)
         try:
             await system.start()

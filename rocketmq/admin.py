@@ -7,6 +7,7 @@ standard JSON: `{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:{...}
 import orjson
 
 from timerwheel.engine import Engine
+from timerwheel.groups.config import LEASES
 from timerwheel.rocketmq.codes import VERSION, Call, Result
 from timerwheel.rocketmq.members import Members
 from timerwheel.rocketmq.name_server import BROKER
@@ -77,14 +78,28 @@ class Admin:
         request.must_have(Scope.RECEIVE)
         for name in filter(request.caller.may, names):
             table: list[tuple[int, dict[str, int]]] = []
-            for queue in range(self._topics.queues_of(name)):
+            for queue, offset in enumerate(self._consumed(name, group)):
                 high = self._engine.queues.queue_bounds(name, queue)[1]
-                offset = self._offsets.of(name, group, queue) or 0
                 last_ms = await self._stored_ms(name, queue, offset - 1) if offset else 0
                 found = {"brokerOffset": high, "consumerOffset": offset, "lastTimestamp": last_ms}
                 table.append((queue, found | {"pullOffset": offset}))
             parts.append(_by_queue(name, table))
         return Answer(body=b'{"consumeTps":0.0,"offsetTable":{%s}}' % b",".join(filter(None, parts)))
+
+    def _consumed(self, topic: str, group: str) -> list[int]:
+        """Return how far a group has come in each queue: what it committed, or up to where it has leased."""
+        if self._engine.groups.kind(topic, group) == LEASES:
+            return [queue.cursor for queue in self._engine.groups.info(topic, group).queues]
+        queues = range(self._topics.queues_of(topic))
+        return [self._offsets.of(topic, group, queue) or 0 for queue in queues]
+
+    def groups_of_topic(self, request: Request) -> Answer:
+        """The groups of a topic."""
+        topic = request.text("topic")
+        self._topics.must_read(request, topic)
+        return Answer(
+            body=orjson.dumps({"groupList": [info.group for info in self._engine.groups.all(topic)]})
+        )
 
     def _topics_of(self, group: str) -> list[str]:
         """Return the topics of a group, and those to which its members subscribe."""

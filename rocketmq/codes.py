@@ -8,7 +8,10 @@ from typing import Final
 
 
 class Call(IntEnum):
-    """What a request asks for. The last ones go from the server to a client."""
+    """What a request asks for. The last ones go from the server to a client.
+
+    Those over 32,767 do not fit a binary header: their requests are JSON.
+    """
 
     SEND = 10
     PULL = 11
@@ -38,12 +41,20 @@ class Call(IntEnum):
     CONSUME_STATS = 208
     DELETE_TOPIC = 215
     DELETE_TOPIC_ROUTE = 216
+    GROUPS_OF_TOPIC = 300
     SEND_V2 = 310
     SEND_BATCH = 320
     RESET_OFFSETS = 222
     TOPIC_CONFIG = 351
     LITE_PULL = 361
     RECALL = 370
+    QUERY_ASSIGNMENT = 400
+    SET_REQUEST_MODE = 401
+    POP = 200_050
+    ACKNOWLEDGE = 200_051
+    CHANGE_INVISIBLE_TIME = 200_053
+    NOTIFICATION = 200_054
+    ACKNOWLEDGE_BATCH = 200_151
     CHECK_TRANSACTION = 39
     NOTIFY_CONSUMERS = 40
     RESET_CLIENT_OFFSETS = 220
@@ -64,7 +75,11 @@ class Result(IntEnum):
     PULL_RETRY_NOW = 20
     PULL_OFFSET_MOVED = 21
     QUERY_NOT_FOUND = 22
+    GROUP_NOT_EXIST = 26
     CONSUMER_NOT_ONLINE = 206
+    NO_MESSAGE = 208
+    POLLING_FULL = 209
+    POLLING_TIMEOUT = 210
     ILLEGAL_OPERATION = 604
 
 

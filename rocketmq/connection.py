@@ -3,6 +3,7 @@
 1. Reading pauses while the peer does not read its answers, and while REQUESTS_MAX requests are in progress.
 2. A frame that cannot be read closes the connection: where the next one begins is unknown.
 3. A connection that sends nothing for IDLE_MS is closed; clients send a heartbeat every 30 seconds.
+4. Frames of one turn of the loop are written together: a call of the system costs as much as an answer.
 """
 
 import asyncio
@@ -51,6 +52,7 @@ class Connection(asyncio.Protocol):
         self._is_full = False  # the peer does not read
         self._is_paused = False
         self._is_finishing = False
+        self._unwritten: list[bytes] = []  # frames of this turn of the loop
         self._opaque = 0
         self._local = self._peer
         self._bytes = 0  # of requests in progress
@@ -127,8 +129,8 @@ class Connection(asyncio.Protocol):
         self._in_progress -= 1
         self._bytes -= size_bytes
         self._hold()
-        if self._is_finishing and not self._in_progress and self._transport is not None:
-            self._transport.close()
+        if self._is_finishing and not self._in_progress:
+            self._close()
         elif self._is_paused:
             self._throttle()
 
@@ -137,9 +139,16 @@ class Connection(asyncio.Protocol):
         self._held_pulls += change
 
     def write(self, data: bytes) -> None:
-        """Write a frame; nothing happens on a closed connection."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+        """Write a frame at the end of this turn of the loop; nothing happens on a closed connection."""
+        if not self._unwritten:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unwritten.append(data)
+
+    def _flush(self) -> None:
+        """Write the frames of this turn with one call of the system."""
+        frames, self._unwritten = self._unwritten, []
+        if frames and self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(frames)
 
     def notify(self, call: Call, fields: dict[str, str], body: bytes = b"") -> None:
         """Send a request to the client that it does not answer."""
@@ -150,7 +159,12 @@ class Connection(asyncio.Protocol):
         """Take no more requests, and close once those in progress are answered."""
         self._is_finishing = True
         self._throttle()
-        if not self._in_progress and self._transport is not None:
+        if not self._in_progress:
+            self._close()
+
+    def _close(self) -> None:
+        self._flush()
+        if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:

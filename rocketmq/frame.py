@@ -19,7 +19,7 @@ RemotingCommand and RocketMQSerializable of RocketMQ 5.3.
 import struct
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, cast
 
 import msgspec
 import orjson
@@ -37,6 +37,11 @@ _FIXED = struct.Struct(">hBhii")
 _LENGTH_SIZE = _LENGTH.size
 _LANGUAGE_JAVA = 0
 _CODE_MAX = (1 << 15) - 1
+
+_JSON_HEADER = (
+    b'{"code":%d,"extFields":%b,"flag":%d,"language":"JAVA","opaque":%d,"remark":%b,'
+    b'"serializeTypeCurrentRPC":"JSON","version":' + str(VERSION).encode() + b"}"
+)
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
 
@@ -138,8 +143,10 @@ def _from_json(header: bytes, body: bytes) -> Frame:
         found = _decode_json(header)
     except (ValueError, RecursionError) as error:
         raise FrameError(f"the JSON header is malformed: {error}") from None
-    fields = {name: value for name, value in (found.extFields or {}).items() if value is not None}
-    return Frame(found.code, found.opaque, fields, body, found.flag, found.remark, 0)
+    fields = found.extFields or {}
+    if None in fields.values():
+        fields = {name: value for name, value in fields.items() if value is not None}
+    return Frame(found.code, found.opaque, cast("dict[str, str]", fields), body, found.flag, found.remark, 0)
 
 
 def _from_binary(header: bytes, body: bytes) -> Frame:
@@ -181,18 +188,8 @@ def encode(frame: Frame) -> bytes:
 
 
 def _json(frame: Frame) -> bytes:
-    return orjson.dumps(
-        {
-            "code": frame.code,
-            "extFields": frame.fields,
-            "flag": frame.flag,
-            "language": "JAVA",
-            "opaque": frame.opaque,
-            "remark": frame.remark,
-            "serializeTypeCurrentRPC": "JSON",
-            "version": VERSION,
-        }
-    )
+    remark = b"null" if frame.remark is None else orjson.dumps(frame.remark)
+    return _JSON_HEADER % (frame.code, orjson.dumps(frame.fields), frame.flag, frame.opaque, remark)
 
 
 def _binary(frame: Frame) -> bytes:

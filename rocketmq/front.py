@@ -7,7 +7,6 @@
 
 import asyncio
 import errno
-import inspect
 import logging
 import socket
 from collections.abc import Awaitable, Mapping
@@ -16,6 +15,7 @@ from typing import Final
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.rocketmq.admin import Admin
+from timerwheel.rocketmq.assignments import Assignments
 from timerwheel.rocketmq.codes import Call, Result
 from timerwheel.rocketmq.connection import IDLE_MS, Connection
 from timerwheel.rocketmq.frame import Frame
@@ -24,6 +24,7 @@ from timerwheel.rocketmq.lookups import Lookups
 from timerwheel.rocketmq.members import Members
 from timerwheel.rocketmq.name_server import NameServer
 from timerwheel.rocketmq.offsets import Offsets
+from timerwheel.rocketmq.pops import Pops
 from timerwheel.rocketmq.producers import Producers
 from timerwheel.rocketmq.pulls import Pulls
 from timerwheel.rocketmq.refusals import answer_of
@@ -70,6 +71,8 @@ class Remoting:
         self._locks = Locks(engine.clock.monotonic_ms)
         offsets = Offsets(engine, topics)
         self._pulls = Pulls(engine, topics, name_server, self.members, offsets)
+        self._pops = Pops(engine, topics, name_server, self.members)
+        assignments = Assignments(engine, topics, offsets, self.members)
         lookups = Lookups(engine, topics, name_server)
         retries = Retries(engine, lookups, name_server, offsets, self._locks)
         repeats = Repeats(repeats_max, engine.clock.monotonic_ms)
@@ -84,6 +87,13 @@ class Remoting:
             Call.END_TRANSACTION: transactions.end,
             Call.PULL: self._pulls.pull,
             Call.LITE_PULL: self._pulls.pull,
+            Call.POP: self._pops.pop,
+            Call.ACKNOWLEDGE: self._pops.acknowledge,
+            Call.ACKNOWLEDGE_BATCH: self._pops.acknowledge_batch,
+            Call.CHANGE_INVISIBLE_TIME: self._pops.change_invisible_time,
+            Call.NOTIFICATION: self._pops.notification,
+            Call.QUERY_ASSIGNMENT: assignments.query,
+            Call.SET_REQUEST_MODE: assignments.set_mode,
             Call.QUERY_OFFSET: offsets.committed,
             Call.UPDATE_OFFSET: offsets.commit,
             Call.MAX_OFFSET: offsets.largest,
@@ -100,6 +110,7 @@ class Remoting:
             Call.TOPIC_CONFIG: admin.topic_config,
             Call.TOPIC_STATS: admin.topic_stats,
             Call.ALL_TOPICS: admin.all_topics,
+            Call.GROUPS_OF_TOPIC: admin.groups_of_topic,
             Call.CONSUME_STATS: admin.consume_stats,
             Call.CONSUMER_CONNECTIONS: admin.connections,
             Call.BROKER_RUNTIME_INFO: admin.runtime_info,
@@ -135,6 +146,7 @@ class Remoting:
         self.members.closed(connection)
         self._locks.closed(connection)
         self._pulls.closed(connection)
+        self._pops.closed(connection)
 
     def hold(self, change_bytes: int) -> bool:
         """See `Receiver`."""
@@ -170,7 +182,7 @@ class Remoting:
             return
         if isinstance(found, Answer):
             request.answer(found)
-        elif inspect.isawaitable(found):
+        elif found is not None:
             task = asyncio.create_task(self._serve(request, found))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -202,6 +214,7 @@ class Remoting:
         """Finish what is in progress, and close all connections."""
         self._is_stopping = True
         self._pulls.stop()
+        self._pops.stop()
         for connection in list(self._connections):
             connection.finish()
         if self._connections:

@@ -1,21 +1,29 @@
-"""Messages by their place in the log, which clients name in a retry and in a look-up by offset id.
+"""Messages by their place in the log, which clients name in a retry and in a look-up by offset id, or by key.
 
 A client can name any offset. So the record there only says which message it may be; what is used is the
 record at which the queue of that message points. A record that somebody wrote into a body is in no queue.
 """
 
-from typing import NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from timerwheel.engine import Engine
 from timerwheel.errors import UnknownMessageError
 from timerwheel.model.messages import State
 from timerwheel.rocketmq.codes import Result
 from timerwheel.rocketmq.name_server import NameServer
-from timerwheel.rocketmq.request import Answer, RefusalError, Request
+from timerwheel.rocketmq.request import INT64_MAX, Answer, RefusalError, Request
+from timerwheel.rocketmq.search import BYTES_MAX, RECORDS_MAX, Query, Search
+from timerwheel.rocketmq.stored_message import Host
 from timerwheel.rocketmq.topics import Topics
 from timerwheel.rocketmq.translation import stored_form
 from timerwheel.store.errors import StoreError
 from timerwheel.store.record import FLAG_LEASE, Kind, Record, decode
+
+MESSAGES_MAX: Final = 64
+"""Most messages of a query."""
+QUERY_BYTES_MAX: Final = 4 << 20
+"""No more messages follow in the answer to a query once they have so many bytes."""
+_BOUND = f"not all was searched: a search ends after {RECORDS_MAX} records, or {BYTES_MAX} bytes of its topic"
 
 
 class Found(NamedTuple):
@@ -25,7 +33,12 @@ class Found(NamedTuple):
     record: Record
     log_offset: int
     queue_offset: int
-    is_delivered: bool
+    state: State
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether its consumers can read it."""
+        return self.state is State.DELIVERED
 
 
 class Lookups:
@@ -35,6 +48,7 @@ class Lookups:
         self._engine = engine
         self._topics = topics
         self._name_server = name_server
+        self._search = Search(engine)
 
     async def find(self, request: Request, log_offset: int) -> Found:
         """Return the message of a record that the caller may read; RefusalError for anything else."""
@@ -59,12 +73,12 @@ class Lookups:
         except (UnknownMessageError, StoreError):
             _refuse(log_offset)
         if view.state is not State.DELIVERED or view.queue_offset is None:
-            return Found(message_id, record, log_offset, 0, is_delivered=False)
+            return Found(message_id, record, log_offset, 0, view.state)
         page = await engine.queues.records(view.topic, view.queue, view.queue_offset, 1)
         if page.first != view.queue_offset or not page.records or not isinstance(page.records[0], bytes):
             _refuse(log_offset)
         place = int(page.positions["offset"][0])
-        return Found(message_id, decode(page.records[0]), place, page.first, is_delivered=True)
+        return Found(message_id, decode(page.records[0]), place, page.first, State.DELIVERED)
 
     async def view(self, request: Request) -> Answer:
         """The message at a log offset, delivered or waiting."""
@@ -74,12 +88,45 @@ class Lookups:
             body=stored_form(found.record, found.log_offset, found.queue_offset, found.message_id, host)
         )
 
-    def query(self, request: Request) -> Answer:
-        """Messages by key: there is no index of keys."""
-        self._topics.must_read(request, request.text("topic"))
-        return Answer(
-            Result.QUERY_NOT_FOUND, remark="messages cannot be found by key here, only by offset id"
-        )
+    async def query(self, request: Request) -> Answer:
+        """Messages by key, delivered or waiting, at most MESSAGES_MAX; the log is searched for them."""
+        topic = request.text("topic")
+        self._topics.must_read(request, topic)
+        is_unique = request.text("_UNIQUE_KEY_QUERY", "false") == "true"
+        begin_ms = request.number("beginTimestamp", 0, low=-INT64_MAX)
+        end_ms = request.number("endTimestamp", INT64_MAX, low=-INT64_MAX)
+        count_max = min(max(request.number("maxNum", MESSAGES_MAX), 1), MESSAGES_MAX)
+        if self._engine.queues.topic_id(topic) < 0:
+            return Answer(Result.QUERY_NOT_FOUND, remark=f"topic {topic[:127]!r} does not exist")
+        query = Query(topic, request.text("key"), is_unique, begin_ms, end_ms)
+        found = await self._search.find(query, MESSAGES_MAX, lambda: request.link.takes_more)
+        bound = "" if found.is_complete else _BOUND
+        host = self._name_server.address(request)
+        parts: list[bytes] = []
+        size_bytes = 0
+        for log_offset in found.log_offsets:
+            if len(parts) == count_max or size_bytes >= QUERY_BYTES_MAX:
+                break
+            if (part := await self._shown(request, log_offset, host)) is not None:
+                parts.append(part)
+                size_bytes += len(part)
+        if not parts:
+            return Answer(Result.QUERY_NOT_FOUND, remark=bound or "no message has this key")
+        fields = {
+            "indexLastUpdateTimestamp": str(self._engine.clock.now_ms()),
+            "indexLastUpdatePhyoffset": str(self._engine.core.log.tail),
+        }
+        return Answer(fields=fields, body=b"".join(parts), remark=bound or None)
+
+    async def _shown(self, request: Request, log_offset: int, host: Host) -> bytes | None:
+        """Return a message that began at a log offset; None if it never will, or may never be delivered."""
+        try:
+            found = await self.find(request, log_offset)
+        except RefusalError:  # it is gone, or of a topic that the caller must not read
+            return None
+        if found.state is State.RECALLED or self._engine.transactions.open_at(log_offset) is not None:
+            return None
+        return stored_form(found.record, found.log_offset, found.queue_offset, found.message_id, host)
 
 
 def _refuse(log_offset: int) -> NoReturn:

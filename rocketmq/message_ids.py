@@ -9,13 +9,13 @@ the id of timerwheel; RocketMQ's clients read the first five.
 
 import base64
 import binascii
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from timerwheel.errors import TimerwheelError
 from timerwheel.rocketmq.stored_message import Host, packed
 
 HANDLE_CHARACTERS_MAX: Final = 1_024
-_OFFSET_BYTES = 8
 _VERSION = "v1"
 _PARTS = 6
 
@@ -61,4 +61,9 @@ class RecallHandle(NamedTuple):
 
 def offset_id(store_host: Host, log_offset: int) -> str:
     """Return the offset id of the record at a log offset."""
-    return (packed(store_host) + log_offset.to_bytes(_OFFSET_BYTES, "big")).hex().upper()
+    return f"{_hex(store_host)}{log_offset:016X}"
+
+
+@lru_cache(maxsize=1024)
+def _hex(host: Host) -> str:
+    return packed(host).hex().upper()

@@ -43,11 +43,17 @@ class Offsets:
         except UnknownGroupError:
             return None
 
-    async def advance(self, topic: str, group: str, queue: int, offset: int) -> None:
-        """Commit an offset of a group, which is made if it is new; GroupDiffersError, GroupFieldError."""
+    def advance_known(self, topic: str, group: str, queue: int, offset: int) -> bool:
+        """Commit an offset of a group; returns False if there is none. GroupDiffersError, GroupFieldError."""
         try:
             self._engine.groups.offsets.commit(topic, group, {queue: offset})
         except UnknownGroupError:
+            return False
+        return True
+
+    async def advance(self, topic: str, group: str, queue: int, offset: int) -> None:
+        """Commit an offset of a group, which is made if it is new; GroupDiffersError, GroupFieldError."""
+        if not self.advance_known(topic, group, queue, offset):
             await self.make(topic, group)
             self._engine.groups.offsets.commit(topic, group, {queue: offset})
 

@@ -15,10 +15,6 @@ Client = tuple[str, str]
 class ClientLink(Link, Protocol):
     """A connection over which the service can send requests to the client."""
 
-    @property
-    def takes_more(self) -> bool:
-        """Whether the client is there, and reads what it is sent."""
-
     def notify(self, call: Call, fields: dict[str, str], body: bytes = b"") -> None:
         """Send a request to the client that it does not answer."""
 

@@ -47,5 +47,17 @@ def encode(properties: Mapping[str, str]) -> str:
     return "".join(pair for pair in pairs if pair in kept)
 
 
+def from_json(data: bytes) -> bytes | None:
+    """Return the text of properties that are stored as JSON, as `encode` would; None if only that can tell.
+
+    In compact JSON without a backslash each quote ends or begins a string, so `":"` and `","` stand between
+    strings, and are exchanged for their marks where they stand. If a quote is left, it was not so.
+    """
+    if b"\\" in data or b'""' in data or data[:2] != b'{"' or data[-2:] != b'"}':
+        return None
+    text = data[2:-2].replace(b'":"', b"\x01").replace(b'","', b"\x02") + b"\x02"
+    return None if b'"' in text or len(text) > TEXT_BYTES_MAX else text
+
+
 def _is_plain(text: str) -> bool:
     return _NAME_END not in text and _PAIR_END not in text

@@ -8,8 +8,9 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -20,11 +21,12 @@ from timerwheel.rocketmq.codes import PULL_COMMIT, PULL_SUBSCRIPTION, PULL_SUSPE
 from timerwheel.rocketmq.members import Members
 from timerwheel.rocketmq.name_server import MASTER, NameServer
 from timerwheel.rocketmq.offsets import Offsets
+from timerwheel.rocketmq.read_ahead import AHEAD_BYTES, AHEAD_RECORDS, ReadAhead, Reader
 from timerwheel.rocketmq.request import INT64_MAX, Answer, Link, RefusalError, Request
 from timerwheel.rocketmq.retries import RETRY_TOPIC
-from timerwheel.rocketmq.stored_message import Host
+from timerwheel.rocketmq.stored_message import packed
 from timerwheel.rocketmq.topics import Topics
-from timerwheel.rocketmq.translation import stored_form
+from timerwheel.rocketmq.translation import plain_form, stored_form
 from timerwheel.runtime.queue_reader import RecordPage
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import decode
@@ -42,6 +44,29 @@ SCANNED_MAX: Final = 500
 logger = logging.getLogger(__name__)
 
 
+class Pull(NamedTuple):
+    """What a consumer asks for: up to `count` messages with its tags from an offset on, within `wait_ms`."""
+
+    request: Request
+    group: str
+    topic: str
+    queue: int
+    offset: int
+    count: int
+    tags: TagFilter
+    wait_ms: int
+
+    @property
+    def reader(self) -> Reader:
+        """Who reads ahead."""
+        return self.group, self.topic, self.queue
+
+    @property
+    def scanned(self) -> int:
+        """How many messages are looked at."""
+        return self.count if self.tags.tags is None else SCANNED_MAX
+
+
 class Pulls:
     """See the module. Event loop only."""
 
@@ -54,9 +79,10 @@ class Pulls:
         self._members = members
         self._offsets = offsets
         self._held: dict[asyncio.Future[None], Link] = {}
+        self._ahead = ReadAhead()
         self._is_stopping = False
 
-    async def pull(self, request: Request) -> Answer:
+    def pull(self, request: Request) -> Answer | Awaitable[Answer]:
         """Answer with messages from an offset on, or hold the request until there are some."""
         topic, group = request.text("topic"), request.text("consumerGroup")
         self._topics.must_read(request, topic)
@@ -64,20 +90,41 @@ class Pulls:
         offset = request.number("queueOffset", low=-INT64_MAX)
         flags = request.number("sysFlag", 0)
         tags = self._filter(request, group, topic, flags)
-        if flags & PULL_COMMIT and (commit := request.number("commitOffset", 0, low=-INT64_MAX)) > 0:
-            await self._offsets.advance(topic, group, queue, commit)
-        low, high = self._engine.queues.queue_bounds(topic, queue)
-        if not low <= offset <= high:
-            return _bounds(Result.PULL_OFFSET_MOVED, min(max(offset, low), high), low, high)
-        if offset == high and flags & PULL_SUSPEND:
-            wait_ms = min(request.number("suspendTimeoutMillis", 0), WAIT_MS_MAX)
-            await self._hold(request, topic, queue, offset, wait_ms)
         count = min(max(request.number("maxMsgNums", MESSAGES_MAX), 1), MESSAGES_MAX)
-        scanned = count if tags.tags is None else SCANNED_MAX
-        page = await self._engine.queues.records(topic, queue, offset, scanned)
-        if not page.records:
-            return _bounds(Result.PULL_NOT_FOUND, page.first, page.min_offset, page.max_offset)
-        return self._answer(request, page, tags, count)
+        wait_ms = request.number("suspendTimeoutMillis", 0) if flags & PULL_SUSPEND else 0
+        pull = Pull(request, group, topic, queue, offset, count, tags, min(wait_ms, WAIT_MS_MAX))
+        commit = request.number("commitOffset", 0, low=-INT64_MAX) if flags & PULL_COMMIT else 0
+        if commit > 0 and not self._offsets.advance_known(topic, group, queue, commit):
+            return self._first_of_group(pull, commit)
+        return self._serve(pull)
+
+    async def _first_of_group(self, pull: Pull, commit: int) -> Answer:
+        await self._offsets.advance(pull.topic, pull.group, pull.queue, commit)
+        answer = self._serve(pull)
+        return answer if isinstance(answer, Answer) else await answer
+
+    def _serve(self, pull: Pull) -> Answer | Awaitable[Answer]:
+        low, high = self._engine.queues.queue_bounds(pull.topic, pull.queue)
+        if not low <= pull.offset <= high:
+            return _bounds(Result.PULL_OFFSET_MOVED, min(max(pull.offset, low), high), low, high)
+        if pull.offset == high and pull.wait_ms and not self._is_stopping:
+            return self._hold(pull)
+        page = self._in_memory(pull)
+        return self._read(pull) if page is None else self._answer(pull, page)
+
+    def _in_memory(self, pull: Pull) -> RecordPage | None:
+        page = self._ahead.from_offset(pull.reader, pull.offset, pull.scanned)
+        if page is not None:
+            low, high = self._engine.queues.queue_bounds(pull.topic, pull.queue)
+            return page._replace(min_offset=low, max_offset=high)
+        return self._engine.queues.records_in_memory(pull.topic, pull.queue, pull.offset, pull.scanned)
+
+    async def _read(self, pull: Pull) -> Answer:
+        page = await self._engine.queues.records(
+            pull.topic, pull.queue, pull.offset, AHEAD_RECORDS, AHEAD_BYTES
+        )
+        self._ahead.keep(pull.reader, page)
+        return self._answer(pull, page)
 
     def _filter(self, request: Request, group: str, topic: str, flags: int) -> TagFilter:
         """Return the tags that the consumer wants: from the pull, or else from its last heartbeat."""
@@ -93,48 +140,46 @@ class Pulls:
             ]
             text = found[0].sub_string if found else "*"
             kind = (found[0].expression_type if found else None) or "TAG"
-        if kind != "TAG":
-            raise RefusalError(
-                Result.SYSTEM_ERROR, f"filters of type {kind[:20]!r} are not supported; use tags"
-            )
-        if len(text) > FILTER_CHARACTERS_MAX:
-            detail = f"a subscription of {len(text)} characters; at most {FILTER_CHARACTERS_MAX} are allowed"
-            raise RefusalError(Result.SYSTEM_ERROR, detail)
-        return tags_of(text)
+        return filter_of(kind, text)
 
     # ------------------------------------------------------------------ held pulls
 
-    async def _hold(self, request: Request, topic: str, queue: int, offset: int, wait_ms: int) -> None:
-        if not wait_ms or self._is_stopping:
-            return
+    async def _hold(self, pull: Pull) -> Answer:
         if len(self._held) >= HELD_MAX:
             raise RefusalError(Result.SYSTEM_BUSY, f"{HELD_MAX} pulls are held; try again later")
-        waiting = asyncio.ensure_future(self._engine.queues.wait_for(topic, queue, offset, wait_ms))
-        self._held[waiting] = request.link
-        request.link.held(1)
+        link = pull.request.link
+        arrived = self._engine.queues.arrival(pull.topic, pull.queue)
+        self._held[arrived] = link
+        link.held(1)
         try:
-            await asyncio.wait((waiting,))
+            await self._engine.clock.wait_for(arrived, pull.wait_ms)
         finally:
-            waiting.cancel()
-            request.link.held(-1)
-            del self._held[waiting]
+            arrived.cancel()
+            link.held(-1)
+            del self._held[arrived]
+        page = self._in_memory(pull)
+        return await self._read(pull) if page is None else self._answer(pull, page)
 
     def closed(self, link: Link) -> None:
         """A connection was closed: its held pulls end."""
-        for waiting, holder in self._held.items():
+        for arrived, holder in self._held.items():
             if holder is link:
-                waiting.cancel()
+                arrived.cancel()
 
     def stop(self) -> None:
         """Answer all held pulls, and hold none any more."""
         self._is_stopping = True
-        for waiting in self._held:
-            waiting.cancel()
+        for arrived in self._held:
+            arrived.cancel()
 
     # ------------------------------------------------------------------ answers
 
-    def _answer(self, request: Request, page: RecordPage, tags: TagFilter, count: int) -> Answer:
-        host = self._name_server.address(request)
+    def _answer(self, pull: Pull, page: RecordPage) -> Answer:
+        if not page.records:
+            return _bounds(Result.PULL_NOT_FOUND, page.first, page.min_offset, page.max_offset)
+        host = self._name_server.address(pull.request)
+        packed_host = packed(host)
+        looks_inside = pull.tags.tags is not None or pull.topic.startswith(RETRY_PREFIX)
         parts: list[bytes] = []
         size_bytes, offset = 0, page.first
         roots = page.positions["root"].tolist()
@@ -144,37 +189,40 @@ class Pulls:
                 logger.error("a consumer skips a message that cannot be read: %s", data)
                 offset += 1
                 continue
-            if len(parts) == count or (parts and size_bytes + len(data) > ANSWER_BYTES_MAX):
+            if len(parts) == pull.count or (parts and size_bytes + len(data) > ANSWER_BYTES_MAX):
                 break
             offset += 1
-            part = self._encoded(request, data, root, log_offset, offset - 1, host, tags)
-            if part is not None:
-                parts.append(part)
-                size_bytes += len(part)
+            if looks_inside and not self._is_for(pull, data):
+                continue
+            part = plain_form(data, log_offset, offset - 1, packed_host)
+            if part is None:
+                record = decode(data)
+                crc = record.header.identity(log_offset).root_crc
+                message_id = self._engine.core.ids.encode(root, crc)
+                part = stored_form(record, log_offset, offset - 1, message_id, host)
+            parts.append(part)
+            size_bytes += len(part)
         result = Result.SUCCESS if parts else Result.PULL_RETRY_NOW
         return _bounds(result, offset, page.min_offset, page.max_offset, b"".join(parts))
 
-    def _encoded(  # noqa: PLR0913, PLR0917 - what a stored message is made from
-        self,
-        request: Request,
-        data: bytes,
-        root: int,
-        log_offset: int,
-        offset: int,
-        host: Host,
-        tags: TagFilter,
-    ) -> bytes | None:
-        """Return the stored form of a message; None if the consumer does not want it or must not see it."""
+    def _is_for(self, pull: Pull, data: bytes) -> bool:
+        """Whether the consumer wants a message, and may see it."""
         record = decode(data)
-        if tags.tags is not None or record.topic.startswith(RETRY_PREFIX):
-            properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
-            if not tags.passes(properties.get("TAGS")):
-                return None
-            is_retry = record.topic.startswith(RETRY_PREFIX)
-            if is_retry and not request.caller.may(properties.get(RETRY_TOPIC, "")):
-                return None
-        message_id = self._engine.core.ids.encode(root, record.header.identity(log_offset).root_crc)
-        return stored_form(record, log_offset, offset, message_id, host)
+        properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
+        is_retry = record.topic.startswith(RETRY_PREFIX)
+        may_see = not is_retry or pull.request.caller.may(properties.get(RETRY_TOPIC, ""))
+        return may_see and pull.tags.passes(properties.get("TAGS"))
+
+
+def filter_of(kind: str, text: str) -> TagFilter:
+    """Return the tags of a subscription of this type; RefusalError if that is not TAG, or it is too long."""
+    if kind != "TAG":
+        detail = f"filters of type {kind[:20]!r} are not supported; use tags"
+        raise RefusalError(Result.SYSTEM_ERROR, detail)
+    if len(text) > FILTER_CHARACTERS_MAX:
+        detail = f"a subscription of {len(text)} characters; at most {FILTER_CHARACTERS_MAX} are allowed"
+        raise RefusalError(Result.SYSTEM_ERROR, detail)
+    return tags_of(text)
 
 
 @lru_cache(maxsize=256)

@@ -76,6 +76,10 @@ class Link(Protocol):
     def is_closed(self) -> bool:
         """Whether nothing can be written any more."""
 
+    @property
+    def takes_more(self) -> bool:
+        """Whether the client is there, and reads what it is sent."""
+
     def write(self, data: bytes) -> None:
         """Write a frame; nothing happens on a closed connection."""
 
@@ -131,6 +135,8 @@ class Request:
     def number(self, name: str, default: int | None = None, *, low: int = 0, high: int = INT64_MAX) -> int:
         """Return a field as a number within bounds; RefusalError."""
         text = self.frame.fields.get(name)
+        if text == "0" and low <= 0:  # what most numbers of a send are
+            return 0
         if not text:
             if default is None:
                 raise RefusalError(Result.SYSTEM_ERROR, f"the field {name} is missing")
@@ -146,8 +152,7 @@ _DIGITS_MAX = 20
 
 def number_of(name: str, text: str, low: int, high: int) -> int:
     """Return a text as a number within bounds; RefusalError."""
-    digits = text.removeprefix("-")
-    if len(digits) > _DIGITS_MAX or not (digits.isascii() and digits.isdecimal()):
+    if len(text) > _DIGITS_MAX or not (text.isascii() and text.removeprefix("-").isdecimal()):
         raise RefusalError(Result.SYSTEM_ERROR, f"{name} = {text[:_DIGITS_MAX]!r} is not a whole number")
     value = int(text)
     if not low <= value <= high:

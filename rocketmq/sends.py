@@ -10,7 +10,7 @@
 """
 
 import asyncio
-import itertools
+from itertools import accumulate
 import zlib
 from collections.abc import Awaitable, Sequence
 
@@ -78,6 +78,13 @@ class Draft(msgspec.Struct, frozen=True):
     keys: list[str]
     is_half: bool = False
 
+    def to(self, queue: int) -> "Draft":
+        """Return the send to this queue."""
+        if queue == self.queue:
+            return self
+        messages = [msgspec.structs.replace(message, queue=queue) for message in self.messages]
+        return msgspec.structs.replace(self, queue=queue, messages=messages)
+
 
 class Sends:
     """See the module. Event loop only."""
@@ -90,7 +97,6 @@ class Sends:
         self._name_server = name_server
         self._repeats = repeats
         self._retries = retries
-        self._turn = itertools.count()
         self._arrived: list[Draft] = []  # in this turn of the loop
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -123,7 +129,7 @@ class Sends:
         if topic.startswith(RETRY_PREFIX) and not is_batch:
             body = self._plain(request.frame.body, envelope.sys_flag)
             return self._retries.resend(request, topic, body, admitted(properties), envelope)
-        queue = self._queue(topic, fields.get(names.queue, "-1"))
+        queue = self._queue(topic, fields.get(names.queue, "-1"), properties)
         sent = self._repeats.begin(topic, uniq_key, request)
         if sent is None:
             return None
@@ -150,13 +156,12 @@ class Sends:
             raise RefusalError(Result.MESSAGE_ILLEGAL, "the batch is empty")
         return batch
 
-    def _queue(self, topic: str, text: str) -> int:
-        """Return the queue that the client chose, or the next one."""
-        count = self._topics.queues_of(topic)
+    def _queue(self, topic: str, text: str, properties: dict[str, str]) -> int:
+        """Return the queue that the client chose, or the one whose turn it is."""
         queue = number_of("queueId", text, _INT32_MIN, _INT32_MAX)
-        if queue >= count:
-            raise RefusalError(Result.SYSTEM_ERROR, f"topic {topic!r} has no queue {queue}, only {count}")
-        return queue if queue >= 0 else next(self._turn) % count
+        if queue < 0:
+            return self._engine.sender.queue_of(Outgoing(topic, b"", properties))
+        return self._topics.queue_to(topic, queue)
 
     def _plain(self, body: bytes, sys_flag: int) -> bytes:
         """Return the body as the program sent it; RefusalError for one that cannot be inflated here."""
@@ -198,8 +203,10 @@ class Sends:
         task.add_done_callback(self._tasks.discard)
 
     async def _send_to_new_topic(self, draft: Draft) -> None:
+        topic = draft.messages[0].topic
         try:
-            await self._topics.make(draft.messages[0].topic)
+            await self._topics.make(topic)
+            draft = draft.to(self._topics.queue_to(topic, draft.queue))  # it may have been made in between
         except Exception as error:  # noqa: BLE001 - whatever it is becomes an answer
             self._answer(draft, answer_of(error))
             return
@@ -220,7 +227,9 @@ class Sends:
         except Exception as error:  # noqa: BLE001 - as above
             self._answer(draft, answer_of(error))
         else:
-            self._answer(draft, self._stored(draft, receipts), is_stored=True)
+            first = receipts[0]
+            found = self._engine.queues.offsets_of(first.topic, draft.queue, [root_of(first.id)])
+            self._answer(draft, self._stored(draft, receipts, found[0] if found else 0), is_stored=True)
 
     def _gather(self, draft: Draft) -> None:
         if not self._arrived:
@@ -269,21 +278,33 @@ class Sends:
             for draft in drafts:
                 self._answer(draft, answer_of(error))
             return
-        for draft, receipt in zip(drafts, receipts, strict=True):
-            self._answer(draft, self._stored(draft, [receipt]), is_stored=True)
+        places = self._queue_offsets(pending, drafts)
+        for draft, receipt, place in zip(drafts, receipts, places, strict=True):
+            self._answer(draft, self._stored(draft, [receipt], place), is_stored=True)
+
+    def _queue_offsets(self, pending: PendingSend, drafts: list[Draft]) -> list[int]:
+        """Return the queue offset of each message; 0 while it waits, or if it is not in memory any more."""
+        roots = accumulate(map(len, pending.records[:-1]), initial=pending.stored.result())
+        queues: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for place, (draft, plan, root) in enumerate(zip(drafts, pending.plans, roots, strict=True)):
+            if not plan.waits:
+                queues.setdefault((draft.sent.key[0], draft.queue), []).append((place, root))
+        offsets = [0] * len(drafts)
+        for (topic, queue), stored in queues.items():
+            found = self._engine.queues.offsets_of(topic, queue, [root for _, root in stored])
+            for (place, _), offset in zip(stored, found or (), strict=False):
+                offsets[place] = offset
+        return offsets
 
     def _answer(self, draft: Draft, answer: Answer, *, is_stored: bool = False) -> None:
         draft.request.answer(answer)
         self._repeats.end(draft.sent, answer, is_stored=is_stored)
 
-    def _stored(self, draft: Draft, receipts: Sequence[Receipt]) -> Answer:
+    def _stored(self, draft: Draft, receipts: Sequence[Receipt], queue_offset: int) -> Answer:
         """Return what a producer learns of its stored messages."""
         first, key = receipts[0], draft.keys[0]
-        waits = first.state is State.SCHEDULED
-        root = root_of(first.id)
-        queue_offset = None if waits else self._engine.queues.offset_of(first.topic, draft.queue, root)
-        fields = self._place(draft, [receipt.id for receipt in receipts], queue_offset or 0)
-        if waits and key:
+        fields = self._place(draft, [receipt.id for receipt in receipts], queue_offset)
+        if first.state is State.SCHEDULED and key:
             fields["recallHandle"] = RecallHandle(first.topic, BROKER, first.due_ms, key, first.id).encode()
         return Answer(fields=fields)
 

@@ -39,16 +39,20 @@ MAGIC_LONG_TOPIC: Final = -626_843_477
 SHORT_TOPIC_BYTES_MAX: Final = 127
 
 _IPV4_BYTES = 4
+PACKED_IPV4_BYTES: Final = 8
 _FIXED = struct.Struct(">iiiiiqqiq")
 _STORED_MS = struct.Struct(">q")
 _TIMES = struct.Struct(">iqi")
 _PORT = struct.Struct(">i")
 _SHORT = struct.Struct(">H")
+_PLAIN = struct.Struct(">iiiiiqqiq8sq8siqi")
+"""All fields before the body, with hosts of IPv4."""
 _INT = struct.Struct(">i")
 _BATCHED = struct.Struct(">iiiii")
 _REST = (
     8 + 4 + 8 + 4 + 1 + 2
 )  # stored, consumed before, half offset, and the lengths of body, topic, properties
+_PLAIN_BYTES = _PLAIN.size + 1 + 2  # and the lengths of topic and properties
 
 
 class Host(NamedTuple):
@@ -121,6 +125,47 @@ def encode(message: StoredMessage) -> bytes:
             _TIMES.pack(message.consumed_before, message.half_offset, len(body)),
             body,
             _SHORT.pack(len(topic)) if is_long else bytes((len(topic),)),
+            topic,
+            _SHORT.pack(len(properties)),
+            properties,
+        )
+    )
+
+
+def encode_plain(  # noqa: PLR0913, PLR0917 - the fields of the format; a struct would double the cost
+    topic: bytes,
+    queue: int,
+    queue_offset: int,
+    log_offset: int,
+    born_ms: int,
+    born_host: bytes,
+    store_ms: int,
+    store_host: bytes,
+    body: bytes,
+    properties: bytes,
+) -> bytes:
+    """Encode a message whose hosts are packed IPv4, with a short topic, and 0 in all other fields."""
+    return b"".join(
+        (
+            _PLAIN.pack(
+                _PLAIN_BYTES + len(body) + len(topic) + len(properties),
+                MAGIC,
+                crc32(body) & 0x7FFF_FFFF,
+                queue,
+                0,
+                queue_offset,
+                log_offset,
+                0,
+                born_ms,
+                born_host,
+                store_ms,
+                store_host,
+                0,
+                0,
+                len(body),
+            ),
+            body,
+            bytes((len(topic),)),
             topic,
             _SHORT.pack(len(properties)),
             properties,

@@ -73,6 +73,18 @@ class Topics:
             raise RefusalError(Result.SYSTEM_ERROR, f"topic {topic!r} has no queue {queue}, only {count}")
         return queue
 
+    def queue_to(self, topic: str, queue: int) -> int:
+        """Return the queue of a topic to which a send to this queue goes; RefusalError.
+
+        A client that learned the route before the topic was made by another protocol still chooses among
+        QUEUES_OF_NEW queues. Its message goes to one that the topic has, unless their number was set.
+        """
+        count = self.queues_of(topic)
+        is_old_route = queue < QUEUES_OF_NEW and not self._engine.topics.has_number(topic)
+        if queue >= count and not is_old_route:
+            raise RefusalError(Result.SYSTEM_ERROR, f"topic {topic!r} has no queue {queue}, only {count}")
+        return queue % count
+
     async def make(self, topic: str, queues: int = QUEUES_OF_NEW) -> None:
         """Give a topic that does not exist its queues; AdmissionError, and what `Control.put` raises."""
         if is_sendable(topic) and not self.exists(topic):

@@ -279,6 +279,22 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
             le=10_000_000,
         ),
     ] = 100_000
+    kafka: Annotated[
+        str,
+        Setting(
+            "Kafka brokers (HOST:PORT,...) from which to take and to which to send messages; unset for none. "
+            "It needs the extra kafka."
+        ),
+    ] = ""
+    kafka_inlet: Annotated[str, Setting("Kafka topic whose records are scheduled.")] = "timers"
+    kafka_outlets: Annotated[
+        str,
+        Setting("Topics (NAME,...) that go to Kafka, besides those that Kafka's records named."),
+    ] = ""
+    kafka_properties: Annotated[
+        Path | None,
+        Setting("File of librdkafka properties (name=value), for TLS and SASL towards Kafka."),
+    ] = None
     traces: Annotated[
         Literal["off", "otlp"],
         Setting("Send spans of traced messages to a collector (otlp), or not at all (off)."),
@@ -296,6 +312,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("rocketmq", "rocketmq_address", "rocketmq_grpc"):
             if text := getattr(self, name):
                 _check_address(name, text)
+        for address in filter(None, self.kafka.split(",")):
+            _check_address("kafka", address.strip())
         if self.rocketmq_address and not self.rocketmq:
             raise SettingsError("rocketmq_address: nothing listens for RocketMQ's clients; give rocketmq too")
         if (self.tls_certificate is None) != (self.tls_key is None):

@@ -29,6 +29,7 @@ from timerwheel.api.http.budget import Budgets
 from timerwheel.api.http.traffic import Traffic
 from timerwheel.api.security import access
 from timerwheel.api.security.access import Access
+from timerwheel.api.service.kafka_metrics import kafka_families
 from timerwheel.api.service.loop_pauses import LoopPauses
 from timerwheel.api.service.rocketmq_metrics import rocketmq_families
 from timerwheel.engine import Engine
@@ -126,6 +127,8 @@ class ServiceCollector(Collector):
         if gauges.survey is not None:
             yield from _surveyed(gauges.survey)
             yield _ages(self.ages_ms)
+        if engine.counters.kafka is not None:
+            yield from kafka_families(engine.counters.kafka)
         if self._rocketmq:
             yield from rocketmq_families(engine.counters, gauges)
 

@@ -46,6 +46,9 @@ class System(ABC):
     warm_up_s: float = 0.0
     """How long it needs load after its start to reach full speed, for JIT compilers."""
 
+    name_server: str = ""
+    """The address at which RocketMQ's own clients find it; without one it serves none of them."""
+
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.flags: tuple[str, ...] = ()

@@ -64,6 +64,7 @@ class Timerwheel(System):
                 "--data",
                 str(self.data),
                 *("--flush", self.flush),
+                *(("--rocketmq", self.name_server) if self.name_server else ()),
                 *self.flags,
             ]
         )

@@ -1,13 +1,8 @@
 """POP consumption of Apache RocketMQ 5 over its remoting protocol (see `bench.wires.rocketmq`).
 
 The broker leases messages of all queues of a topic to any worker that asks (POP_MESSAGE). Its gRPC proxy uses
-the same calls. Their codes do not fit into the compact header, so these requests have JSON headers; the
-answers are compact like all others:
-
-    4   length of what follows
-    1   how the header is written: 0, JSON
-    3   length of the header
-    ..  header: code, flag, opaque, extFields; then the body
+the same calls. Their codes do not fit into a binary header, so these requests have JSON headers. RocketMQ's
+broker answers as it is configured, timerwheel as it is asked; both forms are read.
 
 A single message is acknowledged with ACK_MESSAGE; several with one BATCH_ACK_MESSAGE, which names for each
 queue the offset where the pop began there and a bit for each message after it. An answer has the opaque of
@@ -23,8 +18,8 @@ import orjson
 
 from bench.wires.pipelined import InFlight
 from bench.wires.rocketmq import GROUP, Answers, frame
-from bench.wires.wire import Finished, Spec
-from timerwheel.rocketmq.frame import Frame, encode
+from bench.wires.wire import Finished, RefusedError, Spec
+from timerwheel.rocketmq.frame import Frame, FrameReader, encode
 
 QUEUES = 8
 """What RocketMQ gives a topic by default. One pop at a time reads a queue."""
@@ -37,6 +32,7 @@ _SEND_MESSAGE_V2 = 310
 _POP_MESSAGE = 200_050
 _ACK_MESSAGE = 200_051
 _BATCH_ACK_MESSAGE = 200_151
+_SUCCESS = 0
 _NOTHING_FOUND = {209, 210}
 """POLLING_FULL and POLLING_TIMEOUT."""
 _FROM_THE_FIRST = 0
@@ -53,7 +49,7 @@ follows."""
 class Popped(NamedTuple):
     """The messages of one pop."""
 
-    fields: dict[str, bytes]
+    fields: dict[str, str]
     places: list[tuple[int, int]]
     """The queue of each message, and its offset there."""
     bodies: list[bytes]
@@ -121,7 +117,7 @@ class Worker:
         """What came with the last pop, while an acknowledgement is in flight."""
         self._held: list[bytes] = []
         """Bodies of the messages that are being acknowledged."""
-        self._answers = Answers()
+        self._frames = FrameReader()
 
     def begin(self) -> bytes:
         """Pop the first messages."""
@@ -131,17 +127,19 @@ class Worker:
         """See `WorkWire`."""
         finished: list[bytes] = []
         replies: list[bytes] = []
-        for answer in self._answers.feed(data):
+        for answer in self._frames.feed(data):
+            if not answer.is_response:
+                continue
             if answer.opaque == _ACK:
-                answer.must_be_success()
+                _must_be_success(answer)
                 finished, self._held = self._held, []
                 if not self._ack_with_next:
                     replies.append(self._pop)
             elif answer.code in _NOTHING_FOUND:
                 replies.append(self._pop)
             else:
-                answer.must_be_success()
-                self._popped = _popped(answer.fields(), answer.body())
+                _must_be_success(answer)
+                self._popped = _popped(answer.fields, answer.body)
             if self._popped and not self._held:
                 replies.append(self._acknowledge(self._popped))
                 self._held, self._popped = self._popped.bodies, None
@@ -152,7 +150,7 @@ class Worker:
         if len(popped.places) == 1:
             [(queue, offset)] = popped.places
             retry, start = starts[queue]
-            given = b" ".join(popped.fields[name] for name in ("popTime", "invisibleTime", "reviveQid"))
+            given = " ".join(popped.fields[name] for name in ("popTime", "invisibleTime", "reviveQid"))
             said = json_frame(
                 _ACK_MESSAGE,
                 _ACK,
@@ -160,7 +158,7 @@ class Worker:
                     "consumerGroup": GROUP,
                     "topic": self._topic,
                     "queueId": queue,
-                    "extraInfo": f"{start} {given.decode()} {retry} bench {queue} {offset}",
+                    "extraInfo": f"{start} {given} {retry} bench {queue} {offset}",
                     "offset": offset,
                 },
             )
@@ -194,7 +192,12 @@ def json_frame(code: int, opaque: int, fields: dict[str, Any], body: bytes = b""
     return encode(Frame(code, opaque, {name: str(value) for name, value in fields.items()}, body))
 
 
-def _popped(fields: dict[str, bytes], stored: bytes) -> Popped:
+def _must_be_success(answer: Frame) -> None:
+    if answer.code != _SUCCESS:
+        raise RefusedError(f"{answer.code} {answer.remark or ''}")
+
+
+def _popped(fields: dict[str, str], stored: bytes) -> Popped:
     places: list[tuple[int, int]] = []
     bodies: list[bytes] = []
     at = 0
@@ -207,7 +210,7 @@ def _popped(fields: dict[str, bytes], stored: bytes) -> Popped:
     return Popped(fields, places, bodies)
 
 
-def _starts(said: bytes) -> dict[int, tuple[str, int]]:
+def _starts(said: str) -> dict[int, tuple[str, int]]:
     """Of each queue, whether it is one of retries and where the pop began: `0 3 120;0 4 99`."""
-    parts = (part.split(" ") for part in said.decode().split(";"))
+    parts = (part.split(" ") for part in said.split(";"))
     return {int(queue): (retry, int(offset)) for retry, queue, offset in parts}

@@ -1,6 +1,7 @@
 """One call of a client: who makes it, by which token, and from where."""
 
 import re
+from functools import lru_cache
 from typing import Any, Final
 
 from timerwheel.rocketmq.grpc.codes import CallError, Code
@@ -25,18 +26,17 @@ class Call:
     def __init__(self, context: Any, callers: Callers) -> None:
         self.context = context
         self._callers = callers
-        self._metadata = {name: value for name, value in context.invocation_metadata() or () if value}
+        self._metadata = dict(context.invocation_metadata() or ())
 
     @property
     def peer(self) -> Host:
         """Address and port of the client."""
-        found = _match_peer(self.context.peer())
-        return _UNKNOWN_PEER if found is None else Host(found[1], int(found[2]))
+        return _host_of(self.context.peer())
 
     @property
     def client_id(self) -> str:
         """The id that the client gave itself; CallError without one."""
-        found = self._metadata.get(CLIENT_ID, "")
+        found = self._metadata.get(CLIENT_ID) or ""
         if not 0 < len(found) <= CLIENT_ID_CHARACTERS_MAX:
             raise CallError(
                 Code.CLIENT_ID_REQUIRED,
@@ -46,7 +46,7 @@ class Call:
 
     def caller(self, *, counted: bool = True) -> Caller:
         """Return the caller; CallError if nobody has its token, or it has exceeded its rate."""
-        credential = _find_credential(self._metadata.get(AUTHORIZATION, ""))
+        credential = _find_credential(self._metadata.get(AUTHORIZATION) or "")
         caller = self._callers.of_key("" if credential is None else credential[1])
         if caller is None:
             raise CallError(
@@ -71,3 +71,9 @@ class Call:
                     Code.FORBIDDEN, f"the token {caller.name!r} has no access to topic {topic[:127]!r}"
                 )
         return caller
+
+
+@lru_cache(maxsize=4096)
+def _host_of(peer: str) -> Host:
+    found = _match_peer(peer)
+    return _UNKNOWN_PEER if found is None else Host(found[1], int(found[2]))

@@ -54,6 +54,10 @@ class Code(IntEnum):
     UNSUPPORTED = 50500
 
 
+OK: Final = (int(Code.OK), "OK")
+"""Code and text of what went well."""
+
+
 class Permission(IntEnum):
     """What may be done with a queue."""
 

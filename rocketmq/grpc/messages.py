@@ -272,7 +272,7 @@ def stored(view: MessageView, topic: Any, store_host: str) -> Any:
     system.body_digest.type = DigestType.MD5
     if view.problem is None:  # a body that could not be read has no checksum, so the client sees that
         system.body_digest.checksum = hashlib.md5(view.body, usedforsecurity=False).hexdigest().upper()
-    envelope = Envelope.decode(view.envelope) if view.envelope else None
+    envelope = Envelope.of(view.envelope)
     set_ms(system.born_timestamp, view.enqueue_ms if envelope is None else envelope.born_ms)
     system.born_host = properties.get(BORN_HOST) or ("" if envelope is None else envelope.born_host.address)
     if view.delivered_ms is not None:

@@ -9,7 +9,7 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from timerwheel.engine import Engine
@@ -18,12 +18,11 @@ from timerwheel.errors import (
     AlreadyRecalledError,
     NoOpenTransactionError,
     NotReadyError,
-    RefusedError,
     UnknownMessageError,
 )
 from timerwheel.groups.config import INVISIBLE_MS_MAX, Exponential
-from timerwheel.model.admission import HALF_DUE_MS, check_topic
-from timerwheel.model.messages import Delivery, Outgoing, Receipt, ReceiptResult, State
+from timerwheel.model.admission import check_topic
+from timerwheel.model.messages import Delivery, ReceiptResult
 from timerwheel.model.tags import TagFilter
 from timerwheel.rocketmq.grpc import settings as client_settings
 from timerwheel.rocketmq.grpc.call import SLOW_READER_MS, Call
@@ -39,21 +38,17 @@ from timerwheel.rocketmq.grpc.codes import (
     code_of,
     status_of,
 )
-from timerwheel.rocketmq.grpc.messages import MESSAGE_GROUP, name_of, outgoing, set_ms, shown, to_ms
+from timerwheel.rocketmq.grpc.messages import name_of, set_ms, shown, to_ms
 from timerwheel.rocketmq.grpc.producers import Producers, Stream
-from timerwheel.rocketmq.grpc.recent_sends import Outcome, RecentSends
 from timerwheel.rocketmq.grpc.schema import message_class
+from timerwheel.rocketmq.grpc.sends import MESSAGES_MAX, Sends
 from timerwheel.rocketmq.grpc.settings import BATCH_MAX, LONG_POLLING_MS
 from timerwheel.rocketmq.message_ids import RecallHandle
 from timerwheel.rocketmq.name_server import BROKER
 from timerwheel.rocketmq.request import Callers
 from timerwheel.rocketmq.stored_message import Host
-from timerwheel.rocketmq.topics import Topics
-from timerwheel.rocketmq.translation import UNIQ_KEY
 from timerwheel.tokens import Scope
 
-MESSAGES_MAX: Final = 500
-"""Most messages of one send, and most entries of one acknowledgement."""
 INVISIBLE_MS_MIN: Final = 10_000
 RECEIVES_MAX: Final = 10_000
 """Most receives that wait or are written at a time."""
@@ -83,15 +78,12 @@ class Service:
     def __init__(self, engine: Engine, callers: Callers, address: Host) -> None:
         self._engine = engine
         self._callers = callers
-        self._topics = Topics(engine)
         self._clock = engine.clock
-        self._recent = RecentSends(engine.clock.monotonic_ms)
         self._store_host = f"{address.address}:{address.port}"
         self.clients = Clients(engine)
         self.stopping = asyncio.Event()
         self._receives = 0
         self._receives_bytes = 0
-        self._sends_bytes = 0
         self._bytes_max = engine.settings.in_progress_bytes_max // 2
         self._streams = 0
         self.producers = Producers(engine, self._store_host, self._bytes_max)
@@ -101,7 +93,7 @@ class Service:
             "QueryAssignment": self.query_assignment,
             "Heartbeat": self.heartbeat,
             "NotifyClientTermination": self.notify_client_termination,
-            "SendMessage": self.send_message,
+            "SendMessage": Sends(engine, self.producers, self._bytes_max).send,
             "EndTransaction": self.end_transaction,
             "RecallMessage": self.recall_message,
             "AckMessage": self.ack_message,
@@ -204,87 +196,7 @@ class Service:
             client.long_polling_ms = to_ms(given.subscription.long_polling_timeout)
         return client_settings.answer(self._engine, given, *client_settings.consumer_of(given))
 
-    # ------------------------------------------------------------------ sends
-
-    async def send_message(self, call: Call, request: Any, answer: Answer) -> None:
-        """SendMessage: all messages of a request are stored, as one unit, or none.
-
-        A transactional message is the only one of its request, and begins a transaction.
-        """
-        given = request.messages
-        if not 0 < len(given) <= MESSAGES_MAX:
-            raise CallError(Code.BAD_REQUEST, f"{len(given)} messages; send 1 to {MESSAGES_MAX} in a request")
-        topics = {name_of(one.topic) for one in given}
-        caller = call.caller_for(Scope.SEND, *topics)
-        caller.charge(len(given))
-        size_bytes = request.ByteSize()
-        if self._sends_bytes + size_bytes > self._bytes_max:
-            raise CallError(Code.TOO_MANY_REQUESTS, "the sends in progress are too large; try again")
-        self._sends_bytes += size_bytes
-        try:
-            await self._send(call, given, answer)
-        finally:
-            self._sends_bytes -= size_bytes
-
-    async def _send(self, call: Call, given: Any, answer: Answer) -> None:
-        now_ms, bytes_max = self._clock.now_ms(), self._engine.settings.body_bytes_max
-        messages = [outgoing(one, call.peer, now_ms, bytes_max) for one in given]
-        is_half = any(one.system_properties.message_type == MessageType.TRANSACTION for one in given)
-        if is_half and len(given) > 1:
-            raise CallError(Code.BAD_REQUEST, "a transactional message must be the only one of its request")
-        await self._make_topics(messages)
-        names = [(one.topic, one.properties[UNIQ_KEY]) for one in messages]
-        begin = self._begin_transaction if is_half else self._begin
-        receipts = await self._recent.once(names, lambda places: begin([messages[place] for place in places]))
-        if is_half:
-            self.producers.sent_half(call.client_id, given[0].topic)
-        for (topic, uniq_key), receipt in zip(names, receipts, strict=True):
-            entry = answer.entries.add(message_id=uniq_key)
-            entry.status.code = Code.OK
-            entry.status.message = "OK"
-            if receipt.due_ms == HALF_DUE_MS:
-                entry.transaction_id = receipt.id
-            elif receipt.state is State.SCHEDULED:
-                entry.recall_handle = RecallHandle(
-                    topic, BROKER, receipt.due_ms, uniq_key, receipt.id
-                ).encode()
-
-    def _begin(self, messages: list[Outgoing]) -> Outcome:
-        """Begin to store messages, as one unit; raises what `Sender.begin` raises."""
-        sender = self._engine.sender
-        pending = sender.begin(messages)
-        outcome: Outcome = asyncio.get_running_loop().create_future()
-
-        def stored(_: object) -> None:
-            try:
-                outcome.set_result(sender.receipts(pending))
-            except Exception as error:  # noqa: BLE001 - those who wait raise it
-                outcome.set_exception(error)
-
-        pending.stored.add_done_callback(stored)
-        return outcome
-
-    def _begin_transaction(self, messages: list[Outgoing]) -> Outcome:
-        async def begun() -> Sequence[Receipt]:
-            (message,) = messages
-            half = await self._engine.transactions.begin(message)
-            return [Receipt(half.id, half.topic, HALF_DUE_MS, State.SCHEDULED)]
-
-        return asyncio.create_task(begun())
-
-    async def _make_topics(self, messages: list[Outgoing]) -> None:
-        """Give new topics their queues, and have those with message groups deliver each group in order."""
-        grouped = {one.topic for one in messages if MESSAGE_GROUP in one.properties}
-        new = [topic for topic in {one.topic for one in messages} if not self._topics.exists(topic)]
-        unordered = [topic for topic in grouped if not self._engine.topics.ordered(topic)]
-        if not new and not unordered:
-            return
-        if faults := self._engine.sender.check(messages):
-            raise RefusedError(faults)
-        for topic in new:
-            await self._topics.make(topic)
-        for topic in unordered:
-            await self._engine.topics.change(topic, ordered=True)
+    # ------------------------------------------------------------------ transactions and recalls
 
     async def end_transaction(self, call: Call, request: Any, _answer: Answer) -> None:
         """EndTransaction: commits or rolls back; an end that repeats the first one changes nothing."""

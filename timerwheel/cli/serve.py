@@ -19,6 +19,7 @@ from timerwheel.telemetry.logs import log_to_stderr
 from timerwheel.version import version
 
 if TYPE_CHECKING:
+    from timerwheel.kafka.front import KafkaFront
     from timerwheel.rocketmq.front import RemotingFront
     from timerwheel.rocketmq.grpc.front import GrpcFront
 
@@ -117,6 +118,7 @@ def _run(found: Configuration, again: Callable[[], Configuration], on_damage: st
     settings = found.settings
 
     fronts = _fronts(settings, found.serving)
+    bridges = _bridges(settings, found.serving)
 
     def ready(url: str) -> None:
         beside = {name: _named(front) for name, front in fronts.items()}
@@ -132,7 +134,7 @@ def _run(found: Configuration, again: Callable[[], Configuration], on_damage: st
         systemd.notify(systemd.READY)
 
     reload, decided = (lambda: again()[1:3]), OnDamage(on_damage)
-    served = tuple(fronts.values())
+    served = (*fronts.values(), *bridges)
     uvloop.run(serve_http(settings, found.serving, ready, reload=reload, on_damage=decided, fronts=served))
 
 
@@ -148,6 +150,15 @@ def _fronts(settings: Settings, serving: Serving) -> "dict[str, RemotingFront | 
 
         fronts["rocketmq_grpc"] = GrpcFront.of(settings, serving)
     return fronts
+
+
+def _bridges(settings: Settings, serving: Serving) -> "list[KafkaFront]":
+    """Return what connects to other systems by itself; SettingsError if a package is missing."""
+    if not serving.kafka:
+        return []
+    from timerwheel.kafka.front import KafkaFront
+
+    return [KafkaFront.of(settings, serving)]
 
 
 def _named(front: "RemotingFront | GrpcFront") -> str:

@@ -27,6 +27,7 @@ from timerwheel.groups.config import (
     GroupDiffersError,
     GroupFieldError,
     GroupNotFoundError,
+    Kind,
     Ladder,
     Start,
     TooManyGroupsError,
@@ -38,7 +39,7 @@ from timerwheel.groups.config import (
 from timerwheel.groups.cursors import cursors_for, forget_items
 from timerwheel.groups.dead_letters import DeadLetterStore
 from timerwheel.groups.group_runtime import GroupRuntime
-from timerwheel.groups.leases import Leases
+from timerwheel.groups.leases import Lease, Leases
 from timerwheel.groups.offset_commits import OffsetCommits
 from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.retries import Retries
@@ -128,6 +129,24 @@ class Groups:
                 if runtime is not self._runtimes.get(group_topic(topic, group)):
                     return []  # the group was deleted
         return []
+
+    async def wait_for_messages(self, topic: str, group: str, wait_ms: int) -> bool:
+        """Whether a receive may find messages, waiting up to `wait_ms` for that. Leases nothing.
+
+        Raises UnknownGroupError, GroupDiffersError, NotReadyError.
+        """
+        runtime = self._leasing(topic, group)
+        end_ms = self._parts.core.clock.monotonic_ms() + wait_ms
+        with runtime.looking() as look:
+            while self._parts.core.life.ready and self._parts.is_kept(runtime.state):
+                look.begin()
+                if self.left(topic, group):
+                    return True
+                left_ms = end_ms - self._parts.core.clock.monotonic_ms()
+                if left_ms <= 0:
+                    break
+                await look.wait(left_ms)
+        return False
 
     async def ack(self, topic: str, group: str, receipts: Sequence[str]) -> list[ReceiptResult]:
         """These messages are done; durable when this returns. One result for each receipt, in order."""
@@ -320,15 +339,29 @@ class Groups:
         waiting = (item.due_ms for item in state.items.values() if item.state == ItemState.WAITING)
         return min(waiting, default=None)
 
+    def kind(self, topic: str, group: str) -> Kind | None:
+        """The kind of a group; None if there is none."""
+        state = self._parts.tables.by_name.get(group_topic(topic, group))
+        return None if state is None else self._parts.config(state).kind
+
     def info(self, topic: str, group: str) -> GroupInfo:
         """A group by what is in memory; UnknownGroupError."""
         return self._info(self._parts.state(topic, group))
 
-    def lease_of(self, topic: str, group: str, queue: int, queue_offset: int) -> int | None:
-        """Which attempt at a message a consumer has now; None if none has it, or there is no such group."""
+    def lease_of(self, topic: str, group: str, queue: int, queue_offset: int) -> Lease | None:
+        """The lease of a message that a consumer has now; None if none has it, or there is no such group."""
         runtime = self._runtimes.get(group_topic(topic, group))
-        lease = runtime and runtime.leasing.leases.by_key.get(queue << OFFSET_BITS | queue_offset)
-        return lease.attempt if lease else None
+        if runtime is None:
+            return None
+        return runtime.leasing.leases.by_key.get(queue << OFFSET_BITS | queue_offset)
+
+    def left(self, topic: str, group: str) -> int:
+        """How many messages a group has not seen, or may receive again now; UnknownGroupError.
+
+        Those that its filter will skip count too, since it has not looked at them.
+        """
+        counts = self._counts(self._parts.state(topic, group))
+        return counts.lag + counts.ready
 
     def counts(self) -> list[GroupCounts]:
         """How many messages every group holds, and has not seen."""

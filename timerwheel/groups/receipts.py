@@ -19,7 +19,8 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import repeat
 
-from timerwheel.groups.leases import Lease
+from timerwheel.groups.leases import KEY_DIGITS, Lease
+from timerwheel.state.groups import OFFSET_BITS
 
 _RECEIPT = re.compile(r"[0-9a-f]{60}", re.ASCII).fullmatch
 _OLD_RECEIPT = re.compile(r"[0-9a-f]{32}", re.ASCII).fullmatch
@@ -27,6 +28,12 @@ _LEASE = struct.Struct(">QHIII")
 _LOW = (1 << 32) - 1
 _TAG_BYTES = 8
 _Hash = type(hashlib.blake2s())
+
+
+def place_in(receipt: str) -> tuple[int, int]:
+    """Return queue and queue offset of the message of a receipt that this service gave out."""
+    key = int(receipt[:KEY_DIGITS], 16)
+    return key >> OFFSET_BITS, key & (1 << OFFSET_BITS) - 1
 
 
 class Receipts:

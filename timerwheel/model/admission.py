@@ -14,7 +14,8 @@ The rules are checked in this order, and the first broken one is reported:
 5. `DELAY` > 0 wins over every other delay property and is clamped to the highest level; 0 means no level.
 6. Otherwise the first present of `TIMER_DELAY_SEC`, `TIMER_DELAY_MS`, `TIMER_DELIVER_MS`,
    `__STARTDELIVERTIME` counts. A bad value is an error and never falls through to the next.
-7. Due ≤ now: an ordinary message, delivered at once. Due > now + max_delay: an error; equal is allowed.
+7. A delay counts from now, or from `Outgoing.from_ms`. Due ≤ now: an ordinary message, delivered at once.
+   Due > now + max_delay: an error; equal is allowed.
 
 The engine checks the slot limit after these. Sums are exact: no delay overflows into the past. A run of a
 schedule (`Outgoing.own`) may use reserved names, because the schedule was checked when it was put.
@@ -121,7 +122,7 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
             raise _reserved_key(outgoing.dedup_key)
     elif outgoing.after_recall is not None:
         raise AdmissionError("illegal_key", "after_recall needs a deduplication key; give dedup_key too")
-    due_ms = _short_time(outgoing, now_ms)
+    due_ms = _short_time(outgoing, now_ms) if outgoing.from_ms is None else 0
     if now_ms < due_ms <= now_ms + rules.max_delay_ms:
         return Plan(due_ms, 0, True, {})  # noqa: FBT003 - keywords would double the cost of the hot path
     if due_ms == now_ms:
@@ -133,7 +134,8 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
     if properties.get(HALF_PROPERTY, "").lower() == "true":
         detail = f"{HALF_PROPERTY} = true: a half message of a transaction is not sent but begun"
         raise AdmissionError("transactional", detail)
-    return _plan(properties, now_ms, rules)
+    from_ms = now_ms if outgoing.from_ms is None else min(outgoing.from_ms, now_ms)
+    return _plan(properties, now_ms, rules, from_ms)
 
 
 def _with_context(properties: dict[str, str], rules: Rules) -> dict[str, str]:
@@ -185,7 +187,7 @@ def admit_delay(properties: dict[str, str], now_ms: int, rules: Rules) -> Plan:
     if not _names_time(properties):
         detail = f"no new due time; give DELAY from 1, or one of {', '.join(TIMER_PROPERTIES)}"
         raise AdmissionError("illegal_delay", detail)
-    return _plan(properties, now_ms, rules)
+    return _plan(properties, now_ms, rules, now_ms)
 
 
 @lru_cache(maxsize=4096)
@@ -273,8 +275,10 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _plan(properties: dict[str, str], now_ms: int, rules: Rules) -> Plan:
-    level, due_ms = _time(properties, now_ms, rules.levels)
+def _plan(properties: dict[str, str], now_ms: int, rules: Rules, from_ms: int) -> Plan:
+    if DELAY_PROPERTIES.isdisjoint(properties):
+        return Plan(now_ms, 0, False, properties.copy())  # noqa: FBT003 - as in `admit`
+    level, due_ms = _time(properties, from_ms, rules.levels)
     if due_ms > now_ms + rules.max_delay_ms:
         detail = f"due {due_ms - now_ms} ms from now, more than max_delay = {rules.max_delay_ms} ms"
         raise AdmissionError("delay_too_long", detail)
@@ -284,20 +288,20 @@ def _plan(properties: dict[str, str], now_ms: int, rules: Rules) -> Plan:
     return Plan(due_ms=due_ms, level=level, waits=True, properties=rest)
 
 
-def _time(properties: dict[str, str], now_ms: int, levels: LevelTable) -> tuple[int, int]:
-    """Return level (0 is none) and due time from the property that counts; now if there is none."""
+def _time(properties: dict[str, str], from_ms: int, levels: LevelTable) -> tuple[int, int]:
+    """Return level (0 is none) and due time from the property that counts; `from_ms` if there is none."""
     text = properties.get("DELAY")
     if text is not None and (level := levels.clamp(_level(text))):
-        return level, now_ms + levels.delay_ms(level)
+        return level, from_ms + levels.delay_ms(level)
     for name in TIMER_PROPERTIES:
         text = properties.get(name)
         if text is None:
             continue
         number = _number(name, text)
         if name == "TIMER_DELAY_SEC":
-            return 0, now_ms + number * 1000
-        return 0, now_ms + number if name == "TIMER_DELAY_MS" else number
-    return 0, now_ms
+            return 0, from_ms + number * 1000
+        return 0, from_ms + number if name == "TIMER_DELAY_MS" else number
+    return 0, from_ms
 
 
 def _level(text: str) -> int:

@@ -27,6 +27,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
 
     `queue` is the queue of the topic that it goes to; without it the service chooses one. `envelope` is what
     another protocol keeps with the message: stored as the property ENVELOPE_PROPERTY, which does not count.
+    A delay counts from `from_ms`, if that is in the past, instead of from now.
     """
 
     topic: str
@@ -39,6 +40,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     own: bool = False
     queue: int | None = None
     envelope: str = ""
+    from_ms: int | None = None
 
     @property
     def spelled(self) -> dict[str, str]:

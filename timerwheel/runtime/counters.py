@@ -18,6 +18,7 @@ from time import perf_counter  # the clock's milliseconds are too coarse for an 
 import numpy as np
 
 from timerwheel.clock import Clock
+from timerwheel.model.kafka_counts import KafkaCounts
 from timerwheel.state.batch import Batch
 from timerwheel.store.record import FLAG_EARLY, FLAG_LEASE, Kind
 from timerwheel.store.table import Rows
@@ -137,6 +138,7 @@ class Counters:
         self.leases_back = 0
         self.cascaded = 0
         self.push_attempts = {"delivered": 0, "failed": 0, "gone": 0}
+        self.kafka: KafkaCounts | None = None
         self.lateness_ms = Recent(LATENESS_BOUNDS_MS, clock)
         self.delay_s = Histogram(DELAY_BOUNDS_S)
         self.batch_records = Histogram(BATCH_BOUNDS_RECORDS)

@@ -28,9 +28,9 @@ _DELIVERED = State.DELIVERED
 _CRC, _ROOT_CRC, _ROOT = (Header._fields.index(name) for name in ("crc", "root_crc", "root"))
 
 
-def rows_within(sizes: np.ndarray) -> int:
-    """Return how many records fit one page of PAGE_BYTES_MAX, at least one."""
-    return max(int(np.searchsorted(np.cumsum(sizes.astype(np.int64)), PAGE_BYTES_MAX, side="right")), 1)
+def rows_within(sizes: np.ndarray, bytes_max: int = PAGE_BYTES_MAX) -> int:
+    """Return how many records of these sizes have at most `bytes_max` together, at least one."""
+    return max(int(np.searchsorted(np.cumsum(sizes.astype(np.int64)), bytes_max, side="right")), 1)
 
 
 def damaged_view(ids: Ids, raw: bytes, root: int, error: CorruptionError) -> MessageView:

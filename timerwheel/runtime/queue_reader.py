@@ -13,7 +13,7 @@ from timerwheel.index import queues
 from timerwheel.model.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.model.messages import MessageView, QueueInfo, QueuePage, State, TopicInfo
 from timerwheel.runtime.core import Core
-from timerwheel.runtime.message_views import damaged_view, delivered_views, rows_within
+from timerwheel.runtime.message_views import PAGE_BYTES_MAX, damaged_view, delivered_views, rows_within
 from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.state.groups import is_internal
 from timerwheel.state.memtable import QueueTail
@@ -101,10 +101,13 @@ class QueueReader:
         messages = self.delivered_views(page.records, page.positions["root"].tolist(), places)
         return QueuePage(messages, page.first + len(places), page.min_offset, page.max_offset)
 
-    async def records(self, topic: str, queue: int, offset: int, count_max: int) -> RecordPage:
-        """Return the records of messages from a queue offset or the first kept one on, at most a page."""
+    async def records(
+        self, topic: str, queue: int, offset: int, count_max: int, bytes_max: int = PAGE_BYTES_MAX
+    ) -> RecordPage:
+        """Return the records of messages from a queue offset or the first kept one on: at least one if any."""
         while True:
             offset, positions = await self.positions(topic, queue, offset, count_max)
+            positions = positions[: rows_within(positions["size"], bytes_max)]
             tail = self._queue_tail(topic, queue)
             if not len(positions):
                 return RecordPage(offset, positions, [], tail.min_offset, tail.next_offset)
@@ -116,6 +119,22 @@ class QueueReader:
             offset, positions, records = offset + gone, positions[gone:], records[gone:]
             if len(positions):
                 return RecordPage(offset, positions, records, tail.min_offset, tail.next_offset)
+
+    def records_in_memory(self, topic: str, queue: int, offset: int, count_max: int) -> RecordPage | None:
+        """Return what `records` would, if all of it is in memory; None if it must be read."""
+        tail = self._queue_tail(topic, queue)
+        offset = max(offset, tail.min_offset)
+        if offset >= tail.next_offset:
+            nothing = np.zeros(0, POSITION_DTYPE)
+            return RecordPage(offset, nothing, [], tail.min_offset, tail.next_offset)
+        positions = self._state.queue_tail(tail, offset, count_max)
+        if positions is None:
+            return None
+        positions = positions[: rows_within(positions["size"])]
+        records = self._record_cache.kept(positions["offset"])
+        if records is None:
+            return None
+        return RecordPage(offset, positions, records, tail.min_offset, tail.next_offset)
 
     async def first_from(self, topic: str, queue: int, time_ms: int) -> int:
         """Return the queue offset of the first message that was delivered at or after a time."""
@@ -197,13 +216,17 @@ class QueueReader:
         tail = self._queue_tail(topic, queue)
         return tail.min_offset, tail.next_offset
 
-    def offset_of(self, topic: str, queue: int, log_offset: int) -> int | None:
-        """Return the queue offset of a message that was stored a moment ago; None if it is not in memory."""
+    def offsets_of(self, topic: str, queue: int, log_offsets: Sequence[int]) -> list[int] | None:
+        """Return the queue offsets of messages that were stored together a moment ago; `log_offsets` ascend.
+
+        None if they are not in memory any more.
+        """
         for first, positions in reversed(self._queue_tail(topic, queue).tail):
-            if len(positions) and positions["offset"][0] <= log_offset:
-                place = int(np.searchsorted(positions["offset"], log_offset))
-                is_there = place < len(positions) and positions["offset"][place] == log_offset
-                return first + place if is_there else None
+            known = positions["offset"]
+            if len(known) and known[0] <= log_offsets[0]:
+                places = np.searchsorted(known, log_offsets)
+                is_there = places[-1] < len(known) and (known[places] == log_offsets).all()
+                return (first + places).tolist() if is_there else None
         return None
 
     def _queue_tail(self, topic: str, queue: int) -> QueueTail:
@@ -217,19 +240,33 @@ class QueueReader:
     async def wait_for(self, topic: str, queue: int, offset: int, wait_ms: int) -> None:
         """Return when a queue has a message at this offset, after `wait_ms`, or when the engine stops."""
         until_ms = self._clock.monotonic_ms() + wait_ms
-        key = (topic, queue)
         while offset >= self._queue_tail(topic, queue).next_offset and self._life.ready:
             left_ms = until_ms - self._clock.monotonic_ms()
             if left_ms <= 0:
                 return
-            arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._readers[key].add(arrived)
+            arrived = self.arrival(topic, queue)
             try:
                 await self._clock.wait_for(arrived, left_ms)
             finally:
-                self._readers[key].discard(arrived)
-                if not self._readers[key]:
-                    del self._readers[key]
+                arrived.cancel()
+
+    def arrival(self, topic: str, queue: int) -> "asyncio.Future[None]":
+        """Return a future that is done at the next message of a queue, or when the engine stops.
+
+        Cancel it when it is not needed any more.
+        """
+        key = (topic, queue)
+        arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._readers[key]
+        waiting.add(arrived)
+
+        def forget(_: object) -> None:
+            waiting.discard(arrived)
+            if not waiting and self._readers.get(key) is waiting:
+                del self._readers[key]
+
+        arrived.add_done_callback(forget)
+        return arrived
 
     @property
     def has_waiting(self) -> bool:

@@ -23,7 +23,8 @@ from timerwheel.runtime.dedup_keys import DedupKeys
 from timerwheel.runtime.in_flight import Taken, entry
 from timerwheel.runtime.message_reader import Current, MessageReader
 from timerwheel.runtime.sender import Sender, explain
-from timerwheel.store.record import FLAG_EARLY, Kind, replace
+from timerwheel.state.config_table import CONTROL_TOPIC, Put, encode_puts
+from timerwheel.store.record import FLAG_EARLY, Kind, replace, unit_of
 
 
 class Recalls:
@@ -37,21 +38,22 @@ class Recalls:
         self._messages = messages
         self._keys = keys
 
-    async def recall(self, message_id: str, *, half: bool = False) -> MessageView:
+    async def recall(self, message_id: str, *, half: bool = False, puts: Sequence[Put] = ()) -> MessageView:
         """End a scheduled message, or with `half` an open transaction; final when this returns.
 
+        With `puts` these changes of settings are stored in the same unit: both, or neither.
         Raises UnknownMessageError, AlreadyDeliveredError or AlreadyRecalledError, each of which is exact;
         OpenTransactionError or NoOpenTransactionError if it is the other one of the two.
         """
         current, taken = await self.take_pending(message_id, half=half)
         record, now_ms = current.record, self._clock.now_ms()
         cancel = cancel_of(record.header, record.topic.encode(), current.root, current.offset, now_ms)
-        await self.replace_timer(current, taken, cancel)
+        await self.replace_timer(current, taken, cancel, puts=puts)
         return self._messages.view_of(current, State.RECALLED, recalled_ms=now_ms)
 
-    async def recall_key(self, topic: str, key: str) -> MessageView:
-        """Recall the message that a deduplication key names."""
-        return await self.recall(await self._keys.id_of(topic, key))
+    async def recall_key(self, topic: str, key: str, puts: Sequence[Put] = ()) -> MessageView:
+        """Recall the message that a deduplication key names, as `recall` does."""
+        return await self.recall(await self._keys.id_of(topic, key), puts=puts)
 
     async def reschedule(self, message_id: str, properties: dict[str, str]) -> Receipt:
         """Give a scheduled message another due time; its id stays the same.
@@ -124,9 +126,14 @@ class Recalls:
         record: bytes,
         release: Callable[[], None] | None = None,
         dues_ms: Sequence[int] = (),
+        puts: Sequence[Put] = (),
     ) -> None:
         """Store the record that ends or replaces a timer that was taken; the errors of a send."""
-        stored = taken.submit([record], [current.record.topic], release, dues_ms)
+        records, topics = [record], [current.record.topic]
+        if puts:
+            records = unit_of([record, encode_puts(puts, self._clock.now_ms())])
+            topics.append(CONTROL_TOPIC)
+        stored = taken.submit(records, topics, release, dues_ms)
         if release is not None:
             stored.add_done_callback(lambda _: release())
         # Shielded: a cancelled caller must not leave a timer half out of the wheel.

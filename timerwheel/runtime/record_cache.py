@@ -47,6 +47,11 @@ class RecordCache:
         while self._bytes > self.bytes_max:
             self._bytes -= len(kept.pop(self._order.popleft()))
 
+    def kept(self, offsets: np.ndarray) -> list[bytes | CorruptionError] | None:
+        """Return the records at these offsets if all are cached."""
+        found: list[bytes | CorruptionError | None] = list(map(self._records.get, offsets.tolist()))
+        return None if None in found else found  # type: ignore[return-value]
+
     async def read(self, offsets: np.ndarray, sizes: np.ndarray) -> list[bytes | CorruptionError]:
         """Return the records at these offsets, an error for a damaged one; at once if all are cached."""
         kept = self._records

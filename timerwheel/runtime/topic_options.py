@@ -40,6 +40,10 @@ class TopicOptions:
         queues: int | None = self._of(topic).get("queues")
         return self._settings.queues_per_topic if queues is None else queues
 
+    def has_number(self, topic: str) -> bool:
+        """Whether the number of queues of a topic was set; else it is that of `queues_per_topic`."""
+        return "queues" in self._of(topic)
+
     def has_queue(self, topic: str, queue: int) -> bool:
         """Whether a topic has this queue."""
         return 0 <= queue < self.send_queues_of(topic) or 0 <= queue < self.queues_of(topic)

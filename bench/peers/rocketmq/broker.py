@@ -1,4 +1,4 @@
-"""Apache RocketMQ 5: one broker with its timer wheel, without a name server.
+"""Apache RocketMQ 5: one broker with its timer wheel; with a name server if its own clients will come.
 
 Properties of its wheel that matter for comparisons (`HookUtils`, `TimerMessageStore` in its source):
 
@@ -35,9 +35,12 @@ TEMPLATE = Path(__file__).with_name("broker.conf")
 VERSION = ET.parse(POM).findtext(".//{*}dependency/{*}version") or ""
 LIBRARIES = Path.home() / ".cache" / "timerwheel-bench" / f"rocketmq-{VERSION}" / "lib"
 HEAP = "1g"
+NAME_SERVER_HEAP = "128m"
 
 _UPDATE_AND_CREATE_TOPIC = 17
 _GET_BROKER_RUNTIME_INFO = 28
+_GET_ROUTE = 105
+_TEMPLATE_TOPIC = "TBW102"
 _READ_AND_WRITE = 6
 _CALL_TIMEOUT_S = 10
 _FAST_PORT_BELOW = 2
@@ -70,7 +73,7 @@ class RocketMQ(System):
         """The command that installs Java, Maven or the jars if they are missing."""
         if shutil.which("java") is None:
             return "apt-get install openjdk-17-jre-headless"
-        if not LIBRARIES.is_dir():
+        if not any(LIBRARIES.glob("rocketmq-namesrv-*.jar")):
             maven = "" if shutil.which("mvn") else "apt-get install maven && "
             return f"{maven}python -m bench.peers.rocketmq fetch"
         return None
@@ -90,24 +93,37 @@ class RocketMQ(System):
         )
         configuration = self.directory / "broker.conf"
         configuration.write_text(filled)
+        if self.name_server:
+            address, port = self.name_server.split(":")
+            named = self.directory / "name-server.conf"
+            named.write_text(f"bindAddress={address}\nlistenPort={port}\n")
+            self._launch(NAME_SERVER_HEAP, "namesrv.NamesrvStartup", "-c", str(named))
+        told = ("-n", self.name_server) if self.name_server else ()
+        self._launch(HEAP, "broker.BrokerStartup", "-c", str(configuration), *told)
+        return await self.ready(self._answers)
+
+    def _launch(self, heap: str, main: str, *arguments: str) -> None:
         self.launch(
             [
                 "java",
-                *(f"-Xms{HEAP}", f"-Xmx{HEAP}"),
+                *(f"-Xms{heap}", f"-Xmx{heap}"),
                 *("-Djava.net.preferIPv4Stack=true", "-Dtls.server.mode=disabled"),
                 # Responses in the compact form that the wire parses.
                 "-Drocketmq.serialize.type=ROCKETMQ",
                 # Its own logs go here.
                 *(f"-Duser.home={self.directory}", f"-Drocketmq.home.dir={self.directory}"),
-                *("-cp", f"{LIBRARIES}/*", "org.apache.rocketmq.broker.BrokerStartup"),
-                *("-c", str(configuration)),
+                *("-cp", f"{LIBRARIES}/*", f"org.apache.rocketmq.{main}"),
+                *arguments,
             ]
         )
-        return await self.ready(self._answers)
 
     async def _answers(self) -> bool:
+        """Whether the broker answers, and its name server knows of it."""
         with contextlib.suppress(RefusedError):
             await self._call(_GET_BROKER_RUNTIME_INFO, {})
+            if self.name_server:
+                port = int(self.name_server.partition(":")[2])
+                await self._call(_GET_ROUTE, {"topic": _TEMPLATE_TOPIC}, port)
             return True
         return False
 
@@ -150,9 +166,9 @@ class RocketMQ(System):
         """See `bench.wires.rocketmq_pop`."""
         return self.work_sender(topic) | {"count_max": count_max, "ack_with_next": ack_with_next}
 
-    async def _call(self, code: int, fields: dict[str, str | int]) -> Answer:
-        """Send one request on a new connection. Raises RefusedError."""
-        reader, writer = await asyncio.open_connection(HOST, self.port)
+    async def _call(self, code: int, fields: dict[str, str | int], port: int | None = None) -> Answer:
+        """Send one request on a new connection, to the broker unless a port is given. Raises RefusedError."""
+        reader, writer = await asyncio.open_connection(HOST, port or self.port)
         answers = Answers()
         try:
             writer.write(frame(code, fields))

@@ -422,6 +422,17 @@ async def test_a_stop_ends_streams_and_receives_that_wait(front):
     await closing
 
 
+async def test_sends_that_come_together_are_stored_together_and_a_refused_one_holds_back_no_other(front):
+    await front.send(message(message_id="first"))
+    refused = message(message_id="late", delivery_ms=NOW_MS + DAY_MS + 1)
+    many = [message(message_id=str(number)) for number in range(40)]
+    writes = sum(front.engine.counters.batch_records.counts)
+    answers = await asyncio.gather(*[front.send(one) for one in (*many, refused)])
+    assert [one.status.code for one in answers] == [Code.OK] * 40 + [Code.ILLEGAL_DELIVERY_TIME]
+    assert front.stored() == 41
+    assert sum(front.engine.counters.batch_records.counts) - writes < 40
+
+
 async def test_sends_in_progress_hold_only_so_much(tmp_path):
     settings = Settings(data=tmp_path, disk_reserve_bytes=0, in_progress_bytes_max=2_000)
     engine = await Engine.open(settings, ManualClock(NOW_MS), threads=False)

@@ -1,14 +1,17 @@
 """RocketMQ's own Java clients, unmodified, against the real process: see `tests/clients/rocketmq-java`."""
 
 import functools
+import itertools
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -17,7 +20,7 @@ from tests.harness.processes import PATIENCE_S, ROOT, serving, timerwheel
 
 PROJECT = ROOT / "tests" / "clients" / "rocketmq-java"
 NEW, OLD = "5.3.3", "4.9.8"
-QUICK = ("send", "delays", "batch", "recall", "consume", "tags", "retry", "transaction")
+QUICK = ("send", "delays", "batch", "recall", "consume", "tags", "retry", "transaction", "pop")
 ALL = (*QUICK, "delivered", "orderly", "broadcast", "litepull", "rebalance")
 ASKING = ("--transaction-timeout", "1s", "--transaction-interval", "1s")
 
@@ -88,8 +91,14 @@ def test_all_scenarios_of_a_java_client(tmp_path, version):
 
 
 @pytest.mark.clients
-@pytest.mark.parametrize("version", [NEW, OLD])
-@pytest.mark.parametrize(("scenario", "event"), [("restart", "sending"), ("transaction-restart", "half")])
+@pytest.mark.parametrize(
+    ("version", "scenario", "event"),
+    [
+        *itertools.product((NEW, OLD), ("restart",), ("sending",)),
+        *itertools.product((NEW, OLD), ("transaction-restart",), ("half",)),
+        (NEW, "pop-restart", "sending"),
+    ],
+)
 def test_a_java_client_loses_nothing_when_the_service_is_killed(tmp_path, version, scenario, event):
     address = free_address()
     flags = ("--rocketmq", address, *ASKING)
@@ -116,6 +125,44 @@ def test_another_java_producer_of_the_group_ends_what_a_killed_one_left_open(tmp
             assert any("left" in line for line in process.stdout)
             process.kill()
         run(version, tmp_path, address, "transaction-taken")
+
+
+@pytest.mark.clients
+def test_what_a_java_consumer_pops_and_fails_is_retried_and_becomes_a_dead_letter(tmp_path):
+    data, address = tmp_path / "data", free_address()
+    with serving(data, "--rocketmq", address) as service:
+        timerwheel("groups", "put", "pop-retry", "pop-retriers", "--max-attempts", "2", "--url", service.url)
+        run(NEW, tmp_path, address, "pop-retry")
+
+
+@pytest.mark.clients
+def test_a_java_consumer_that_pops_shares_a_group_with_one_over_http(tmp_path):
+    data, address = tmp_path / "data", free_address()
+    sent = {f"message {n}" for n in range(60)}
+    with serving(data, "--rocketmq", address) as service:
+        place = f"{service.url}/v1/topics/pop-share/groups/sharers"
+        asked(place, "PUT", {})
+        messages = [{"topic": "pop-share", "body": body} for body in sent]
+        with java(NEW, tmp_path, address, "pop-share") as process:
+            asked(f"{service.url}/v1/messages", "POST", messages)
+            mine: list[str] = []
+            while asked(place, "GET")["lag"]:
+                found = asked(f"{place}/receive", "POST", {"max": 1, "wait_ms": 200})["messages"]
+                if found:
+                    mine.append(found[0]["body"])
+                    asked(f"{place}/ack", "POST", {"receipts": [found[0]["receipt"]]})
+            asked(f"{service.url}/v1/messages", "POST", {"topic": "pop-share", "body": "end"})
+            out, err = process.communicate(timeout=PATIENCE_S)
+        [theirs] = [orjson.loads(line)["got"] for line in out.splitlines() if line.startswith('{"got"')]
+        assert sorted([*mine, *theirs]) == sorted(sent | {"end"}), err[-4_000:]
+        assert asked(place, "GET")["in_flight"] == 0
+
+
+def asked(url: str, method: str, body: object = None) -> Any:
+    """The answer of the service over HTTP, as JSON."""
+    request = urllib.request.Request(url, None if body is None else orjson.dumps(body), method=method)
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        return orjson.loads(answer.read())
 
 
 @pytest.mark.clients

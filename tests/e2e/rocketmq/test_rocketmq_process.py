@@ -68,6 +68,53 @@ def test_messages_are_seen_over_http_and_survive_a_kill(tmp_path):
         assert service.end(signal.SIGTERM).code == 0
 
 
+def pop(opaque: int) -> Frame:
+    fields = {
+        "consumerGroup": "poppers",
+        "topic": "orders",
+        "queueId": "-1",
+        "maxMsgNums": "32",
+        "invisibleTime": "60000",
+        "pollTime": "10000",
+        "bornTime": "0",
+        "initMode": "0",
+    }
+    return Frame(Call.POP, opaque, fields)
+
+
+def acknowledgement(opaque: int, message: stored_message.StoredMessage) -> Frame:
+    fields = {
+        "consumerGroup": "poppers",
+        "topic": "orders",
+        "queueId": str(message.queue),
+        "offset": str(message.queue_offset),
+        "extraInfo": properties_of(message)["POP_CK"],
+    }
+    return Frame(Call.ACKNOWLEDGE, opaque, fields)
+
+
+def test_what_was_popped_and_not_acknowledged_comes_again_after_a_kill(tmp_path):
+    port = free_port()
+    flags = ("--rocketmq", f"127.0.0.1:{port}")
+    with serving(tmp_path / "data", *flags) as service:
+        asked(port, *[send(n, UNIQ_KEY=f"7F{n}") for n in range(1, 4)])
+        [popped] = asked(port, pop(9))
+        first, *_ = found = stored_message.decode_all(popped.body)
+        assert len(found) == 3
+        [done] = asked(port, acknowledgement(10, first))
+        assert done.code == Result.SUCCESS
+        service.end(signal.SIGKILL)
+    with serving(tmp_path / "data", *flags) as service:
+        [popped] = asked(port, pop(11))
+        again = stored_message.decode_all(popped.body)
+        assert {one.body for one in again} == {one.body for one in found} - {first.body}
+        answers = asked(port, *[acknowledgement(20 + n, one) for n, one in enumerate(again)])
+        assert [answer.code for answer in answers] == [Result.SUCCESS] * 2
+        with urllib.request.urlopen(f"{service.url}/v1/topics/orders/groups/poppers") as response:
+            counts = json.load(response)
+        assert (counts["lag"], counts["in_flight"], counts["waiting"]) == (0, 0, 0)
+
+
 def test_a_stop_with_open_connections_is_an_orderly_end(tmp_path):
     port = free_port()
     with (

@@ -211,6 +211,22 @@ async def test_a_reader_needs_its_scope_and_its_topic(world):
         assert (await Peer(remoting, token).pull(topic)).code == Result.NO_PERMISSION
 
 
+async def test_a_backlog_is_read_ahead_and_answered_in_order(world, remoting):
+    bodies = [b"%d" % number for number in range(3 * MESSAGES_MAX)]
+    await store(world, *bodies)
+    peer = Peer(remoting_of(await world.restart()))
+    found, offset = [], 0
+    while offset < len(bodies):
+        answer = await peer.pull(offset=offset)
+        found += bodies_in(answer)
+        offset, _, high = bounds(answer)
+        assert high == len(bodies)
+    assert found == bodies
+    await store(world, b"last")
+    answer = await peer.pull(offset=offset)
+    assert (bodies_in(answer), bounds(answer)) == ([b"last"], (offset + 1, 0, offset + 1))
+
+
 # ---------------------------------------------------------------------- offsets
 
 

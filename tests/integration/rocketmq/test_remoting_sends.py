@@ -1,5 +1,7 @@
+import asyncio
 import zlib
 
+import orjson
 import pytest
 
 from tests.harness.remoting import Caller, Callers, Peer, bodies_in, messages_in, properties_of, remoting_of
@@ -55,11 +57,33 @@ async def test_a_first_send_makes_a_topic_of_several_queues(world, peer):
     assert world.engine.topics.queues_of("orders") == QUEUES_OF_NEW
 
 
-async def test_a_topic_of_http_keeps_its_queues(world, peer):
+async def test_a_topic_of_http_keeps_its_queues_though_a_client_knows_an_older_route(world, peer):
+    route = orjson.loads((await peer.ask(Call.ROUTE, {"topic": "orders"})).body)
+    assert route["queueDatas"][0]["writeQueueNums"] == QUEUES_OF_NEW
     await world.engine.sender.send([Outgoing("orders", b"x")])
-    answer = await peer.send(e=1)
-    assert (answer.code, answer.remark) == (Result.SYSTEM_ERROR, "topic 'orders' has no queue 1, only 1")
-    assert (await peer.send(e=0)).code == Result.SUCCESS
+    answers = [await peer.send(e=queue) for queue in range(QUEUES_OF_NEW)]
+    assert [(one.fields["queueId"], one.fields["queueOffset"]) for one in answers] == [
+        ("0", str(offset)) for offset in range(1, QUEUES_OF_NEW + 1)
+    ]
+    assert world.engine.topics.queues_of("orders") == 1
+    assert (await peer.send(e=QUEUES_OF_NEW)).code == Result.SYSTEM_ERROR
+
+
+async def test_a_queue_beyond_the_number_that_was_set_is_refused(world, peer):
+    await world.engine.topics.change("orders", queues=2)
+    assert (await peer.send(e=1)).code == Result.SUCCESS
+    answer = await peer.send(e=2)
+    assert (answer.code, answer.remark) == (Result.SYSTEM_ERROR, "topic 'orders' has no queue 2, only 2")
+
+
+async def test_a_send_goes_on_though_its_topic_was_made_by_http_in_between(world, peer):
+    await world.engine.sender.send([Outgoing("filler", b"x")])
+    frame = peer.send_frame(e=3)
+    sent = asyncio.ensure_future(world.engine.sender.send([Outgoing("orders", b"x")]))
+    peer.put(frame)
+    answer = await peer.answer_to(frame)
+    await sent
+    assert answer.code == Result.SUCCESS
 
 
 async def test_a_send_with_long_names_is_the_same(world, peer):

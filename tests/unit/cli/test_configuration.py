@@ -76,6 +76,7 @@ CHANGED_BY_NAME = {
     "rocketmq": "127.0.0.1:9876",
     "rocketmq_address": "[::1]:9876",
     "rocketmq_grpc": "127.0.0.1:8081",
+    "kafka": "127.0.0.1:9092,[::1]:9093",
     "host": "::1",
     "fast_path": False,
     "direct_io": False,

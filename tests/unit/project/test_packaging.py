@@ -25,6 +25,10 @@ BROUGHT = {"py4j"}
 # The modules that are there for an extra only; whoever wants one imports it late.
 FOR_AN_EXTRA = {
     *(f"rocketmq/grpc/{name}.py" for name in ("schema", "server")),
+    *(
+        f"timerwheel/kafka/{name}.py"
+        for name in ("cluster", "consumer", "inlet", "outlet", "positions", "producer")
+    ),
     "timerwheel/tracing/otel.py",
     *(f"spark_jobs/delta/{name}.py" for name in ("tables", "audits", "archive")),
 }

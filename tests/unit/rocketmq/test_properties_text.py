@@ -1,8 +1,9 @@
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerwheel.rocketmq.properties_text import TEXT_BYTES_MAX, decode, encode
+from timerwheel.rocketmq.properties_text import TEXT_BYTES_MAX, decode, encode, from_json
 
 PLAIN = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=20)
 
@@ -50,3 +51,29 @@ def test_a_text_that_is_too_long_leaves_out_the_longest(letter):
     assert decode(encode(whole)) == whole
     assert len(encode(whole).encode()) == TEXT_BYTES_MAX
     assert encode({"A": "a" * (TEXT_BYTES_MAX - 2)}) == ""
+
+
+AWKWARD = st.text(st.sampled_from('a:,"\\{}[] \x01\x02\x03é€'), max_size=4)
+
+
+@given(st.dictionaries(AWKWARD, AWKWARD, max_size=4))
+def test_stored_json_becomes_the_text_that_its_properties_have(properties):
+    text = from_json(orjson.dumps(properties))
+    assert text is None or text.decode() == encode(properties)
+
+
+def test_ordinary_json_needs_no_parsing():
+    properties = {"UNIQ_KEY": "7F00", "KEYS": "a b", "note": "50 % : {x}, [é]"}
+    assert from_json(orjson.dumps(properties)) == encode(properties).encode()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b'{"a": "b"}', b'{"a":1}', b'{"a":["b"]}', b'{"a":"\\u0001"}', b'{":":"b"}', b'{"a":""}']
+)
+def test_other_json_is_left_to_the_parser(data):
+    assert from_json(data) in (None, b":\x01b\x02")
+
+
+def test_json_of_a_text_that_is_too_long_is_left_to_the_parser():
+    assert from_json(orjson.dumps({"A": "a" * (TEXT_BYTES_MAX - 3)})) is not None
+    assert from_json(orjson.dumps({"A": "a" * (TEXT_BYTES_MAX - 2)})) is None

@@ -1,11 +1,12 @@
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from timerwheel.model.admission import ENVELOPE_PROPERTY, HALF_DUE_MS
 from timerwheel.rocketmq.codes import SYS_COMMIT, SYS_PREPARED
-from timerwheel.rocketmq.stored_message import Host
-from timerwheel.rocketmq.translation import Envelope, admitted, restored
+from timerwheel.rocketmq.stored_message import Host, packed
+from timerwheel.rocketmq.translation import Envelope, admitted, plain_form, restored, stored_form
 from timerwheel.store.record import NO_OFFSET, Kind, decode, encode
 
 ID = "00000000000000409868ecfc"
@@ -120,3 +121,51 @@ def test_a_message_of_a_transaction_says_how_far_that_is(found, sys_flag, was_de
     assert shown.envelope.sys_flag == sys_flag | 2
     assert shown.properties["TRAN_MSG"] == "true"
     assert ("TIMER_OUT_MS" in shown.properties) == was_delayed
+
+
+PROPERTIES = st.dictionaries(
+    st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "DEDUP_HASH", ":", "é"]),
+    st.text(st.sampled_from('a:,"\\ é\x01'), max_size=4),
+    max_size=4,
+)
+HOSTS = st.sampled_from([Host("10.0.0.7", 40_001), Host("::1", 1)])
+ENVELOPES = st.builds(
+    Envelope,
+    st.integers(0, 1 << 40),
+    HOSTS,
+    st.integers(0, 1),
+    st.sampled_from([0, SYS_PREPARED]),
+    st.integers(0, 1),
+)
+
+
+@given(
+    properties=PROPERTIES,
+    envelope=st.none() | ENVELOPES,
+    host=HOSTS,
+    origin=st.sampled_from([64, NO_OFFSET]),
+    due_ms=st.sampled_from([2_000, HALF_DUE_MS]),
+    prior=st.sampled_from([(0, 0), (1_000, 3), (HALF_DUE_MS, 0)]),
+    is_envelope_last=st.booleans(),
+)
+def test_the_short_way_to_a_stored_form_gives_the_same_bytes(
+    properties, envelope, host, origin, due_ms, prior, is_envelope_last
+):
+    if envelope is not None:
+        hidden = {ENVELOPE_PROPERTY: envelope.encode()}
+        properties = properties | hidden if is_envelope_last else hidden | properties
+    data = encode(
+        Kind.MESSAGE, b"orders", orjson.dumps(properties), b"body", 3_000, due_ms, 1_000, queue=2, origin=origin,
+        root=0 if origin == 64 else NO_OFFSET, prior_due_ms=prior[0], prior_level=prior[1],
+    )  # fmt: skip
+    quick = plain_form(data, 128, 7, packed(host))
+    assert quick is None or quick == stored_form(decode(data), 128, 7, ID, host)
+
+
+@pytest.mark.parametrize("origin", [64, NO_OFFSET])
+def test_an_ordinary_message_takes_the_short_way(origin):
+    properties = {"UNIQ_KEY": "7F0", "KEYS": "k", ENVELOPE_PROPERTY: Envelope(5, BORN).encode()}
+    data = encode(
+        Kind.MESSAGE, b"orders", orjson.dumps(properties), b"body", 3_000, 2_000, 1_000, origin=origin, root=0
+    )
+    assert plain_form(data, 128, 7, packed(BORN)) is not None

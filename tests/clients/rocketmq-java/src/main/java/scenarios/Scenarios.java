@@ -99,7 +99,11 @@ public final class Scenarios {
         table.put("litepull", this::litePull);
         table.put("retry", this::retry);
         table.put("rebalance", this::rebalance);
-        table.put("restart", this::restart);
+        table.put("pop", this::pop);
+        table.put("pop-retry", this::popRetry);
+        table.put("pop-share", this::popShare);
+        table.put("pop-restart", () -> restart(true));
+        table.put("restart", () -> restart(false));
         table.put("transaction", this::transaction);
         table.put("transaction-restart", this::transactionRestart);
         table.put("transaction-left", this::transactionLeft);
@@ -483,12 +487,14 @@ public final class Scenarios {
     }
 
     /** The service is killed and started again after this prints that it sends; nothing may get lost. */
-    private void restart() throws Exception {
+    private void restart(boolean pops) throws Exception {
         String topic = "restart-" + run;
         DefaultMQProducer producer = producer("producers");
         producer.setRetryTimesWhenSendFailed(10);
         Received received = new Received();
-        DefaultMQPushConsumer consumer = consumer("survivors-" + run, topic, "*", received);
+        String group = "survivors-" + run;
+        DefaultMQPushConsumer consumer =
+                pops ? popConsumer(producer, group, topic, received) : consumer(group, topic, "*", received);
         Set<String> acknowledged = new TreeSet<>();
         try {
             for (int n = 0; n < 600; n++) {
@@ -517,6 +523,154 @@ public final class Scenarios {
         } finally {
             consumer.shutdown();
             producer.shutdown();
+        }
+    }
+
+    // ---------------------------------------------------------------- POP
+
+    /** Two consumers of a group pop, and get each message once. */
+    private void pop() throws Exception {
+        if (!pops()) {
+            return;
+        }
+        String topic = "pop-" + run;
+        String group = "poppers-" + run;
+        DefaultMQPushConsumer first = null;
+        DefaultMQPushConsumer second = null;
+        DefaultMQProducer producer = producer("producers");
+        Received received = new Received();
+        try {
+            first = popConsumer(producer, group, topic, received);
+            second = popConsumer(producer, group, topic, received);
+            Set<String> sent = new TreeSet<>();
+            for (int n = 0; n < 200; n++) {
+                Message message = message(topic, "message " + n);
+                message.setKeys("key-" + n);
+                if (n % 10 == 0) {
+                    MessageAccessor.putProperty(message, "TIMER_DELAY_MS", "1000");
+                }
+                sent.add(producer.send(message).getMsgId());
+            }
+            Set<String> got = new TreeSet<>();
+            while (got.size() < 200) {
+                MessageExt message = received.next();
+                same(topic, message.getTopic(), "topic");
+                same(0, message.getReconsumeTimes(), "reconsume times");
+                check(message.getProperty("POP_CK") != null, "it was pulled, not popped");
+                check(got.add(message.getMsgId()), "a message came twice: " + body(message));
+            }
+            same(sent, got, "ids");
+        } finally {
+            shutDown(first);
+            shutDown(second);
+            producer.shutdown();
+        }
+    }
+
+    /** The group pop-retriers of the topic pop-retry has two attempts; whoever runs this has made it. */
+    private void popRetry() throws Exception {
+        if (!pops()) {
+            return;
+        }
+        DefaultMQProducer producer = producer("producers");
+        DefaultMQPushConsumer consumer = pushConsumer("pop-retriers");
+        prepare(consumer);
+        clientRebalance(consumer);
+        BlockingQueue<Integer> attempts = new LinkedBlockingQueue<>();
+        consumer.subscribe("pop-retry", "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            messages.forEach(message -> attempts.add(message.getReconsumeTimes()));
+            return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+        });
+        Received dead = new Received();
+        DefaultMQPushConsumer undertaker = null;
+        try {
+            consumer.start();
+            SendResult sent = producer.send(message("pop-retry", "poison"));
+            long begin = System.currentTimeMillis();
+            same(0, attempts.poll(WAIT_S, TimeUnit.SECONDS), "reconsume times");
+            same(1, attempts.poll(WAIT_S, TimeUnit.SECONDS), "reconsume times of the second attempt");
+            long took = System.currentTimeMillis() - begin;
+            check(took >= 10_000, "the second attempt came after " + took + " ms");
+            undertaker = consumer("undertakers-" + run, "%DLQ%pop-retriers", "*", dead);
+            MessageExt letter = dead.next();
+            same("poison", body(letter), "body of the dead letter");
+            same(sent.getMsgId(), letter.getMsgId(), "id of the dead letter");
+            same(0, attempts.size(), "more attempts");
+        } finally {
+            consumer.shutdown();
+            shutDown(undertaker);
+            producer.shutdown();
+        }
+    }
+
+    /** Shares the group sharers of the topic pop-share with consumers of another protocol; prints what it got. */
+    private void popShare() throws Exception {
+        if (!pops()) {
+            return;
+        }
+        List<String> got = Collections.synchronizedList(new ArrayList<>());
+        DefaultMQPushConsumer consumer = pushConsumer("sharers");
+        prepare(consumer);
+        clientRebalance(consumer);
+        consumer.setConsumeThreadMin(1);
+        consumer.setConsumeThreadMax(1);
+        DefaultMQPushConsumer.class.getMethod("setPopBatchNums", int.class).invoke(consumer, 1);
+        DefaultMQPushConsumer.class.getMethod("setPopThresholdForQueue", int.class).invoke(consumer, 1);
+        consumer.subscribe("pop-share", "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            messages.forEach(message -> got.add(body(message)));
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        try {
+            consumer.start();
+            long end = System.currentTimeMillis() + WAIT_S * 1000;
+            while (!got.contains("end") && System.currentTimeMillis() < end) {
+                TimeUnit.MILLISECONDS.sleep(50);
+            }
+            System.out.println("{\"got\":[\"" + String.join("\",\"", got) + "\"]}");
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    private DefaultMQPushConsumer popConsumer(
+            DefaultMQProducer producer, String group, String topic, Received received) throws Exception {
+        Object client = producer.getDefaultMQProducerImpl().getMqClientFactory().getMQClientAPIImpl();
+        for (java.lang.reflect.Method method : client.getClass().getMethods()) {
+            if (method.getName().equals("setMessageRequestMode")) { // what mqadmin setConsumeMode does
+                Object mode = Enum.valueOf((Class) method.getParameterTypes()[3], "POP");
+                method.invoke(client, address, topic, group, mode, 0, 5000L);
+            }
+        }
+        DefaultMQPushConsumer consumer = pushConsumer(group);
+        prepare(consumer);
+        clientRebalance(consumer);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener(received);
+        consumer.start();
+        return consumer;
+    }
+
+    /** Whether this client can pop: those before version 5 cannot. */
+    private static boolean pops() {
+        for (java.lang.reflect.Method method : DefaultMQPushConsumer.class.getMethods()) {
+            if (method.getName().equals("setClientRebalance")) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** Leaves it to the broker whether this consumer pops. */
+    private static void clientRebalance(DefaultMQPushConsumer consumer) throws Exception {
+        DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+    }
+
+    private static void shutDown(DefaultMQPushConsumer consumer) {
+        if (consumer != null) {
+            consumer.shutdown();
         }
     }
 

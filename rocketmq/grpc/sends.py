@@ -1,0 +1,199 @@
+"""Sends over gRPC: all messages of a request are stored, as one unit, or none; a repeated one only once.
+
+    request -> messages -> is it a repeat? -> gathered with others -> group commit -> the answer
+
+1. Requests of one message that arrive together go to group commit together: see `Sends._gather`. One that is
+   refused does not hold back the others.
+2. A half message is the only one of its request, and begins a transaction.
+3. Sends in progress have at most `bytes_max` bytes.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from timerwheel.engine import Engine
+from timerwheel.errors import RefusedError
+from timerwheel.model.admission import HALF_DUE_MS
+from timerwheel.model.messages import Outgoing, Receipt, State
+from timerwheel.rocketmq.grpc.call import Call
+from timerwheel.rocketmq.grpc.codes import OK, CallError, Code, MessageType
+from timerwheel.rocketmq.grpc.messages import MESSAGE_GROUP, name_of, outgoing
+from timerwheel.rocketmq.grpc.producers import Producers
+from timerwheel.rocketmq.grpc.recent_sends import Outcome, RecentSends
+from timerwheel.rocketmq.message_ids import RecallHandle
+from timerwheel.rocketmq.name_server import BROKER
+from timerwheel.rocketmq.topics import Topics
+from timerwheel.rocketmq.translation import UNIQ_KEY
+from timerwheel.runtime.sender import AT_ONCE_MAX, PendingSend
+from timerwheel.tokens import Scope
+
+MESSAGES_MAX: Final = 500
+"""Most messages of one send, and most entries of one acknowledgement."""
+GATHER_TURNS: Final = 8
+"""After how many turns of the loop without a further message those that arrived are stored."""
+
+_TRANSACTION: Final = int(MessageType.TRANSACTION)
+
+
+class Arrived(NamedTuple):
+    """A message that is stored beside others, and the future of its receipt."""
+
+    message: Outgoing
+    outcome: Outcome
+
+
+class Sends:
+    """See the module. Event loop only."""
+
+    def __init__(self, engine: Engine, producers: Producers, bytes_max: int) -> None:
+        self._engine = engine
+        self._topics = Topics(engine)
+        self._producers = producers
+        self._recent = RecentSends(engine.clock.monotonic_ms)
+        self._bytes = 0
+        self._bytes_max = bytes_max
+        self._count = 0  # of requests in progress
+        self._arrived: list[Arrived] = []
+
+    async def send(self, call: Call, request: Any, answer: Any) -> None:
+        """SendMessage: the answer has an entry for each message."""
+        given = request.messages
+        if not 0 < len(given) <= MESSAGES_MAX:
+            raise CallError(Code.BAD_REQUEST, f"{len(given)} messages; send 1 to {MESSAGES_MAX} in a request")
+        caller = call.caller_for(Scope.SEND, *{name_of(one.topic) for one in given})
+        caller.charge(len(given))
+        size_bytes = request.ByteSize()
+        if self._bytes + size_bytes > self._bytes_max:
+            raise CallError(Code.TOO_MANY_REQUESTS, "the sends in progress are too large; try again")
+        self._bytes += size_bytes
+        self._count += 1
+        try:
+            await self._send(call, given, answer)
+        finally:
+            self._bytes -= size_bytes
+            self._count -= 1
+
+    async def _send(self, call: Call, given: Any, answer: Any) -> None:
+        peer, now_ms = call.peer, self._engine.clock.now_ms()
+        bytes_max = self._engine.settings.body_bytes_max
+        messages = [outgoing(one, peer, now_ms, bytes_max) for one in given]
+        is_half = any([one.system_properties.message_type == _TRANSACTION for one in given])  # noqa: C419
+        if is_half and len(given) > 1:
+            raise CallError(Code.BAD_REQUEST, "a transactional message must be the only one of its request")
+        await self._make_topics(messages)
+        names = [(one.topic, one.properties[UNIQ_KEY]) for one in messages]
+        begin = self._begin_transaction if is_half else self._begin
+        receipts = await self._recent.once(names, lambda places: begin([messages[place] for place in places]))
+        if is_half:
+            self._producers.sent_half(call.client_id, given[0].topic)
+        for (topic, uniq_key), receipt in zip(names, receipts, strict=True):
+            entry = answer.entries.add(message_id=uniq_key)
+            entry.status.code, entry.status.message = OK
+            if receipt.due_ms == HALF_DUE_MS:
+                entry.transaction_id = receipt.id
+            elif receipt.state is State.SCHEDULED:
+                entry.recall_handle = RecallHandle(
+                    topic, BROKER, receipt.due_ms, uniq_key, receipt.id
+                ).encode()
+
+    async def _make_topics(self, messages: list[Outgoing]) -> None:
+        """Give new topics their queues, and have those with message groups deliver each group in order."""
+        new = {one.topic for one in messages if not self._topics.exists(one.topic)}
+        grouped = {one.topic for one in messages if MESSAGE_GROUP in one.properties}
+        unordered = [topic for topic in grouped if not self._engine.topics.ordered(topic)]
+        if not new and not unordered:
+            return
+        if faults := self._engine.sender.check(messages):
+            raise RefusedError(faults)
+        for topic in new:
+            await self._topics.make(topic)
+        for topic in unordered:
+            await self._engine.topics.change(topic, ordered=True)
+
+    # ------------------------------------------------------------------ storing
+
+    def _begin_transaction(self, messages: list[Outgoing]) -> Outcome:
+        async def begun() -> Sequence[Receipt]:
+            (message,) = messages
+            half = await self._engine.transactions.begin(message)
+            return [Receipt(half.id, half.topic, HALF_DUE_MS, State.SCHEDULED)]
+
+        return asyncio.create_task(begun())
+
+    def _begin(self, messages: list[Outgoing]) -> Outcome:
+        """Begin to store the messages of a request; of several, raises what `Sender.begin` raises."""
+        loop = asyncio.get_running_loop()
+        outcome: Outcome = loop.create_future()
+        if len(messages) > 1:
+            pending = self._engine.sender.begin(messages)
+            pending.stored.add_done_callback(lambda _: self._unit_stored(pending, outcome))
+        else:
+            if not self._arrived:
+                turns = 0 if self._count == 1 else GATHER_TURNS
+                loop.call_soon(self._gather, turns, turns, 1)
+            self._arrived.append(Arrived(messages[0], outcome))
+        return outcome
+
+    def _unit_stored(self, pending: PendingSend, outcome: Outcome) -> None:
+        try:
+            outcome.set_result(self._engine.sender.receipts(pending))
+        except Exception as error:  # noqa: BLE001 - those who wait raise it
+            outcome.set_exception(error)
+
+    def _gather(self, turns: int, left: int, known: int) -> None:
+        """Wait until so many turns of the loop bring no further message, then send those that arrived.
+
+        gRPC hands over one call at a time, some turns after the previous one. A write for each message would
+        cost as much as its call. A request that is alone in progress does not wait.
+        """
+        count = len(self._arrived)
+        if count > known:
+            left = turns
+        if left and count < AT_ONCE_MAX:
+            asyncio.get_running_loop().call_soon(self._gather, turns, left - 1, count)
+        else:
+            self._begin_arrived()
+
+    def _begin_arrived(self) -> None:
+        """Send the messages that arrived, in batches of one write each."""
+        arrived, self._arrived = self._arrived, []
+        part: list[Arrived] = []
+        part_bytes = 0
+        for one in arrived:
+            size_bytes = len(one.message.body)
+            part_bytes += size_bytes
+            if part and (len(part) == AT_ONCE_MAX or part_bytes > self._engine.settings.batch_bytes_max):
+                self._begin_part(part)
+                part, part_bytes = [], size_bytes
+            part.append(one)
+        self._begin_part(part)
+
+    def _begin_part(self, part: list[Arrived]) -> None:
+        """Send them together. Those that are refused learn it, and the others are sent without them."""
+        try:
+            pending = self._engine.sender.begin([one.message for one in part], separate=True)
+        except RefusedError as error:
+            wrong = {fault.index: fault for fault in error.faults}
+            for place, fault in wrong.items():
+                part[place].outcome.set_exception(RefusedError([fault]))
+            if rest := [one for place, one in enumerate(part) if place not in wrong]:
+                self._begin_part(rest)
+        except Exception as error:  # noqa: BLE001 - those who wait raise it
+            if len(part) == 1:
+                part[0].outcome.set_exception(error)
+            else:  # perhaps one of them alone is the reason
+                for one in part:
+                    self._begin_part([one])
+        else:
+            pending.stored.add_done_callback(lambda _: self._part_stored(pending, part))
+
+    def _part_stored(self, pending: PendingSend, part: list[Arrived]) -> None:
+        try:
+            receipts = self._engine.sender.receipts(pending)
+        except Exception as error:  # noqa: BLE001 - as above
+            for one in part:
+                one.outcome.set_exception(error)
+        else:
+            for one, receipt in zip(part, receipts, strict=True):
+                one.outcome.set_result([receipt])

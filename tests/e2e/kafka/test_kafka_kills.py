@@ -1,0 +1,15 @@
+"""The real service and a real broker, killed under load: a committed reader gets each message once."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.harness.kafka.broker import missing
+from tests.harness.kafka.kills import survive
+
+pytest.importorskip("confluent_kafka")
+pytestmark = pytest.mark.skipif(missing() is not None, reason=f"needs Kafka: {missing()}")
+
+
+def test_after_three_kills_each_message_came_once(tmp_path: Path) -> None:
+    survive(tmp_path, kills=3, seed=1)

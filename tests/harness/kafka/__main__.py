@@ -1,0 +1,31 @@
+"""`python -m tests.harness.kafka fetch`: Kafka's jars from Maven Central, and an archive of their classes."""
+
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.harness.kafka.broker import ARCHIVE, HOME, LIBRARIES, POM, Broker
+
+
+def fetch() -> None:
+    """Copy the jars to LIBRARIES: all of them, or none if Maven fails. Then make the archive."""
+    partial = HOME / "lib.part"
+    shutil.rmtree(partial, ignore_errors=True)
+    goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
+    subprocess.run(["mvn", "-q", "-B", "-f", str(POM), *goal], check=True)
+    shutil.rmtree(LIBRARIES, ignore_errors=True)
+    partial.rename(LIBRARIES)
+    with tempfile.TemporaryDirectory() as directory:
+        broker = Broker(Path(directory))
+        broker.start(f"-XX:ArchiveClassesAtExit={ARCHIVE}")
+        broker.kill(signal.SIGTERM)
+    print(f"{len(list(LIBRARIES.glob('*.jar')))} jars in {LIBRARIES}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["fetch"]:
+        raise SystemExit(__doc__)
+    fetch()

@@ -1,0 +1,28 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerwheel.kafka.names import KafkaTopics, is_kafka_topic, kafka_topic_of, topic_of
+
+NAMES = st.text("abcXYZ019._-", min_size=1, max_size=249)
+
+
+@given(NAMES)
+def test_a_kafka_topic_comes_back(name):
+    assert kafka_topic_of(topic_of(name)) == name
+
+
+@given(NAMES, NAMES)
+def test_two_kafka_topics_stay_two(one, other):
+    assert (topic_of(one) == topic_of(other)) == (one == other)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a%b", "x" * 250, "ä", "a\n"])
+def test_what_kafka_refuses_is_no_name(name):
+    assert not is_kafka_topic(name)
+
+
+def test_the_topics_of_the_bridge_are_its_own():
+    topics = KafkaTopics("timers")
+    assert all(map(topics.is_own, ("timers", "timers.rejected", "timers.positions")))
+    assert not topics.is_own("orders")

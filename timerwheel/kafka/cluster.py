@@ -1,0 +1,188 @@
+"""A Kafka cluster as the bridge reaches it: addresses, a file of properties, and the bridge's own topics.
+
+Its clients are librdkafka's, by confluent-kafka. They block: each belongs to one thread.
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+from timerwheel.errors import SettingsError, TimerwheelError
+from timerwheel.kafka.names import KafkaTopics
+
+CALL_S: Final = 5.0
+"""How long a call waits for brokers; the stop of the service may wait so long for the call."""
+REJECTED_BYTES_MAX: Final = 16 << 20
+"""`max.message.bytes` of the topic of rejected records, so that it takes what other topics refuse."""
+OF_THE_SERVICE: Final = frozenset(
+    {
+        *("bootstrap.servers", "metadata.broker.list", "group.id", "group.instance.id", "isolation.level"),
+        *("enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset", "enable.partition.eof"),
+        *("transactional.id", "enable.idempotence", "acks", "request.required.acks", "partitioner"),
+        *("batch.size", "message.max.bytes", "queue.buffering.max.messages", "queue.buffering.max.kbytes"),
+    }
+)
+"""Properties on which the guarantees rest: a file may not set them."""
+
+logger = logging.getLogger(__name__)
+client_logger = logging.getLogger(f"{__name__}.client")
+# A transaction that was refused is reported by the outlet, with the reason.
+client_logger.addFilter(lambda line: not line.getMessage().startswith("TXNERR"))
+
+
+class BridgeError(TimerwheelError):
+    """The bridge cannot work with this cluster now; the message says what to do."""
+
+    code = "kafka"
+
+
+class Cluster:
+    """Makes clients of one cluster; `service` names this service there, and is the same after each start."""
+
+    def __init__(
+        self, servers: str, properties: Mapping[str, str], topics: KafkaTopics, service: str = ""
+    ) -> None:
+        self.topics = topics
+        self.service = service
+        self._common: dict[str, Any] = {
+            **properties,
+            "bootstrap.servers": servers,
+            "logger": client_logger,
+            "log_level": 4,
+            "log.connection.close": False,
+        }
+
+    def check(self) -> None:
+        """Raise SettingsError if librdkafka does not accept the properties. Waits for no broker."""
+        try:
+            with self.admin():
+                pass
+        except KafkaException as error:
+            raise SettingsError(f"kafka_properties: {said(error)}") from None
+
+    def admin(self) -> AdminClient:
+        """Return a client for topics."""
+        return AdminClient(self._common)
+
+    def consumer(self, *, committed: bool = True) -> Consumer:
+        """Return a consumer that is given its partitions and offsets, and reports each partition's end."""
+        return Consumer(
+            self._common
+            | {
+                "group.id": f"timerwheel-{self.service}",  # librdkafka wants one; it is never joined
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
+                "queued.max.messages.kbytes": 16_384,
+                "fetch.error.backoff.ms": 100,
+            }
+        )
+
+    def producer(self, batch_bytes: int, message_bytes_max: int) -> Producer:
+        """Return the transactional producer of this service, of which there is one at a time."""
+        return Producer(
+            self._common
+            | {
+                "transactional.id": f"timerwheel-{self.service}",
+                "partitioner": "murmur2_random",  # as Java's
+                "batch.size": batch_bytes,
+                "message.max.bytes": message_bytes_max,
+                "queue.buffering.max.messages": 1_000_000,
+                "queue.buffering.max.kbytes": 1 << 20,
+                "topic.metadata.propagation.max.ms": 200,
+                "retry.backoff.ms": 50,
+            }
+        )
+
+    def make_topics(self) -> None:
+        """Make the bridge's own topics if they are missing; BridgeError, KafkaException."""
+        inlet, rejected, positions = self.topics.inlet, self.topics.rejected, self.topics.positions
+        wanted = {
+            inlet: NewTopic(inlet, -1, -1, config={"message.timestamp.type": "LogAppendTime"}),
+            rejected: NewTopic(rejected, -1, -1, config={"max.message.bytes": str(REJECTED_BYTES_MAX)}),
+            positions: NewTopic(positions, 1, -1, config={"cleanup.policy": "compact"}),
+        }
+        with self.admin() as admin:
+            known = admin.list_topics(timeout=CALL_S).topics
+            missing = [topic for name, topic in wanted.items() if name not in known]
+            if missing:
+                for name, made in admin.create_topics(missing, request_timeout=CALL_S).items():
+                    _made(name, made)
+            _check_compacted(admin, positions)
+
+    def inlet_id(self) -> tuple[str, int]:
+        """Return the id of the inlet's topic and the number of its partitions; KafkaException.
+
+        A topic that is deleted and made again has another id.
+        """
+        with self.admin() as admin:
+            inlet = self.topics.inlet
+            found = admin.describe_topics(TopicCollection([inlet]), request_timeout=CALL_S)[inlet].result()
+            return str(found.topic_id), len(found.partitions)
+
+
+def _made(name: str, made: Any) -> None:  # noqa: ANN401 - a future without a type
+    try:
+        made.result()
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return
+        raise BridgeError(
+            f"the Kafka topic {name} is missing and cannot be made: {said(error)}; make it yourself, as "
+            "doc/kafka.md says"
+        ) from None
+    logger.info("made the Kafka topic %s", name)
+
+
+def _check_compacted(admin: AdminClient, positions: str) -> None:
+    """Raise BridgeError if old positions would be deleted."""
+    resource = ConfigResource(ResourceType.TOPIC, positions)
+    try:
+        config = admin.describe_configs([resource], request_timeout=CALL_S)[resource].result()
+    except KafkaException as error:
+        logger.warning("cannot check that the Kafka topic %s is compacted: %s", positions, said(error))
+        return
+    policy = config["cleanup.policy"].value
+    if policy != "compact":
+        raise BridgeError(
+            f"the Kafka topic {positions} has cleanup.policy={policy} and would lose positions; "
+            "set it to compact"
+        )
+
+
+def said(error: KafkaException) -> str:
+    """Return what a client reports, in one line."""
+    cause = error.args[0] if error.args else error
+    return str(cause.str() if isinstance(cause, KafkaError) else cause).replace("\n", " ")
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Read a file with a librdkafka property `name=value` in each line; SettingsError."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"kafka_properties: cannot read {path}: {error}") from None
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.strip()
+        if not bare or bare.startswith("#"):
+            continue
+        name, equals, value = bare.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise SettingsError(f"kafka_properties: line {number} of {path} is not name=value")
+        if name in OF_THE_SERVICE:
+            raise SettingsError(
+                f"kafka_properties: line {number} of {path} sets {name}; the service sets that itself"
+            )
+        found[name] = value.strip()
+    return found

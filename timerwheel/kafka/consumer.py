@@ -1,0 +1,149 @@
+"""The inlet's view of its Kafka topic: committed records, from positions that the log has.
+
+1. It joins no group and commits no offset: where it goes on is what `open` is given.
+2. What an aborted transaction wrote is not seen.
+
+It blocks: one thread of its own.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from timerwheel.clock import Clock
+from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster
+from timerwheel.kafka.envelope import Header
+from timerwheel.kafka.translation import Taken
+from timerwheel.model.kafka_counts import Lag
+
+TAKE_RECORDS_MAX: Final = 2_000
+TAKE_S: Final = 0.2
+"""How long to wait for a record; the stop of the service waits so long."""
+LOOK_MS: Final = 30_000
+"""How often to look for new partitions."""
+
+logger = logging.getLogger(__name__)
+
+
+class Batch(NamedTuple):
+    """Records in the order of each partition, and where the partitions are."""
+
+    records: list[Taken]
+    lags: dict[int, Lag]
+
+
+class InletConsumer:
+    """See the module."""
+
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._consumer: Consumer | None = None
+        self._next: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
+        self._look_ms = 0
+        self.topic_id = ""
+
+    def open(self, stored: Mapping[str, int]) -> None:
+        """Begin at the stored positions, by `position_key`; at the first record of a partition without one.
+
+        Raises KafkaException and BridgeError; call it again.
+        """
+        self.close()
+        self._cluster.make_topics()
+        self.topic_id, count = self._cluster.inlet_id()
+        self._consumer = self._cluster.consumer()
+        self._next = {}
+        self._assign(self._consumer, count, stored)
+
+    def position_key(self, partition: int) -> str:
+        """Return the name of a partition's position, which is another after the topic was made again."""
+        return f"{self.topic_id}/{partition}"
+
+    def _assign(self, consumer: Consumer, count: int, stored: Mapping[str, int]) -> None:
+        topic = self._cluster.topics.inlet
+        for partition in range(count):
+            if partition in self._next:
+                continue
+            first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=CALL_S)
+            position = stored.get(self.position_key(partition), first)
+            if position < first:
+                logger.error(
+                    "Kafka deleted %d records of %s/%d before they were taken; they are lost",
+                    first - position, topic, partition,
+                )  # fmt: skip
+                position = first
+            self._next[partition], self._ends[partition] = position, end
+        consumer.assign([TopicPartition(topic, *item) for item in self._next.items()])
+        self._look_ms = self._clock.monotonic_ms() + LOOK_MS
+
+    def take(self) -> Batch:
+        """Return the next records; none after TAKE_S without any. Raises KafkaException."""
+        assert self._consumer is not None
+        if self._clock.monotonic_ms() >= self._look_ms:
+            self._look_for_partitions(self._consumer)
+        first = self._consumer.poll(TAKE_S)
+        found = [] if first is None else [first, *self._consumer.consume(TAKE_RECORDS_MAX - 1, 0)]
+        records: list[Taken] = []
+        for message in found:
+            if (error := message.error()) is not None:
+                self._note(message, error)
+            else:
+                records.append(self._taken(message))
+        return Batch(records, {partition: self._lag(partition) for partition in self._next})
+
+    def _look_for_partitions(self, consumer: Consumer) -> None:
+        topic_id, count = self._cluster.inlet_id()
+        if topic_id != self.topic_id:
+            raise BridgeError(f"the Kafka topic {self._cluster.topics.inlet} was made again")
+        if count > len(self._next):
+            logger.info("%s has %d partitions now", self._cluster.topics.inlet, count)
+            self._assign(consumer, count, {})
+        self._look_ms = self._clock.monotonic_ms() + LOOK_MS
+
+    def _note(self, message: Message, error: KafkaError) -> None:
+        if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - so it is named
+            raise KafkaException(error)
+        self._ends[message.partition() or 0] = message.offset() or 0
+        self._next[message.partition() or 0] = message.offset() or 0
+
+    def _taken(self, message: Message) -> Taken:
+        kind, time_ms = message.timestamp()
+        partition, offset = message.partition() or 0, message.offset() or 0
+        self._next[partition] = offset + 1
+        return Taken(
+            message.topic() or "",
+            partition,
+            offset,
+            message.key(),
+            message.value(),
+            _headers(message),
+            time_ms if kind == TIMESTAMP_LOG_APPEND_TIME else None,
+        )
+
+    def _lag(self, partition: int) -> Lag:
+        assert self._consumer is not None
+        place = TopicPartition(self._cluster.topics.inlet, partition)
+        known = self._consumer.get_watermark_offsets(place, cached=True)
+        end = max(self._ends[partition], known[1])
+        return Lag(self._next[partition], max(end - self._next[partition], 0))
+
+    def close(self) -> None:
+        """Leave Kafka."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+
+def _headers(message: Message) -> list[Header]:
+    found: Any = message.headers() or []  # pairs, though it is declared as a dict too
+    return list(found)

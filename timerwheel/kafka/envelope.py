@@ -1,0 +1,50 @@
+"""What Kafka has beside properties and a body, as the text of the hidden property ENVELOPE_PROPERTY. Pure.
+
+    kafka KEY VALUE HEADER...      separated by spaces
+
+KEY is `-` for NULL, else its bytes in base64; an empty key has none. VALUE is `-` for NULL, and `+` if the
+value is the body. HEADER is `NAME:VALUE`, both like KEY. All headers are here, in order, also those that are
+shown as properties: a property can neither be repeated nor hold bytes that are not UTF-8.
+"""
+
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+Header = tuple[str, bytes | None]
+
+_TAG: Final = "kafka"
+_NULL: Final = "-"
+_BODY: Final = "+"
+
+
+class Envelope(NamedTuple):
+    """Key and headers of a record, and whether its value is NULL."""
+
+    key: bytes | None
+    headers: Sequence[Header]
+    is_null: bool = False
+
+    def encode(self) -> str:
+        """Return the text."""
+        headers = [f"{_text(name.encode())}:{_text(value)}" for name, value in self.headers]
+        return " ".join((_TAG, _text(self.key), _NULL if self.is_null else _BODY, *headers))
+
+    @classmethod
+    def decode(cls, text: str) -> "Envelope | None":
+        """Return the envelope in a text that `encode` returned; None for another protocol's."""
+        tag, *parts = text.split(" ")
+        if tag != _TAG:
+            return None
+        key, value, *rest = parts
+        pairs = [header.split(":", 1) for header in rest]
+        headers = [((_bytes(name) or b"").decode(), _bytes(content)) for name, content in pairs]
+        return cls(_bytes(key), headers, value == _NULL)
+
+
+def _text(data: bytes | None) -> str:
+    return _NULL if data is None else b64encode(data).decode()
+
+
+def _bytes(text: str) -> bytes | None:
+    return None if text == _NULL else b64decode(text)

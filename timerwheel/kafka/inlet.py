@@ -1,0 +1,222 @@
+"""The inlet: takes records from its Kafka topic, and sends the messages that they ask for.
+
+    take [own thread] -> wanted_of [own thread] -> Engine.sender, with the next offsets in the same unit
+
+1. The offsets behind the records of a unit are a change of settings in that unit. So a record takes effect
+   once, however often it is read: if the unit is there, the next start goes on behind it; if not, with it.
+2. A recall is stored in one unit with the offset too.
+3. A refused record becomes a message to the topic of rejected records, in the unit that would have had it.
+4. Records of one partition take effect in order. While they cannot be stored, the others wait in Kafka.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from confluent_kafka import KafkaException
+
+from timerwheel.engine import Engine
+from timerwheel.errors import (
+    AdmissionError,
+    AlreadyDeliveredError,
+    AlreadyRecalledError,
+    CongestedError,
+    OpenTransactionError,
+    RefusedError,
+    TimerwheelError,
+    UnknownMessageError,
+)
+from timerwheel.kafka.cluster import Cluster, said
+from timerwheel.kafka.consumer import InletConsumer
+from timerwheel.kafka.outlets import Outlets
+from timerwheel.kafka.translation import Recall, Refusal, Taken, Wanted, rejection_of, wanted_of
+from timerwheel.model.kafka_counts import BridgeState, KafkaCounts, Lag
+from timerwheel.model.messages import Outgoing, Receipt
+from timerwheel.state.config_table import ConfigTable, Put
+from timerwheel.store.errors import StoreError
+from timerwheel.telemetry.throttled_log import ThrottledLog
+
+UNIT_BYTES_MAX: Final = 4 << 20
+"""Bodies that are stored as one unit, unless one alone has more."""
+RETRY_MS: Final = 1_000
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Item(NamedTuple):
+    """A record, and what it asks for."""
+
+    taken: Taken
+    wanted: Wanted
+
+
+class Inlet:
+    """See the module. Event loop only; the consumer belongs to a thread."""
+
+    def __init__(self, engine: Engine, cluster: Cluster, outlets: Outlets, counts: KafkaCounts) -> None:
+        self._engine = engine
+        self._cluster = cluster
+        self._rules = engine.sender.rules
+        self._outlets = outlets
+        self._counts = counts
+        self._consumer = InletConsumer(cluster, engine.clock)
+        self._thread = ThreadPoolExecutor(1, "kafka inlet")
+        self._trouble = ThrottledLog(engine.clock)
+
+    async def run(self) -> None:
+        """Take records until cancelled, whatever happens to Kafka."""
+        while True:
+            try:
+                await self._call(self._consumer.open, self._stored())
+                self._works()
+                await self._take_all()
+            except KafkaException as error:
+                self._waits(said(error))
+            except (TimerwheelError, StoreError) as error:
+                self._waits(str(error))
+            except Exception:
+                logger.exception("the Kafka inlet failed; it begins again")
+                self._counts.inlet_state = BridgeState.WAITING
+            await self._engine.clock.sleep_for(RETRY_MS)
+
+    def _stored(self) -> dict[str, int]:
+        return dict(self._engine.control.items(ConfigTable.KAFKA_INLET))
+
+    async def _take_all(self) -> None:
+        while True:
+            items, lags = await self._call(self._take)
+            for unit in _units(items):
+                await self._store(unit)
+            self._counts.inlet = lags
+
+    def _take(self) -> tuple[list[Item], dict[int, Lag]]:
+        batch = self._consumer.take()
+        topics, rules = self._cluster.topics, self._rules
+        return [Item(taken, wanted_of(taken, topics, rules)) for taken in batch.records], batch.lags
+
+    # ------------------------------------------------------------------ storing
+
+    async def _store(self, items: Sequence[Item]) -> None:
+        """Store a unit: messages, or one recall."""
+        first = items[0]
+        if isinstance(first.wanted, Recall):
+            await self._recall(first, first.wanted)
+        else:
+            await self._send(items)
+
+    async def _recall(self, item: Item, recall: Recall) -> None:
+        try:
+            await self._engine.recalls.recall_key(recall.topic, recall.key, self._puts([item]))
+        except (
+            UnknownMessageError,
+            AlreadyDeliveredError,
+            AlreadyRecalledError,
+            OpenTransactionError,
+            AdmissionError,
+        ) as error:
+            await self._send([item._replace(wanted=Refusal(error.code, str(error)))])
+        else:
+            self._counts.recalls += 1
+
+    async def _send(self, items: Sequence[Item]) -> None:
+        """Store messages, and what is refused as rejected, as one unit; several after a CongestedError."""
+        items = self._with_room(items)
+        receipts: list[Receipt] | None = None
+        while receipts is None:
+            messages = [self._message(item) for item in items]
+            try:
+                receipts = await self._engine.sender.send(messages, self._puts(items, messages))
+            except RefusedError as error:
+                items = self._without(items, error)
+            except CongestedError as error:
+                if len(items) > 1:
+                    half = len(items) // 2
+                    await self._send(items[:half])
+                    await self._send(items[half:])
+                    return
+                items = [items[0]._replace(wanted=Refusal(error.code, str(error)))]
+        refused = sum(isinstance(item.wanted, Refusal) for item in items)
+        repeats = sum(receipt.duplicate for receipt in receipts)
+        self._counts.rejected += refused
+        self._counts.repeated += repeats
+        self._counts.scheduled += len(items) - refused - repeats
+        self._outlets.notice()
+
+    def _with_room(self, items: Sequence[Item]) -> Sequence[Item]:
+        """Refuse messages to new topics if there is no room for them."""
+        topics = [item.wanted.topic for item in items if isinstance(item.wanted, Outgoing)]
+        full = self._engine.sender.topics_without_room(topics)
+        if not full:
+            return items
+        fault = self._engine.sender.too_many_topics(0)
+        refusal = Refusal(fault.code, fault.detail)
+        return [
+            item._replace(wanted=refusal)
+            if isinstance(item.wanted, Outgoing) and item.wanted.topic in full
+            else item
+            for item in items
+        ]
+
+    def _without(self, items: Sequence[Item], error: RefusedError) -> Sequence[Item]:
+        """Turn messages that the engine refuses into rejected ones; raises the error if they are already."""
+        changed = list(items)
+        for fault in error.faults:
+            if isinstance(changed[fault.index].wanted, Refusal):
+                raise error
+            changed[fault.index] = changed[fault.index]._replace(wanted=Refusal(fault.code, fault.detail))
+        return changed
+
+    def _message(self, item: Item) -> Outgoing:
+        if isinstance(item.wanted, Refusal):
+            return rejection_of(item.taken, item.wanted, self._cluster.topics, self._rules)
+        assert isinstance(item.wanted, Outgoing)
+        return item.wanted
+
+    def _puts(self, items: Sequence[Item], messages: Sequence[Outgoing] = ()) -> list[Put]:
+        """Return the settings that the unit changes: the next offsets, and topics that go out from now on."""
+        offsets = {item.taken.partition: item.taken.offset + 1 for item in items}
+        key = self._consumer.position_key
+        next_offsets = [
+            Put(ConfigTable.KAFKA_INLET, key(number), offset) for number, offset in offsets.items()
+        ]
+        return next_offsets + self._outlets.puts_of({message.topic for message in messages})
+
+    # ------------------------------------------------------------------ around it
+
+    def _works(self) -> None:
+        self._counts.inlet_state = BridgeState.WORKING
+        if (lasted_ms := self._trouble.over()) is not None:
+            logger.info("the Kafka inlet works again after %d s", lasted_ms // 1000)
+
+    def _waits(self, reason: str) -> None:
+        self._counts.inlet_state = BridgeState.WAITING
+        if self._trouble.met():
+            logger.warning("the Kafka inlet waits: %s", reason)
+
+    async def _call(self, call: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - passed through
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *args))
+
+    async def close(self) -> None:
+        """Leave Kafka; `run` was cancelled."""
+        await self._call(self._consumer.close)
+        self._thread.shutdown()
+
+
+def _units(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    """Yield what is stored as one unit: messages of UNIT_BYTES_MAX, or one recall."""
+    begin, size_bytes = 0, 0
+    for place, item in enumerate(items):
+        size_bytes += len(item.taken.value or b"")
+        is_recall = isinstance(item.wanted, Recall)
+        if place > begin and (is_recall or size_bytes > UNIT_BYTES_MAX):
+            yield items[begin:place]
+            begin, size_bytes = place, len(item.taken.value or b"")
+        if is_recall:
+            yield items[place : place + 1]
+            begin, size_bytes = place + 1, 0
+    if begin < len(items):
+        yield items[begin:]

@@ -1,0 +1,266 @@
+"""The outlet: sends delivered messages of its topics to the Kafka topics of the same names, each once.
+
+    queue -> records -> produced_of [own thread] -> one transaction with the positions behind them
+
+1. The positions in Kafka are the truth: after each start and each failure the outlet goes on from them. So a
+   message is neither left out nor sent in two transactions that count.
+2. Messages of one queue go out in its order. Each transaction takes what is there: while one is committed,
+   the next collects.
+3. After a failure, transactions hold one queue each, until one succeeds: so if it was for a topic, that topic
+   alone is refused or waits.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from confluent_kafka import KafkaException
+
+from timerwheel.engine import Engine
+from timerwheel.errors import TimerwheelError
+from timerwheel.kafka.cluster import Cluster, said
+from timerwheel.kafka.outlets import Outlets
+from timerwheel.kafka.producer import FencedError, TransactionalProducer
+from timerwheel.kafka.translation import Produced, produced_of
+from timerwheel.model.ids import Ids
+from timerwheel.model.kafka_counts import BridgeState, KafkaCounts
+from timerwheel.runtime.message_views import id_of
+from timerwheel.store.errors import CorruptionError, StoreError
+from timerwheel.store.record import decode
+from timerwheel.telemetry.throttled_log import ThrottledLog
+
+TRANSACTION_RECORDS_MAX: Final = 2_000
+RETRY_MS: Final = 1_000
+LOOK_MS: Final = 5_000
+"""How often to look for queues that a topic did not have."""
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Queue:
+    """A queue that goes out, and the offset of the next message of it."""
+
+    def __init__(self, topic: str, number: int, next_offset: int) -> None:
+        self.topic = topic
+        self.number = number
+        self.next_offset = next_offset
+        self.read = asyncio.Event()
+
+
+class Part(NamedTuple):
+    """Records of one queue in a transaction, and the offset behind them."""
+
+    queue: Queue
+    until: int
+    roots: list[int]
+    records: list[bytes | CorruptionError]
+
+
+class Outlet:
+    """See the module. Event loop only; the producer belongs to a thread."""
+
+    def __init__(
+        self, engine: Engine, cluster: Cluster, outlets: Outlets, counts: KafkaCounts, run: str
+    ) -> None:
+        self._engine = engine
+        self._outlets = outlets
+        self._counts = counts
+        self._producer = TransactionalProducer(cluster, engine.clock, run)
+        self._thread = ThreadPoolExecutor(1, "kafka outlet")
+        self._trouble = ThrottledLog(engine.clock)
+        self._positions: dict[str, dict[int, int]] | None = None  # while it is not open
+        self._queues: dict[tuple[str, int], Queue] = {}
+        self._watches: list[asyncio.Task[None]] = []
+        self._ready: dict[Queue, None] = {}
+        self._wake = asyncio.Event()
+        self._one_by_one = False
+        outlets.on_change = self._add_all
+
+    async def run(self) -> None:
+        """Send messages until cancelled, or until another process does."""
+        while True:
+            try:
+                self._begin(await self._call(self._producer.open))
+                self._works()
+                await self._send_all()
+            except FencedError as error:
+                self._counts.outlet_state = BridgeState.FENCED
+                logger.error("the Kafka outlet ends: %s", error)  # noqa: TRY400 - the message says it all
+                return
+            except KafkaException as error:
+                self._waits(said(error))
+            except (TimerwheelError, StoreError) as error:
+                self._waits(str(error))
+            except Exception:
+                logger.exception("the Kafka outlet failed; it begins again")
+                self._counts.outlet_state = BridgeState.WAITING
+            finally:
+                self._end()
+            self._one_by_one = True
+            await self._engine.clock.sleep_for(RETRY_MS)
+
+    # ------------------------------------------------------------------ what is there
+
+    def _begin(self, positions: dict[str, dict[int, int]]) -> None:
+        self._positions = positions
+        self._add_all()
+
+    def _add_all(self) -> None:
+        if self._positions is None:
+            return
+        for topic, starts in self._outlets.topics().items():
+            self._add(topic, starts)
+
+    def _add(self, topic: str, starts: dict[int, int]) -> None:
+        """Watch the queues of a topic that are new."""
+        assert self._positions is not None
+        positions = self._positions.get(topic, starts)
+        for number in range(self._engine.queues.queues_of(topic)):
+            if (topic, number) not in self._queues:
+                queue = Queue(topic, number, self._begin_of(topic, number, positions.get(number, 0)))
+                self._queues[topic, number] = queue
+                self._watches.append(asyncio.create_task(self._watch(queue)))
+
+    def _begin_of(self, topic: str, number: int, position: int) -> int:
+        end = self._engine.queues.queue_bounds(topic, number)[1]
+        if position > end:
+            logger.error(
+                "Kafka has %s, queue %d, up to %d, and the data only up to %d: it is older than what was "
+                "sent, as after a restore; messages go out from %d on",
+                topic, number, position, end, end,
+            )  # fmt: skip
+        return min(position, end)
+
+    async def _watch(self, queue: Queue) -> None:
+        """Have a queue read when it has messages."""
+        queues = self._engine.queues
+        while self._engine.ready:
+            await queues.wait_for(queue.topic, queue.number, queue.next_offset, LOOK_MS)
+            if queues.queue_bounds(queue.topic, queue.number)[1] > queue.next_offset:
+                queue.read.clear()
+                self._ready[queue] = None
+                self._wake.set()
+                await queue.read.wait()
+            elif queue.number == 0:
+                self._add(queue.topic, {})
+
+    def _end(self) -> None:
+        """Forget the queues: how far they are out is known again after the next `open`."""
+        self._positions = None
+        for watch in self._watches:
+            watch.cancel()
+        self._watches.clear()
+        self._queues.clear()
+        self._ready.clear()
+
+    # ------------------------------------------------------------------ sending
+
+    async def _send_all(self) -> None:
+        while True:
+            self._wake.clear()
+            if not self._ready:
+                self._counts.behind = 0
+                await self._wake.wait()
+            parts = await self._next_parts()
+            if parts:
+                await self._send(parts)
+            self._count_behind()
+
+    async def _next_parts(self) -> list[Part]:
+        """Read a part of each queue that has messages; the first ones go to the end of the line."""
+        chosen = list(self._ready)[: 1 if self._one_by_one else TRANSACTION_RECORDS_MAX]
+        count_max = max(TRANSACTION_RECORDS_MAX // len(chosen), 1)
+        parts: list[Part] = []
+        for queue in chosen:
+            del self._ready[queue]
+            page = await self._engine.queues.records(queue.topic, queue.number, queue.next_offset, count_max)
+            if lost := page.first - queue.next_offset:
+                logger.error(
+                    "retention removed %d messages of %s before they went to Kafka; they are lost",
+                    lost, queue.topic,
+                )  # fmt: skip
+                self._counts.lost += lost
+            if page.records:
+                roots = page.positions["root"].tolist()
+                parts.append(Part(queue, page.first + len(page.records), roots, page.records))
+            else:
+                queue.next_offset = page.first
+                queue.read.set()
+        return parts
+
+    async def _send(self, parts: Sequence[Part]) -> None:
+        reached: dict[str, dict[int, int]] = {}
+        for queue, until, *_ in parts:
+            reached.setdefault(queue.topic, self._known(queue.topic))[queue.number] = until
+        refused, sent = await self._call(self._send_records, parts, reached)
+        self._one_by_one = False
+        self._counts.transactions += 1
+        self._counts.sent += sent - refused
+        self._counts.not_sent += refused
+        for queue, until, *_ in parts:
+            queue.next_offset = until
+            if self._engine.queues.queue_bounds(queue.topic, queue.number)[1] > until:
+                self._ready[queue] = None
+            else:
+                queue.read.set()
+
+    def _known(self, topic: str) -> dict[int, int]:
+        return {queue.number: queue.next_offset for queue in self._queues.values() if queue.topic == topic}
+
+    def _send_records(self, parts: Sequence[Part], reached: dict[str, dict[int, int]]) -> tuple[int, int]:
+        records = [
+            record
+            for part in parts
+            for data, root in zip(part.records, part.roots, strict=True)
+            if (record := _produced(self._engine.core.ids, data, root)) is not None
+        ]
+        refused = self._producer.send(records, reached)
+        for refusal in refused[:1]:
+            logger.warning(
+                "%d messages went to the topic of rejected records, the first because: %s",
+                len(refused), refusal.detail,
+            )  # fmt: skip
+        return len(refused), len(records)
+
+    def _count_behind(self) -> None:
+        ends = self._engine.queues.queue_bounds
+        self._counts.behind = sum(
+            ends(queue.topic, queue.number)[1] - queue.next_offset for queue in self._ready
+        )
+
+    # ------------------------------------------------------------------ around it
+
+    def _works(self) -> None:
+        self._counts.outlet_state = BridgeState.WORKING
+        if (lasted_ms := self._trouble.over()) is not None:
+            logger.info("the Kafka outlet works again after %d s", lasted_ms // 1000)
+
+    def _waits(self, reason: str) -> None:
+        self._counts.outlet_state = BridgeState.WAITING
+        if self._trouble.met():
+            logger.warning("the Kafka outlet waits: %s", reason)
+
+    async def _call(self, call: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - passed through
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *args))
+
+    def stop(self) -> None:
+        """Let a call that waits for Kafka give up."""
+        self._producer.stop()
+
+    async def close(self) -> None:
+        """Leave Kafka; `run` was cancelled."""
+        await self._call(self._producer.close)
+        self._thread.shutdown()
+
+
+def _produced(ids: Ids, data: bytes | CorruptionError, root: int) -> Produced | None:
+    """Return what a record becomes; None for a damaged one, which readers by offset see as such."""
+    if isinstance(data, CorruptionError):
+        logger.error("a message does not go to Kafka, because its record is damaged: %s", data)
+        return None
+    record = decode(data)
+    return produced_of(record, id_of(ids, record, root))

@@ -1,0 +1,51 @@
+"""The topics that go out to Kafka: those that records of the inlet named, and those that the settings name.
+
+A topic goes out from the queue offsets that it had when it became one of them. They are a setting in the log,
+stored in one unit with the first record.
+"""
+
+from collections.abc import Callable, Iterable
+
+from timerwheel.engine import Engine
+from timerwheel.kafka.names import KafkaTopics, topic_of
+from timerwheel.state.config_table import ConfigTable, Put
+
+
+class Outlets:
+    """See the module. Event loop only."""
+
+    def __init__(self, engine: Engine, topics: KafkaTopics, named: Iterable[str]) -> None:
+        self._engine = engine
+        self._named = {topic_of(topics.rejected), *map(topic_of, named)}
+        self._seen = 0
+        self.on_change: Callable[[], None] = lambda: None
+
+    async def open(self) -> None:
+        """Store the topics of the settings that are new."""
+        if puts := self.puts_of(self._named):
+            await self._engine.control.put(puts)
+
+    def topics(self) -> dict[str, dict[int, int]]:
+        """Return the topics with the offsets from which their queues go out; a queue without one from 0."""
+        stored = self._engine.control.items(ConfigTable.KAFKA_OUTLET)
+        return {topic: {int(q): offset for q, offset in starts.items()} for topic, starts in stored.items()}
+
+    def puts_of(self, topics: Iterable[str]) -> list[Put]:
+        """Return the settings to store with the first records of these topics."""
+        get = self._engine.control.get
+        return [
+            Put(ConfigTable.KAFKA_OUTLET, topic, self._ends(topic))
+            for topic in topics
+            if get(ConfigTable.KAFKA_OUTLET, topic) is None
+        ]
+
+    def _ends(self, topic: str) -> dict[str, int]:
+        queues = self._engine.queues
+        return {str(q): queues.queue_bounds(topic, q)[1] for q in range(queues.queues_of(topic))}
+
+    def notice(self) -> None:
+        """Have the outlet look if there are more topics now."""
+        count = len(self._engine.control.items(ConfigTable.KAFKA_OUTLET))
+        if count != self._seen:
+            self._seen = count
+            self.on_change()

@@ -1,0 +1,299 @@
+"""The outlet's transactions: records of due messages together with the positions that they reach.
+
+1. A transaction holds messages and the positions behind them, or nothing of it counts. So a `read_committed`
+   reader gets each message once, whatever is killed when.
+2. `open` fences every earlier producer of this service, then reads the positions: they are final by then.
+3. A producer that was fenced opens again only if no other process has opened since: then its transaction
+   took too long, and nobody else produces.
+4. What a topic refuses goes to the topic of rejected records, in the transaction that would have had it.
+
+It blocks: one thread of its own.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from timerwheel.clock import Clock
+from timerwheel.kafka import positions
+from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster
+from timerwheel.kafka.names import is_kafka_topic
+from timerwheel.kafka.translation import Produced, Refusal, rejected
+
+BATCH_BYTES: Final = 65_536
+"""Records are sent together up to this size: so no topic that takes records of this size refuses a batch."""
+PROTOCOL_BYTES_MAX: Final = 1_000_000
+FIND_MS_MAX: Final = 300
+"""How long to look for a topic that is not known; the other messages wait so long."""
+MISSING_MS: Final = 5_000
+"""How long a topic that was not found counts as missing, and the size that one refused as too large."""
+AGAIN_MAX: Final = 3
+"""How often to try again after refusals without knowing of another one."""
+_LOOK_S: Final = 0.1
+
+_TOO_LARGE: Final = KafkaError.MSG_SIZE_TOO_LARGE
+REFUSALS: Final = {
+    _TOO_LARGE: "body_too_large",
+    KafkaError.RECORD_LIST_TOO_LARGE: "body_too_large",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "unknown_topic",
+    KafkaError._UNKNOWN_TOPIC: "unknown_topic",  # noqa: SLF001 - so librdkafka's own errors are named
+    KafkaError._UNKNOWN_PARTITION: "unknown_topic",  # noqa: SLF001 - as above
+    KafkaError.TOPIC_EXCEPTION: "illegal_topic",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "forbidden_topic",
+    KafkaError.POLICY_VIOLATION: "refused",
+    KafkaError.INVALID_MSG: "refused",
+    KafkaError.INVALID_RECORD: "refused",  # the topic is compacted and the key is NULL, say
+}
+"""Errors that concern one record or topic, by the code of the refusal. All others concern the producer."""
+
+logger = logging.getLogger(__name__)
+
+
+class FencedError(BridgeError):
+    """Another process produces for this service now: it has a copy of its data."""
+
+
+class StoppedError(BridgeError):
+    """The service stops, and does not wait for Kafka."""
+
+
+class _Failed(NamedTuple):
+    """A record that was refused, by its place."""
+
+    place: int
+    error: KafkaError
+
+
+class Attempt:
+    """Records to commit, and by their places: which are refused, and which are sent another way.
+
+    Those `alone` are sent in a batch of their own, those `bare` to the topic of rejected records without key
+    and value.
+    """
+
+    def __init__(self, records: Sequence[Produced]) -> None:
+        self.records = records
+        self.refused: dict[int, Refusal] = {}
+        self.alone: set[int] = set()
+        self.bare: set[int] = set()
+        self.again = 0
+
+
+class TransactionalProducer:
+    """See the module. `stop` may be called by any thread."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, run: str) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._run = run
+        self._producer: Producer | None = None
+        self._has_run = False
+        self._stopped = False
+        self._known: set[str] = set()
+        self._missing_until_ms: dict[str, int] = {}
+        self._refused_bytes: dict[str, tuple[int, int]] = {}
+
+    def open(self) -> dict[str, dict[int, int]]:
+        """Fence other producers of this service; returns the next offset of each queue by topic.
+
+        Raises KafkaException and BridgeError, FencedError among them; call it again except after that.
+        """
+        self.close()
+        self._cluster.make_topics()
+        if self._has_run and positions.read(self._cluster).run != self._run:
+            raise FencedError(
+                "another process produces to Kafka for this service: it runs on a copy of this data; "
+                "stop one of them"
+            )
+        self._producer = self._cluster.producer(BATCH_BYTES, PROTOCOL_BYTES_MAX + (512 << 20))
+        self._until_done(self._producer.init_transactions)
+        found = positions.read(self._cluster)
+        self._producer.begin_transaction()
+        self._position(*positions.run_record(self._cluster.service, self._run))
+        self._until_done(self._producer.commit_transaction)
+        self._has_run = True
+        self._known.clear()
+        return found.offsets
+
+    def send(self, records: Sequence[Produced], reached: Mapping[str, dict[int, int]]) -> list[Refusal]:
+        """Commit these records and the positions that they reach; returns what was refused.
+
+        After an exception `open` tells whether they were committed.
+        """
+        self._find({record.topic for record in records} - self._known)
+        attempt = Attempt(records)
+        while True:
+            self._refuse_known(attempt)
+            failed = self._try(attempt, reached)
+            if failed is None:
+                return list(attempt.refused.values())
+            for place, error in failed:
+                self._refuse(attempt, place, error)
+
+    def _refuse_known(self, attempt: Attempt) -> None:
+        """Refuse what needs no attempt: records to topics that are missing, or that refused a smaller one."""
+        now_ms = self._clock.monotonic_ms()
+        for place, record in enumerate(attempt.records):
+            if place in attempt.refused:
+                continue
+            if record.topic not in self._known:
+                attempt.refused[place] = self._why_not(record.topic)
+                continue
+            limit_bytes, until_ms = self._refused_bytes.get(record.topic, (0, 0))
+            if now_ms < until_ms and record.size_bytes > limit_bytes:
+                detail = f"{record.size_bytes} bytes; the Kafka topic {record.topic} refused {limit_bytes}"
+                attempt.refused[place] = Refusal("body_too_large", detail)
+
+    def _why_not(self, topic: str) -> Refusal:
+        if not is_kafka_topic(topic):
+            return Refusal("illegal_topic", f"{topic!r} is not the name of a Kafka topic")
+        if self._cluster.topics.is_own(topic):
+            return Refusal("system_topic", f"the Kafka topic {topic} belongs to the service")
+        return Refusal("unknown_topic", f"there is no Kafka topic {topic}")
+
+    def _find(self, wanted: set[str]) -> None:
+        """Learn which of these topics exist; a new one may need a moment to be known."""
+        now_ms = self._clock.monotonic_ms()
+        own = self._cluster.topics
+        wanted = {
+            name
+            for name in wanted
+            if is_kafka_topic(name)
+            and (name == own.rejected or not own.is_own(name))
+            and self._missing_until_ms.get(name, 0) <= now_ms
+        }
+        until_ms = now_ms + FIND_MS_MAX
+        assert self._producer is not None
+        while wanted:
+            for name in wanted:
+                # By name: so a cluster that makes topics when they are asked for makes them.
+                found = self._producer.list_topics(name, timeout=CALL_S).topics.get(name)
+                if found is not None and found.error is None and found.partitions:
+                    self._known.add(name)
+                    self._missing_until_ms.pop(name, None)
+            wanted -= self._known
+            if self._clock.monotonic_ms() >= until_ms:
+                break
+            if wanted:
+                self._producer.poll(_LOOK_S)
+        for name in wanted:
+            self._missing_until_ms[name] = self._clock.monotonic_ms() + MISSING_MS
+
+    def _refuse(self, attempt: Attempt, place: int, error: KafkaError) -> None:
+        """Note that a record was refused, or that it is to be tried another way."""
+        record = attempt.records[place]
+        if place in attempt.refused:
+            if place in attempt.bare:
+                raise KafkaException(error)
+            attempt.bare.add(place)
+        elif error.code() == _TOO_LARGE and place not in attempt.alone and record.size_bytes < BATCH_BYTES:
+            attempt.alone.add(place)  # it may have been refused for the others of its batch
+        else:
+            code = REFUSALS[error.code()]
+            attempt.refused[place] = Refusal(code, f"Kafka refused it for {record.topic}: {error.str()}")
+            if code == "body_too_large":
+                until_ms = self._clock.monotonic_ms() + MISSING_MS
+                self._refused_bytes[record.topic] = (record.size_bytes, until_ms)
+            else:
+                self._known.discard(record.topic)
+
+    def _try(self, attempt: Attempt, reached: Mapping[str, dict[int, int]]) -> list[_Failed] | None:
+        """Try to commit. Unless it returns None, nothing is committed, because these records were refused.
+
+        The list is empty if it is worth another try.
+        """
+        assert self._producer is not None
+        failed: list[_Failed] = []
+        cause: KafkaException | None = None
+        self._producer.begin_transaction()
+        try:
+            for place in range(len(attempt.records)):
+                self._produce(attempt, place, failed)
+            for topic, offsets in reached.items():
+                self._position(*positions.offsets_record(self._cluster.service, topic, offsets))
+            if not failed:
+                self._until_done(self._producer.commit_transaction)
+                return None
+        except KafkaException as error:
+            if error.args[0].fatal():
+                raise
+            cause = error
+        self._until_done(self._producer.abort_transaction)
+        self._producer.poll(0)  # so that `failed` is complete
+        if failed or cause is None:
+            return failed
+        if attempt.alone or attempt.refused:
+            # librdkafka numbers records on after a refused one, which the broker takes for a gap, once.
+            attempt.again += 1
+            if attempt.again <= AGAIN_MAX:
+                return []
+        return self._all_of_one_topic(attempt.records, cause)
+
+    def _all_of_one_topic(self, records: Sequence[Produced], error: KafkaException) -> list[_Failed]:
+        """Return all records, if their topic refused the transaction; else raise the error."""
+        cause: KafkaError = error.args[0]
+        if cause.code() not in REFUSALS or len({record.topic for record in records}) != 1:
+            raise error
+        return [_Failed(place, cause) for place in range(len(records))]
+
+    def _produce(self, attempt: Attempt, place: int, failed: list[_Failed]) -> None:
+        def delivered(error: KafkaError | None, _message: Message) -> None:
+            if error is not None and error.code() in REFUSALS:
+                failed.append(_Failed(place, error))
+
+        assert self._producer is not None
+        record = attempt.records[place]
+        if (refusal := attempt.refused.get(place)) is not None:
+            whole = place not in attempt.bare
+            record = rejected(record, refusal, self._cluster.topics, whole=whole)
+        if place in attempt.alone:
+            self._flush()
+        try:
+            self._producer.produce(
+                record.topic, record.value, record.key, on_delivery=delivered, headers=[*record.headers]
+            )
+        except KafkaException as error:
+            if error.args[0].code() not in REFUSALS:
+                raise
+            failed.append(_Failed(place, error.args[0]))
+        if place in attempt.alone:
+            self._flush()
+
+    def _position(self, key: bytes, value: bytes) -> None:
+        assert self._producer is not None
+        self._producer.produce(self._cluster.topics.positions, value, key, partition=positions.PARTITION)
+
+    def _flush(self) -> None:
+        assert self._producer is not None
+        while self._producer.flush(CALL_S):
+            self._check_stopped()
+
+    def _until_done(self, call: Any) -> None:  # noqa: ANN401 - a method without a signature
+        """Call with a time-out again and again while the error says that this is the way to go on."""
+        while True:
+            try:
+                call(1.0)
+            except KafkaException as error:
+                cause = error.args[0]
+                if cause.fatal() or cause.txn_requires_abort() or not cause.retriable():
+                    raise
+                self._check_stopped()
+            else:
+                return
+
+    def _check_stopped(self) -> None:
+        if self._stopped:
+            raise StoppedError("the service stops")
+
+    def stop(self) -> None:
+        """Let a call that waits for Kafka give up."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Drop the producer; an open transaction is aborted by whatever opens next, or by its time-out."""
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer.close()
+            self._producer = None

@@ -1,0 +1,272 @@
+"""What a Kafka record asks for, and what record a message becomes. Pure.
+
+    in Kafka                            in the log                         over HTTP
+    TIMER_TOPIC                         the topic, `.` as `%2E`            topic
+    DELAY, TIMER_DELAY_SEC,             due time and level                 due_ms, level
+      TIMER_DELAY_MS, TIMER_DELIVER_MS
+    TIMER_KEY                           the deduplication key              DEDUP_KEY
+    the value                           the body; NULL in the envelope     the body; NULL as an empty one
+    the key                             the envelope, and __SHARDINGKEY    __SHARDINGKEY; bytes in base64
+    a header with a text                the envelope, and a property       a property, the last of its name
+    any other header: bytes, NULL, or   the envelope                       not shown
+      a name that only the service sets
+
+    a message                             its record in Kafka
+    of the inlet                          the key, value and headers that came in
+    of HTTP or RocketMQ                   __SHARDINGKEY as the key, the body, a header for each property
+    both                                  TIMER_DUE_MS and TIMER_ID besides
+
+A delay counts from when Kafka stored the record, if the topic says so (`message.timestamp.type` is
+LogAppendTime); else from when the service takes it, because a timestamp that a client sets may be the time of
+an event long ago. Of several headers with one name the last counts, as in Kafka's clients.
+"""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import orjson
+
+from timerwheel.kafka import names
+from timerwheel.kafka.envelope import Envelope, Header
+from timerwheel.kafka.names import KafkaTopics
+from timerwheel.model.admission import (
+    DELAY_PROPERTIES,
+    DOMAIN_PROPERTY,
+    ENVELOPE_PROPERTY,
+    HALF_PROPERTY,
+    HASH_PROPERTY,
+    KEY_PROPERTY,
+    RESERVED_PREFIXES,
+    RESERVED_PROPERTIES,
+    Rules,
+)
+from timerwheel.model.messages import Outgoing
+from timerwheel.store.record import Record
+
+SHARDING_KEY: Final = "__SHARDINGKEY"
+SHOWN_CHARACTERS: Final = 40
+NOT_SHOWN: Final = frozenset({*RESERVED_PROPERTIES, *DELAY_PROPERTIES, HALF_PROPERTY, SHARDING_KEY, ""})
+_NOT_SENT: Final = (HASH_PROPERTY, DOMAIN_PROPERTY, ENVELOPE_PROPERTY, KEY_PROPERTY, SHARDING_KEY)
+
+
+class Taken(NamedTuple):
+    """A record that was read from the inlet; `stored_ms` is when Kafka stored it, if it says so."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header]
+    stored_ms: int | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it is in Kafka."""
+        return f"{self.topic}/{self.partition}@{self.offset}"
+
+
+class Recall(NamedTuple):
+    """A record that recalls the message with a key."""
+
+    topic: str
+    key: str
+
+
+class Refusal(NamedTuple):
+    """Why a record is refused."""
+
+    code: str
+    detail: str
+
+
+Wanted = Outgoing | Recall | Refusal
+
+
+class Produced(msgspec.Struct, frozen=True, gc=False):
+    """A record to be produced."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header]
+
+    @property
+    def size_bytes(self) -> int:
+        """Count the bytes of key, value and headers."""
+        return len(self.key or b"") + len(self.value or b"") + _size_bytes(self.headers)
+
+
+# ---------------------------------------------------------------------- in
+
+
+def wanted_of(taken: Taken, topics: KafkaTopics, rules: Rules) -> Wanted:
+    """Return what a record asks for. What the engine checks anyway is not checked here."""
+    try:
+        own = _own_headers(taken)
+        topic = _topic(own, topics)
+        if _recalls(own):
+            return Recall(topic, own[names.KEY])
+        delays = _delays(own)
+        headers = [header for header in taken.headers if header[0] not in names.OWN_HEADERS]
+        _check_limits(taken.key, headers, rules)
+    except _RefusedError as error:
+        return error.refusal
+    return Outgoing(
+        topic,
+        taken.value or b"",
+        shown(taken.key, headers) | delays,
+        dedup_key=own.get(names.KEY),
+        from_ms=taken.stored_ms,
+        envelope=Envelope(taken.key, headers, taken.value is None).encode(),
+    )
+
+
+class _RefusedError(Exception):
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.refusal = Refusal(code, detail)
+
+
+def _own_headers(taken: Taken) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in taken.headers:
+        if name in names.OWN_HEADERS:
+            if value is None or not value.isascii():
+                detail = f"header {name} is not a text; write numbers as digits too"
+                raise _RefusedError("illegal_header", detail)
+            found[name] = value.decode()
+    return found
+
+
+def _topic(own: dict[str, str], topics: KafkaTopics) -> str:
+    """Return the topic of this service for the one that a record names."""
+    target = own.get(names.TOPIC)
+    if target is None:
+        raise _RefusedError("no_topic", f"header {names.TOPIC} is missing; it names the topic to deliver to")
+    if not names.is_kafka_topic(target):
+        detail = f"{names.TOPIC} = {target[:SHOWN_CHARACTERS]!r} is not the name of a Kafka topic"
+        raise _RefusedError("illegal_topic", detail)
+    if topics.is_own(target):
+        raise _RefusedError("system_topic", f"{names.TOPIC} = {target} belongs to the service")
+    return names.topic_of(target)
+
+
+def _delays(own: dict[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {name: own[name] for name in names.DELAYS if name in own}
+    if not found:
+        raise _RefusedError("no_delay", f"no header says when; give one of {', '.join(names.DELAYS)}")
+    return found
+
+
+def _recalls(own: dict[str, str]) -> bool:
+    recalls = own.get(names.RECALL, "false").lower()
+    if recalls not in {"true", "false"}:
+        raise _RefusedError("illegal_header", f"header {names.RECALL} is neither true nor false")
+    if recalls == "true" and names.KEY not in own:
+        raise _RefusedError("no_key", f"header {names.KEY} is missing; it names the message to recall")
+    return recalls == "true"
+
+
+def _check_limits(key: bytes | None, headers: Sequence[Header], rules: Rules) -> None:
+    """Raise _RefusedError for more than an HTTP message's properties could hold."""
+    if len(headers) > rules.properties_max:
+        detail = f"{len(headers)} headers, more than properties_max = {rules.properties_max}"
+        raise _RefusedError("too_many_properties", detail)
+    size_bytes = len(key or b"") + _size_bytes(headers)
+    if size_bytes > rules.properties_bytes_max:
+        detail = (
+            f"key and headers have {size_bytes} bytes, more than properties_size_max = "
+            f"{rules.properties_bytes_max}"
+        )
+        raise _RefusedError("properties_too_large", detail)
+
+
+def _size_bytes(headers: Sequence[Header]) -> int:
+    return sum([len(name.encode()) + len(value or b"") for name, value in headers])
+
+
+def shown(key: bytes | None, headers: Sequence[Header]) -> dict[str, str]:
+    """Return the properties that show a key and headers to other protocols, as far as they can."""
+    found: dict[str, str] = {}
+    for name, value in headers:
+        is_hidden = name in NOT_SHOWN or name.startswith(RESERVED_PREFIXES) or not name.isprintable()
+        if not is_hidden and value is not None and (text := _text(value)) is not None:
+            found[name] = text
+    if key is not None:
+        text = _text(key)
+        found[SHARDING_KEY] = b64encode(key).decode() if text is None else text
+    return found
+
+
+def _text(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def rejection_of(taken: Taken, refusal: Refusal, topics: KafkaTopics, rules: Rules) -> Outgoing:
+    """Return the message that goes to the topic of rejected records; what is too large of it is left out.
+
+    It is a message as any other: in the log in one unit with the inlet's position, and sent by the outlet.
+    """
+    why = [
+        (names.REJECTED, refusal.code.encode()),
+        (names.REASON, refusal.detail.encode()),
+        (names.FROM, taken.place.encode()),
+    ]
+    key, headers, value = taken.key, list(taken.headers), taken.value
+    try:
+        _check_limits(key, headers, rules)
+    except _RefusedError:
+        key, headers = None, []
+    if value is not None and len(value) > rules.body_bytes_max:
+        value = None
+    return Outgoing(
+        names.topic_of(topics.rejected),
+        value or b"",
+        {name: text.decode() for name, text in why},
+        own=True,
+        envelope=Envelope(key, [*headers, *why], value is None).encode(),
+    )
+
+
+# ---------------------------------------------------------------------- out
+
+
+def produced_of(record: Record, message_id: str) -> Produced:
+    """Return the Kafka record of a delivered message."""
+    properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
+    envelope = Envelope.decode(properties.get(ENVELOPE_PROPERTY, ""))
+    if envelope is None:
+        key = properties.get(SHARDING_KEY)
+        sent = {name: text for name, text in properties.items() if name not in _NOT_SENT}
+        envelope = Envelope(
+            None if key is None else key.encode(), [(name, text.encode()) for name, text in sent.items()]
+        )
+    return Produced(
+        names.kafka_topic_of(record.topic),
+        envelope.key,
+        None if envelope.is_null else record.body,
+        [
+            *envelope.headers,
+            (names.DUE_MS, str(record.header.due_ms).encode()),
+            (names.ID, message_id.encode()),
+        ],
+    )
+
+
+def rejected(record: Produced, refusal: Refusal, topics: KafkaTopics, *, whole: bool = True) -> Produced:
+    """Return what goes to the topic of rejected records instead; unless `whole`, without key and value."""
+    why = [
+        (names.TOPIC, record.topic.encode()),
+        (names.REJECTED, refusal.code.encode()),
+        (names.REASON, refusal.detail.encode()),
+    ]
+    if whole:
+        return Produced(topics.rejected, record.key, record.value, [*record.headers, *why])
+    kept = [header for header in record.headers if header[0] in {names.DUE_MS, names.ID}]
+    return Produced(topics.rejected, None, None, [*kept, *why])
