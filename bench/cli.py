@@ -86,7 +86,9 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command line
         str, typer.Option(help="Parts of system names, separated by commas: timerwheel,redis")
     ] = "all",
     pending: Annotated[str, typer.Option(help="Backlogs, separated by commas.")] = "0,1000000,10000000",
-    rates: Annotated[str, typer.Option(help="Messages due per second, in fire and clients.")] = "1000,5000,20000",
+    rates: Annotated[
+        str, typer.Option(help="Messages due per second, in fire and clients.")
+    ] = "1000,5000,20000",
     counts: Annotated[
         str, typer.Option(help="Messages due in one millisecond, in burst and clients; or stored.")
     ] = "1000,100000,1000000",

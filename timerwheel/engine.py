@@ -194,7 +194,6 @@ class Engine:
         # Before anything fires: a run of a schedule that came due while the service was down may be unwanted.
         await self.schedules.at_start()
         await self.groups.at_start()
-        await self.transactions.at_start()
         self._spawn("firing", self.firing.run)
         self._spawn("retention", self.retention.run)
         self._spawn("keys", self.keys.run)
@@ -203,10 +202,11 @@ class Engine:
         self._spawn("feed", self._feed)
         self._spawn("schedules", self.schedules.run)
         self._spawn("offsets", self.groups.offsets.run)
-        self._spawn("transactions", self.transactions.run)
         self._spawn("read ahead", lambda: read_ahead(core.record_cache, core.near, clock))
         if self.recovered.rebuilt is not None:
             self._spawn("scrub", lambda: check_log(core.log, core.threads))
+        await self.transactions.at_start()  # beside what fires: it takes a while if very many are open
+        self._spawn("transactions", self.transactions.run)
 
     def _spawn(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
         self._tasks[name] = asyncio.create_task(self._guarded(loop), name=f"timerwheel {name}")

@@ -192,7 +192,7 @@ def transaction_routes(handle: EngineHandle) -> list[Route]:
             summary="Commit a transaction: its message is delivered after its delay",
             handler=calls.commit,
             answer=Accepted,
-            problems=(*ENGINE, *SETTLED, "no_open_transaction", *DELAY, *STORE),
+            problems=(*ENGINE, *SETTLED, "no_open_transaction", *STORE),
         ),
         end(
             path="/v1/transactions/{id}/rollback",

@@ -55,7 +55,9 @@ def _warm_up(options: Options) -> int:
 def _sends(options: Options) -> Iterator[Case]:
     times = {"warmUpMs": int(options.warm_up_s * 1000), "ms": int(options.seconds * 1000)}
     for threads, batch in ((SEND_THREADS, 1), (BATCH_THREADS, BATCH)):
-        yield Case(f"{threads} threads, {batch} a request", "send", times | {"threads": threads, "batch": batch})
+        yield Case(
+            f"{threads} threads, {batch} a request", "send", times | {"threads": threads, "batch": batch}
+        )
 
 
 def _backlogs(options: Options) -> Iterator[Case]:

@@ -25,7 +25,8 @@ from timerwheel.rocketmq.message_ids import RecallHandle
 from timerwheel.rocketmq.name_server import BROKER
 from timerwheel.rocketmq.topics import Topics
 from timerwheel.rocketmq.translation import UNIQ_KEY
-from timerwheel.runtime.sender import AT_ONCE_MAX, PendingSend
+from timerwheel.runtime.sender import PendingSend
+from timerwheel.runtime.steps import AT_ONCE_MAX
 from timerwheel.tokens import Scope
 
 MESSAGES_MAX: Final = 500

@@ -227,8 +227,8 @@ def walk(txn: IndexTransaction, at: Place, window: Window, rows_max: int) -> tup
 
     Removes are not netted: some may have ended. Memory and time are bounded however large a slot is, and the
     next step may use another transaction: the walk goes through stretches of time in due order, and within
-    one from the coarsest level to the finest. As entries only ever move down, or to the end of their slot, none
-    that was in the index when the walk began is missed, but one that moves during it may be met twice.
+    one from the coarsest level to the finest. As entries only ever move down, or to the end of their slot,
+    none that was in the index when the walk began is missed, but one that moves in between may be met twice.
     """
     found: list[Entries] = []
     count = 0

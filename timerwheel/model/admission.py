@@ -276,12 +276,18 @@ def _is_unicode(text: str) -> bool:
 
 
 def _plan(properties: dict[str, str], now_ms: int, rules: Rules, from_ms: int) -> Plan:
+    plan = plan_accepted(properties, now_ms, rules.levels, from_ms)
+    if plan.due_ms > now_ms + rules.max_delay_ms:
+        detail = f"due {plan.due_ms - now_ms} ms from now, more than max_delay = {rules.max_delay_ms} ms"
+        raise AdmissionError("delay_too_long", detail)
+    return plan
+
+
+def plan_accepted(properties: dict[str, str], now_ms: int, levels: LevelTable, from_ms: int) -> Plan:
+    """Plan a message whose properties were accepted, under limits that may have been lowered since."""
     if DELAY_PROPERTIES.isdisjoint(properties):
         return Plan(now_ms, 0, False, properties.copy())  # noqa: FBT003 - as in `admit`
-    level, due_ms = _time(properties, from_ms, rules.levels)
-    if due_ms > now_ms + rules.max_delay_ms:
-        detail = f"due {due_ms - now_ms} ms from now, more than max_delay = {rules.max_delay_ms} ms"
-        raise AdmissionError("delay_too_long", detail)
+    level, due_ms = _time(properties, from_ms, levels)
     rest = {name: value for name, value in properties.items() if name not in DELAY_PROPERTIES}
     if due_ms <= now_ms:
         return Plan(due_ms=now_ms, level=0, waits=False, properties=rest)

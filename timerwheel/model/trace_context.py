@@ -37,9 +37,14 @@ def context_of(given: Mapping[str, str]) -> dict[str, str]:
     return context
 
 
+def has_context(properties: Mapping[str, str]) -> bool:
+    """Tell whether there is a trace context among the properties."""
+    return TRACEPARENT in properties or TRACESTATE in properties
+
+
 def without_context(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the other properties."""
-    if TRACEPARENT not in properties and TRACESTATE not in properties:
+    if not has_context(properties):
         return dict(properties)
     return {name: value for name, value in properties.items() if name not in (TRACEPARENT, TRACESTATE)}
 

@@ -147,7 +147,10 @@ class DedupKeys:
         first: dict[bytes, tuple[bytes, Receipt | int]] = {}
         known = Known({}, {})
         faults: list[Fault] = []
+        pauses = {part.start for part in steps(messages)} - {0}
         for place, (message, digest, own) in enumerate(zip(messages, digests, contents, strict=True)):
+            if place in pauses:
+                await self._clock.breathe()
             if digest is None:
                 continue
             recalled: Sequence[bytes] = ()

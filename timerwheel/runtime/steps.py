@@ -7,17 +7,18 @@ from timerwheel.model.messages import Outgoing
 AT_ONCE_MAX = 500
 """Most messages to process without a pause."""
 AT_ONCE_BYTES = 4 << 20
-"""Most bytes of bodies to process without a pause, unless one message alone has more."""
+"""Most bytes of bodies and properties to process without a pause, unless one message alone has more."""
 
 
 def steps(messages: Sequence[Outgoing]) -> Iterator[slice]:
     """Yield slices of the messages; each is processed without a pause."""
     begin, size_bytes = 0, 0
     for place, message in enumerate(messages):
-        size_bytes += len(message.body)
+        size = _size(message)
+        size_bytes += size
         if place - begin == AT_ONCE_MAX or (size_bytes > AT_ONCE_BYTES and place > begin):
             yield slice(begin, place)
-            begin, size_bytes = place, len(message.body)
+            begin, size_bytes = place, size
     yield slice(begin, len(messages))
 
 
@@ -26,4 +27,11 @@ def is_one_step(messages: Sequence[Outgoing]) -> bool:
     if len(messages) == 1:
         return True
     few = 0 < len(messages) <= AT_ONCE_MAX
-    return few and sum([len(message.body) for message in messages]) <= AT_ONCE_BYTES
+    return few and sum(map(_size, messages)) <= AT_ONCE_BYTES
+
+
+def _size(message: Outgoing) -> int:
+    """Count body and properties, these in characters."""
+    if not (properties := message.properties):
+        return len(message.body)
+    return len(message.body) + sum(map(len, properties)) + sum(map(len, properties.values()))

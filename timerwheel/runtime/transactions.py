@@ -12,6 +12,7 @@
 3. A check does not count if the sender could not be asked, so one that comes back is asked before the end.
 """
 
+import asyncio
 import bisect
 import heapq
 import logging
@@ -48,6 +49,8 @@ logger = logging.getLogger("timerwheel")
 CHECK_MS = 1_000
 """How often it is looked which transactions are to be checked."""
 PAGE_MESSAGES = 500
+CHECKED_AT_ONCE = 64
+"""Transactions that are checked together: each one's message is read."""
 LOOKED_AT_MAX = 10_000
 """Most open transactions to look at for one page."""
 
@@ -124,8 +127,8 @@ class Transactions:
         """Have a message delivered after the delay that it was begun with; final when this returns.
 
         Its id stays. Raises UnknownMessageError, AlreadyRecalledError if it was rolled back,
-        AlreadyDeliveredError or NoOpenTransactionError if it was committed. After CongestedError,
-        NoSpaceError, or AdmissionError because its delay is not allowed any more, it stays open.
+        AlreadyDeliveredError or NoOpenTransactionError if it was committed. After CongestedError or
+        NoSpaceError it stays open. Limits that were lowered since the beginning do not count.
         """
         return await finished(self._commit(message_id))
 
@@ -137,9 +140,7 @@ class Transactions:
             properties: dict[str, str] = orjson.loads(record.properties)
             properties.pop(HALF_PROPERTY)
             envelope = {name: properties.pop(name) for name in (ENVELOPE_PROPERTY,) if name in properties}
-            plan = admission.admit(
-                Outgoing(record.topic, b"", properties, own=True), now_ms, self._sender.rules
-            )
+            plan = admission.plan_accepted(properties, now_ms, self._sender.rules.levels, from_ms=now_ms)
             plan = self._sender.after_its_level(plan) if plan.level else plan
             delayed_ms = [plan.due_ms] if plan.waits else []
             if not plan.waits and self._sender.must_wait(record.topic, now_ms):
@@ -231,19 +232,33 @@ class Transactions:
     async def check_due(self) -> None:
         """Check what is to be checked now, and roll back what was checked in vain."""
         now_ms = self._clock.monotonic_ms()
-        while self._next and self._next[0][0] <= now_ms:
+        while due := self._take_due(now_ms):
+            # Together, so that the rollbacks share a write to the log.
+            done = await asyncio.gather(
+                *(self._check_one(root, one) for root, one in due), return_exceptions=True
+            )
+            for error in done:
+                if error is not None:
+                    raise error
+
+    def _take_due(self, now_ms: int) -> list[tuple[int, _Open]]:
+        due: list[tuple[int, _Open]] = []
+        while self._next and self._next[0][0] <= now_ms and len(due) < CHECKED_AT_ONCE:
             at_ms, root = heapq.heappop(self._next)
             one = self._open.get(root)
-            if one is None or one.next_ms != at_ms:
-                continue
-            self._plan(root, one, now_ms + self._settings.transaction_interval_ms)
-            try:
-                await self._check(root, one)
-            except (AlreadyDeliveredError, AlreadyRecalledError, NoOpenTransactionError, UnknownMessageError):
-                self._open.pop(root, None)  # its sender ended it at the same time
-            except CorruptionError:
-                logger.warning("transaction %s cannot be read; it is no longer checked", one.id)
-                self._open.pop(root, None)
+            if one is not None and one.next_ms == at_ms:
+                self._plan(root, one, now_ms + self._settings.transaction_interval_ms)
+                due.append((root, one))
+        return due
+
+    async def _check_one(self, root: int, one: _Open) -> None:
+        try:
+            await self._check(root, one)
+        except (AlreadyDeliveredError, AlreadyRecalledError, NoOpenTransactionError, UnknownMessageError):
+            self._open.pop(root, None)  # its sender ended it at the same time
+        except CorruptionError:
+            logger.warning("transaction %s cannot be read; it is no longer checked", one.id)
+            self._open.pop(root, None)
 
     async def _check(self, root: int, one: _Open) -> None:
         if one.checks >= self._settings.transaction_checks_max:

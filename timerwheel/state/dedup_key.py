@@ -36,7 +36,7 @@ import orjson
 
 from timerwheel.model.admission import DOMAIN_PROPERTY, HASH_PROPERTY, KEY_PROPERTY
 from timerwheel.model.messages import Outgoing
-from timerwheel.model.trace_context import without_context
+from timerwheel.model.trace_context import has_context, without_context
 from timerwheel.state.config_table import ConfigTable, Put, decode_puts, encode_puts
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import FLAG_KEYED, HEADER_SIZE, Kind, decode, decode_header
@@ -142,7 +142,9 @@ def is_content(content: bytes, message: Outgoing, own: bytes) -> bool:
 
     Versions before tracing hashed the trace context too.
     """
-    return content == own or content == _hash_of(message.body, message.properties)
+    if content == own or not has_context(message.properties):
+        return content == own
+    return content == _hash_of(message.body, message.properties)
 
 
 def _hash_of(body: bytes, properties: Mapping[str, str]) -> bytes:

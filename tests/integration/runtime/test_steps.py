@@ -5,9 +5,11 @@ import contextlib
 from collections import Counter
 from hashlib import blake2s
 
+import msgspec
 import pytest
 
 from tests.harness.columns import send_in_columns
+from timerwheel.errors import RefusedError
 from timerwheel.model.messages import Outgoing
 from timerwheel.runtime.steps import AT_ONCE_BYTES, AT_ONCE_MAX, steps
 from timerwheel.state import dedup_key
@@ -15,6 +17,9 @@ from timerwheel.state import dedup_key
 MIB = 1 << 20
 SENDS = {
     "many messages": [Outgoing("orders", b"%d" % n, dedup_key=f"k{n}") for n in range(3 * AT_ONCE_MAX)],
+    "large properties": [
+        Outgoing("orders", b"%d" % n, {"p": "x" * 30_000}, dedup_key=f"k{n}") for n in range(400)
+    ],
     "large messages": [Outgoing("orders", b"%d" % n * MIB, dedup_key=f"k{n}") for n in range(10)],
 }
 
@@ -64,6 +69,17 @@ async def test_the_contents_of_keyed_messages_are_hashed_in_steps(world, monkeyp
         ([1, AT_ONCE_BYTES, AT_ONCE_BYTES], [1, 1, 1]),
     ],
 )
+async def test_messages_with_other_contents_are_compared_in_steps(world, monkeypatch):
+    engine = await world.open(segment_size_bytes=1 << 26, batch_bytes_max=1 << 25)
+    parent = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    large = [Outgoing("orders", b"%d" % n * MIB, parent, dedup_key=f"k{n}") for n in range(10)]
+    await engine.sender.send(large)
+    async with bodies_by_turn(monkeypatch) as hashed:
+        with pytest.raises(RefusedError):
+            await engine.sender.send([msgspec.structs.replace(one, body=one.body + b"!") for one in large])
+    assert max(sum(sizes) for sizes in hashed.values()) <= 2 * AT_ONCE_BYTES
+
+
 def test_a_step_ends_before_the_limits_are_passed(sizes, expected):
     parts = list(steps([Outgoing("orders", bytes(size)) for size in sizes]))
     assert [part.stop - part.start for part in parts] == expected

@@ -67,6 +67,18 @@ async def test_transactions_that_have_ended_leave_nothing_in_the_wheel(world, mo
     assert len(opened(world)) == 15
 
 
+async def test_limits_that_were_lowered_do_not_count_at_the_commit(world):
+    engine = await world.open(max_delay_ms=10_000, properties_max=5)
+    many = {f"p{number}": "x" for number in range(5)}
+    half = (await engine.transactions.begin(Outgoing("orders", b"x", many | {"TIMER_DELAY_MS": "9000"}))).id
+    engine = await world.restart(max_delay_ms=1_000, properties_max=2)
+    receipt = await engine.transactions.commit(half)
+    assert receipt.due_ms == world.clock.now_ms() + 9_000
+    await world.advance(9_000)
+    [message] = await world.delivered()
+    assert message.properties.items() >= many.items()
+
+
 async def begin(world, body=b"x", topic="orders", queue=None, **properties):
     message = Outgoing(topic, body, properties, queue=queue)
     return (await world.engine.transactions.begin(message)).id

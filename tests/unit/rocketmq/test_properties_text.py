@@ -68,7 +68,8 @@ def test_ordinary_json_needs_no_parsing():
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{}", b'{"a": "b"}', b'{"a":1}', b'{"a":["b"]}', b'{"a":"\\u0001"}', b'{":":"b"}', b'{"a":""}']
+    "data",
+    [b"", b"{}", b'{"a": "b"}', b'{"a":1}', b'{"a":["b"]}', b'{"a":"\\u0001"}', b'{":":"b"}', b'{"a":""}'],
 )
 def test_other_json_is_left_to_the_parser(data):
     assert from_json(data) in (None, b":\x01b\x02")
