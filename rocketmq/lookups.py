@@ -65,7 +65,7 @@ class Lookups:
             or not self._topics.has_route(record.topic)
         ):
             _refuse(log_offset)
-        self._topics.must_read(request, record.topic)
+        self._topics.must_see(request, record)
         identity = header.identity(log_offset)
         message_id = engine.core.ids.encode(identity.root, identity.root_crc)
         try:
@@ -89,27 +89,32 @@ class Lookups:
         )
 
     async def query(self, request: Request) -> Answer:
-        """Messages by key, delivered or waiting, at most MESSAGES_MAX; the log is searched for them."""
+        """Messages by key, delivered or waiting, at most MESSAGES_MAX; the log is searched for them.
+
+        By UNIQ_KEY only the first that is found.
+        """
         topic = request.text("topic")
         self._topics.must_read(request, topic)
+        key = request.text("key")
+        if not key:
+            raise RefusalError(Result.SYSTEM_ERROR, "the key is empty; name one")
         is_unique = request.text("_UNIQUE_KEY_QUERY", "false") == "true"
         begin_ms = request.number("beginTimestamp", 0, low=-INT64_MAX)
         end_ms = request.number("endTimestamp", INT64_MAX, low=-INT64_MAX)
-        count_max = min(max(request.number("maxNum", MESSAGES_MAX), 1), MESSAGES_MAX)
+        count_max = 1 if is_unique else min(max(request.number("maxNum", MESSAGES_MAX), 1), MESSAGES_MAX)
         if self._engine.queues.topic_id(topic) < 0:
             return Answer(Result.QUERY_NOT_FOUND, remark=f"topic {topic[:127]!r} does not exist")
-        query = Query(topic, request.text("key"), is_unique, begin_ms, end_ms)
-        found = await self._search.find(query, MESSAGES_MAX, lambda: request.link.takes_more)
-        bound = "" if found.is_complete else _BOUND
+        query = Query(topic, key, is_unique, begin_ms, end_ms)
         host = self._name_server.address(request)
         parts: list[bytes] = []
-        size_bytes = 0
-        for log_offset in found.log_offsets:
-            if len(parts) == count_max or size_bytes >= QUERY_BYTES_MAX:
-                break
+
+        async def take(log_offset: int) -> bool:
             if (part := await self._shown(request, log_offset, host)) is not None:
                 parts.append(part)
-                size_bytes += len(part)
+            return len(parts) < count_max and sum(map(len, parts)) < QUERY_BYTES_MAX
+
+        is_complete = await self._search.find(query, lambda: request.link.takes_more, take)
+        bound = "" if is_complete else _BOUND
         if not parts:
             return Answer(Result.QUERY_NOT_FOUND, remark=bound or "no message has this key")
         fields = {

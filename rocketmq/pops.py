@@ -123,13 +123,12 @@ class Pops:
         return "tail" if request.number("initMode", 0) == _FROM_THE_END and not is_young else "head"
 
     def _answer(self, request: Request, place: Place, found: Sequence[Delivery], invisible_ms: int) -> Answer:
-        if request.link.is_closed:
+        first = self._engine.groups.lease_of(*place, *place_in(found[0].receipt))
+        if first is None or request.link.is_closed:  # the group was rewound, or the client has left
             self._engine.groups.put_back(*place, [one.receipt for one in found])
             return _nothing(Result.POLLING_TIMEOUT)
         host = self._name_server.address(request)
         popped_ms = found[0].invisible_until_ms - invisible_ms
-        first = self._engine.groups.lease_of(*place, *place_in(found[0].receipt))
-        assert first is not None
         pop = _number(first, len(found))
         offsets: dict[int, list[int]] = defaultdict(list)
         whole: list[tuple[Delivery, int, int]] = []
@@ -216,7 +215,8 @@ class Pops:
             least_ms = max(self._engine.settings.redelivery_delay_ms, 1)
             results = await groups.extend(*place, [receipt], max(invisible_ms, least_ms))
         lease = groups.lease_of(*place, named.queue, named.offset)
-        pop = named.pop if lease is None else _number(lease, 1)
+        is_held = lease is not None and bool(results) and results[0].ok
+        pop = _number(lease, 1) if is_held and lease is not None else named.pop
         return _settled(results, 1, _lease_fields(self._engine.clock.now_ms(), invisible_ms, pop))
 
     def _is_member(self, request: Request, group: str) -> bool:

@@ -23,12 +23,13 @@ from timerwheel.rocketmq.message_ids import offset_id
 from timerwheel.rocketmq.name_server import NameServer
 from timerwheel.rocketmq.offsets import Offsets
 from timerwheel.rocketmq.request import Answer, RefusalError, Request, number_of
+from timerwheel.rocketmq.topics import RETRY_ORIGIN
 from timerwheel.rocketmq.translation import HIDDEN, UNIQ_KEY, Envelope, envelope_of
 from timerwheel.tokens import Scope
 
 TRIES_MAX: Final = 16
 """Tries of a message after the first, unless the consumer says another number."""
-RETRY_TOPIC = "RETRY_TOPIC"
+RETRY_TOPIC = RETRY_ORIGIN
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 _LEVEL_MAX = 1_000
 

@@ -6,13 +6,13 @@ its client made it: that search begins in the segment of this time, goes on to t
 those before.
 
 1. A search ends after RECORDS_MAX records of all topics or BYTES_MAX bytes of its own. It says so.
-2. A step reads the table of at most 50,000 records, or about 16 MiB of messages, in a reader thread. One
+2. A step reads the table of at most 50,000 records, or PAGE_BYTES of messages, in a reader thread. One
    search runs at a time; the others wait.
 """
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -21,7 +21,6 @@ import orjson
 
 from timerwheel.engine import Engine
 from timerwheel.rocketmq.translation import UNIQ_KEY
-from timerwheel.runtime.message_views import rows_within
 from timerwheel.store.errors import CorruptionError, OffsetError
 from timerwheel.store.log_reader import LogReader, Span
 from timerwheel.store.record import FLAG_LEASE, HEADER_SIZE, Kind, decode, decode_header
@@ -30,10 +29,12 @@ from timerwheel.store.table import Rows, Table
 
 RECORDS_MAX: Final = 20_000_000
 BYTES_MAX: Final = 512 << 20
+PAGE_BYTES: Final = 1 << 20
 BEFORE_MS: Final = 2_000
 """So much earlier than its client made it a message may have been stored, by the clock of the service."""
 _KINDS: Final = (Kind.MESSAGE, Kind.TIMER)
 _IDS_OF_CLIENTS: Final = (32, 56)
+Take = Callable[[int], Awaitable[bool]]
 
 
 class Query(NamedTuple):
@@ -52,13 +53,6 @@ class Query(NamedTuple):
         return self.key in properties.get("KEYS", "").split(" ")
 
 
-class Matches(NamedTuple):
-    """The first records of messages, as log offsets, and whether all that was asked for was looked at."""
-
-    log_offsets: list[int]
-    is_complete: bool
-
-
 class Search:
     """See the module. Event loop only."""
 
@@ -66,23 +60,25 @@ class Search:
         self._engine = engine
         self._turn = asyncio.Lock()
 
-    async def find(self, query: Query, count_max: int, wanted: Callable[[], bool]) -> Matches:
-        """Return up to `count_max` messages; `wanted` is asked before each step."""
+    async def find(self, query: Query, wanted: Callable[[], bool], take: Take) -> bool:
+        """Give `take` the log offset at which each message begins; returns whether all was searched.
+
+        It ends when `take` has enough and returns False, or `wanted` does, which is asked before each step.
+        """
         async with self._turn:
             core = self._engine.core
             spans = await core.threads.read(_ordered, core.log, query, self._engine.clock.now_ms())
-            found: list[int] = []
             steps = _steps(core.log, query, spans)
             records, size_bytes = 0, 0
             while wanted() and (step := await core.threads.read(next, steps, None)) is not None:
-                found += step.log_offsets
+                for log_offset in step.log_offsets:
+                    if not await take(log_offset):
+                        return True
                 records += step.records
                 size_bytes += step.size_bytes
-                if len(found) >= count_max:
-                    return Matches(found[:count_max], is_complete=True)
                 if records >= RECORDS_MAX or size_bytes >= BYTES_MAX:
-                    return Matches(found, is_complete=False)
-            return Matches(found, is_complete=wanted())
+                    return False
+            return wanted()
 
 
 def born_ms(unique_key: str, now_ms: int) -> int | None:
@@ -170,7 +166,8 @@ def _begun(log: LogReader, query: Query, table: Table) -> Rows:
 def _pages(log: LogReader, query: Query, rows: Rows) -> Iterator[_Step]:
     needle = orjson.dumps(query.key)[1:-1]
     while len(rows):
-        count = rows_within(rows["size"])
+        sizes = np.cumsum(rows["size"].astype(np.int64))
+        count = max(int(np.searchsorted(sizes, PAGE_BYTES, side="right")), 1)
         page, rows = rows[:count], rows[count:]
         found: list[int] = []
         records = log.read_many(page["offset"], page["size"])

@@ -6,6 +6,8 @@ seconds for the next one, and so would a consumer that starts before its topic. 
 
 from typing import Final
 
+import orjson
+
 from timerwheel.engine import Engine
 from timerwheel.errors import AdmissionError
 from timerwheel.model.admission import (
@@ -18,10 +20,15 @@ from timerwheel.model.admission import (
 )
 from timerwheel.rocketmq.codes import PERM_READ, PERM_WRITE, Result
 from timerwheel.rocketmq.request import RefusalError, Request
+from timerwheel.store.record import Record
 from timerwheel.tokens import Scope
 
 QUEUES_OF_NEW: Final = 4
 """Queues of a topic that is made by a send over remoting, as RocketMQ's default."""
+
+
+RETRY_ORIGIN: Final = "RETRY_TOPIC"
+"""The property of a message in a retry topic that names the topic from which it came."""
 
 
 class Topics:
@@ -65,6 +72,13 @@ class Topics:
             request.must_have(Scope.RECEIVE, topic)
         if not self.has_route(topic):
             raise RefusalError(Result.TOPIC_NOT_EXIST, f"no topic can have the name {topic[:127]!r}")
+
+    def must_see(self, request: Request, record: Record) -> None:
+        """RefusalError unless the caller may read this message: of a retry topic, that from which it came."""
+        self.must_read(request, record.topic)
+        if record.topic.startswith(RETRY_PREFIX):
+            properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
+            request.must_have(Scope.RECEIVE, properties.get(RETRY_ORIGIN, ""))
 
     def queue_of(self, request: Request, topic: str) -> int:
         """Return the queue that a request names; RefusalError if the topic has no such queue."""

@@ -4,12 +4,13 @@ Its clients are librdkafka's, by confluent-kafka. They block: each belongs to on
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
@@ -128,6 +129,19 @@ class Cluster:
             inlet = self.topics.inlet
             found = admin.describe_topics(TopicCollection([inlet]), request_timeout=CALL_S)[inlet].result()
             return str(found.topic_id), len(found.partitions)
+
+    def forbidden(self, topics: Iterable[str]) -> set[str]:
+        """Return those of these topics to which this user may not write; KafkaException."""
+        found: set[str] = set()
+        with self.admin() as admin:
+            asked = admin.describe_topics(
+                TopicCollection(sorted(topics)), include_authorized_operations=True, request_timeout=CALL_S
+            )
+            for name, described in asked.items():
+                operations = described.result().authorized_operations
+                if operations and AclOperation.WRITE not in operations:
+                    found.add(name)
+        return found
 
 
 def _made(name: str, made: Any) -> None:  # noqa: ANN401 - a future without a type

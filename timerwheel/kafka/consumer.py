@@ -28,6 +28,8 @@ from timerwheel.model.kafka_counts import Lag
 TAKE_RECORDS_MAX: Final = 2_000
 TAKE_S: Final = 0.2
 """How long to wait for a record; the stop of the service waits so long."""
+GATHER_S: Final = 0.01
+"""How long to wait for more records after the first: each batch costs a commit of the log."""
 LOOK_MS: Final = 30_000
 """How often to look for new partitions."""
 
@@ -92,7 +94,7 @@ class InletConsumer:
         if self._clock.monotonic_ms() >= self._look_ms:
             self._look_for_partitions(self._consumer)
         first = self._consumer.poll(TAKE_S)
-        found = [] if first is None else [first, *self._consumer.consume(TAKE_RECORDS_MAX - 1, 0)]
+        found = [] if first is None else [first, *self._consumer.consume(TAKE_RECORDS_MAX - 1, GATHER_S)]
         records: list[Taken] = []
         for message in found:
             if (error := message.error()) is not None:

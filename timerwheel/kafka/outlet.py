@@ -6,8 +6,6 @@
    message is neither left out nor sent in two transactions that count.
 2. Messages of one queue go out in its order. Each transaction takes what is there: while one is committed,
    the next collects.
-3. After a failure, transactions hold one queue each, until one succeeds: so if it was for a topic, that topic
-   alone is refused or waits.
 """
 
 import asyncio
@@ -33,6 +31,8 @@ from timerwheel.store.record import decode
 from timerwheel.telemetry.throttled_log import ThrottledLog
 
 TRANSACTION_RECORDS_MAX: Final = 2_000
+TRANSACTION_BYTES_MAX: Final = 16 << 20
+"""Size of a transaction from which on no further queue joins it."""
 RETRY_MS: Final = 1_000
 LOOK_MS: Final = 5_000
 """How often to look for queues that a topic did not have."""
@@ -77,7 +77,6 @@ class Outlet:
         self._watches: list[asyncio.Task[None]] = []
         self._ready: dict[Queue, None] = {}
         self._wake = asyncio.Event()
-        self._one_by_one = False
         outlets.on_change = self._add_all
 
     async def run(self) -> None:
@@ -100,7 +99,6 @@ class Outlet:
                 self._counts.outlet_state = BridgeState.WAITING
             finally:
                 self._end()
-            self._one_by_one = True
             await self._engine.clock.sleep_for(RETRY_MS)
 
     # ------------------------------------------------------------------ what is there
@@ -172,10 +170,13 @@ class Outlet:
 
     async def _next_parts(self) -> list[Part]:
         """Read a part of each queue that has messages; the first ones go to the end of the line."""
-        chosen = list(self._ready)[: 1 if self._one_by_one else TRANSACTION_RECORDS_MAX]
+        chosen = list(self._ready)[:TRANSACTION_RECORDS_MAX]
         count_max = max(TRANSACTION_RECORDS_MAX // len(chosen), 1)
         parts: list[Part] = []
+        size_bytes = 0
         for queue in chosen:
+            if size_bytes >= TRANSACTION_BYTES_MAX:
+                break
             del self._ready[queue]
             page = await self._engine.queues.records(queue.topic, queue.number, queue.next_offset, count_max)
             if lost := page.first - queue.next_offset:
@@ -186,6 +187,7 @@ class Outlet:
                 self._counts.lost += lost
             if page.records:
                 roots = page.positions["root"].tolist()
+                size_bytes += int(page.positions["size"].sum())
                 parts.append(Part(queue, page.first + len(page.records), roots, page.records))
             else:
                 queue.next_offset = page.first
@@ -197,7 +199,6 @@ class Outlet:
         for queue, until, *_ in parts:
             reached.setdefault(queue.topic, self._known(queue.topic))[queue.number] = until
         refused, sent = await self._call(self._send_records, parts, reached)
-        self._one_by_one = False
         self._counts.transactions += 1
         self._counts.sent += sent - refused
         self._counts.not_sent += refused

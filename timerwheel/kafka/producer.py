@@ -10,7 +10,7 @@
 It blocks: one thread of its own.
 """
 
-import logging
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from timerwheel.clock import Clock
 from timerwheel.kafka import positions
 from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster
-from timerwheel.kafka.names import is_kafka_topic
+from timerwheel.kafka.names import is_kafka_topic, kafka_topic_of
 from timerwheel.kafka.translation import Produced, Refusal, rejected
 
 BATCH_BYTES: Final = 65_536
@@ -29,9 +29,11 @@ FIND_MS_MAX: Final = 300
 """How long to look for a topic that is not known; the other messages wait so long."""
 MISSING_MS: Final = 5_000
 """How long a topic that was not found counts as missing, and the size that one refused as too large."""
+FORBIDDEN_MS: Final = 30_000
+"""How long a topic that refused to be written to counts as closed."""
 AGAIN_MAX: Final = 3
 """How often to try again after refusals without knowing of another one."""
-_LOOK_S: Final = 0.1
+_LOOK_S: Final = 0.02
 
 _TOO_LARGE: Final = KafkaError.MSG_SIZE_TOO_LARGE
 REFUSALS: Final = {
@@ -48,7 +50,8 @@ REFUSALS: Final = {
 }
 """Errors that concern one record or topic, by the code of the refusal. All others concern the producer."""
 
-logger = logging.getLogger(__name__)
+OF_A_TOPIC: Final = frozenset({"unknown_topic", "illegal_topic", "forbidden_topic"})
+"""Refusals of everything that goes to a topic."""
 
 
 class FencedError(BridgeError):
@@ -64,6 +67,21 @@ class _Failed(NamedTuple):
 
     place: int
     error: KafkaError
+
+
+class _Barred(NamedTuple):
+    """Why a topic takes nothing, and until when this is believed."""
+
+    why: Refusal
+    until_ms: int
+
+
+class _TransactionRefusedError(Exception):
+    """A topic refused the whole transaction, without saying which."""
+
+    def __init__(self, reason: KafkaException) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
 
 
 class Attempt:
@@ -92,7 +110,7 @@ class TransactionalProducer:
         self._has_run = False
         self._stopped = False
         self._known: set[str] = set()
-        self._missing_until_ms: dict[str, int] = {}
+        self._barred: dict[str, _Barred] = {}
         self._refused_bytes: dict[str, tuple[int, int]] = {}
 
     def open(self) -> dict[str, dict[int, int]]:
@@ -122,15 +140,35 @@ class TransactionalProducer:
 
         After an exception `open` tells whether they were committed.
         """
-        self._find({record.topic for record in records} - self._known)
         attempt = Attempt(records)
         while True:
+            self._find({record.topic for record in records} - self._known)
             self._refuse_known(attempt)
-            failed = self._try(attempt, reached)
+            try:
+                failed = self._try(attempt, reached)
+            except _TransactionRefusedError as error:
+                left = [place for place in range(len(records)) if place not in attempt.refused]
+                if len({records[place].topic for place in left}) > 1:
+                    return self._send_by_topic(records, reached)
+                if not left:
+                    raise error.reason from error
+                failed = [_Failed(place, error.reason.args[0]) for place in left]
             if failed is None:
                 return list(attempt.refused.values())
-            for place, error in failed:
-                self._refuse(attempt, place, error)
+            for place, cause in failed:
+                self._refuse(attempt, place, cause)
+
+    def _send_by_topic(
+        self, records: Sequence[Produced], reached: Mapping[str, dict[int, int]]
+    ) -> list[Refusal]:
+        """Commit the records of each topic in a transaction of their own."""
+        names = {kafka_topic_of(topic): topic for topic in reached}
+        assert all(record.topic in names for record in records)
+        refused: list[Refusal] = []
+        for name, topic in names.items():
+            part = [record for record in records if record.topic == name]
+            refused += self.send(part, {topic: reached[topic]})
+        return refused
 
     def _refuse_known(self, attempt: Attempt) -> None:
         """Refuse what needs no attempt: records to topics that are missing, or that refused a smaller one."""
@@ -149,37 +187,47 @@ class TransactionalProducer:
     def _why_not(self, topic: str) -> Refusal:
         if not is_kafka_topic(topic):
             return Refusal("illegal_topic", f"{topic!r} is not the name of a Kafka topic")
-        if self._cluster.topics.is_own(topic):
-            return Refusal("system_topic", f"the Kafka topic {topic} belongs to the service")
-        return Refusal("unknown_topic", f"there is no Kafka topic {topic}")
+        if topic in self._barred:
+            return self._barred[topic].why
+        return Refusal("system_topic", f"the Kafka topic {topic} belongs to the service")
 
     def _find(self, wanted: set[str]) -> None:
-        """Learn which of these topics exist; a new one may need a moment to be known."""
+        """Learn which of these topics exist, and give those that do not a moment to be made."""
         now_ms = self._clock.monotonic_ms()
-        own = self._cluster.topics
-        wanted = {
-            name
-            for name in wanted
-            if is_kafka_topic(name)
-            and (name == own.rejected or not own.is_own(name))
-            and self._missing_until_ms.get(name, 0) <= now_ms
-        }
-        until_ms = now_ms + FIND_MS_MAX
+        wanted = {name for name in wanted if self._may_exist(name, now_ms)}
+        if not wanted:
+            return
         assert self._producer is not None
-        while wanted:
-            for name in wanted:
-                # By name: so a cluster that makes topics when they are asked for makes them.
-                found = self._producer.list_topics(name, timeout=CALL_S).topics.get(name)
-                if found is not None and found.error is None and found.partitions:
-                    self._known.add(name)
-                    self._missing_until_ms.pop(name, None)
-            wanted -= self._known
-            if self._clock.monotonic_ms() >= until_ms:
+        topics = self._producer.list_topics(timeout=CALL_S).topics
+        self._known |= wanted & topics.keys()
+        missing = sorted(wanted - self._known)
+        until_ms = now_ms + FIND_MS_MAX
+        for name in itertools.cycle(missing):
+            # By name: so a cluster that makes topics when they are asked for makes them.
+            found = self._producer.list_topics(name, timeout=CALL_S).topics.get(name)
+            if found is not None and found.error is None and found.partitions:
+                self._known.add(name)
+            if self._known.issuperset(missing) or self._clock.monotonic_ms() >= until_ms:
                 break
-            if wanted:
-                self._producer.poll(_LOOK_S)
-        for name in wanted:
-            self._missing_until_ms[name] = self._clock.monotonic_ms() + MISSING_MS
+            self._producer.poll(_LOOK_S)
+        for name in wanted - self._known:
+            self._bar(name, Refusal("unknown_topic", f"there is no Kafka topic {name}"))
+        if found_now := wanted & self._known:
+            for name in self._cluster.forbidden(found_now):
+                self._bar(
+                    name, Refusal("forbidden_topic", f"this service may not write to the Kafka topic {name}")
+                )
+
+    def _bar(self, topic: str, why: Refusal) -> None:
+        """Refuse everything for a topic for a while, so that not every transaction meets it again."""
+        self._known.discard(topic)
+        barred_ms = MISSING_MS if why.code == "unknown_topic" else FORBIDDEN_MS
+        self._barred[topic] = _Barred(why, self._clock.monotonic_ms() + barred_ms)
+
+    def _may_exist(self, name: str, now_ms: int) -> bool:
+        topics = self._cluster.topics
+        is_legal = is_kafka_topic(name) and (name == topics.rejected or not topics.is_own(name))
+        return is_legal and (name not in self._barred or self._barred[name].until_ms <= now_ms)
 
     def _refuse(self, attempt: Attempt, place: int, error: KafkaError) -> None:
         """Note that a record was refused, or that it is to be tried another way."""
@@ -196,8 +244,8 @@ class TransactionalProducer:
             if code == "body_too_large":
                 until_ms = self._clock.monotonic_ms() + MISSING_MS
                 self._refused_bytes[record.topic] = (record.size_bytes, until_ms)
-            else:
-                self._known.discard(record.topic)
+            elif code in OF_A_TOPIC:
+                self._bar(record.topic, attempt.refused[place])
 
     def _try(self, attempt: Attempt, reached: Mapping[str, dict[int, int]]) -> list[_Failed] | None:
         """Try to commit. Unless it returns None, nothing is committed, because these records were refused.
@@ -220,23 +268,27 @@ class TransactionalProducer:
             if error.args[0].fatal():
                 raise
             cause = error
-        self._until_done(self._producer.abort_transaction)
-        self._producer.poll(0)  # so that `failed` is complete
+        self._abort(cause)
         if failed or cause is None:
             return failed
-        if attempt.alone or attempt.refused:
-            # librdkafka numbers records on after a refused one, which the broker takes for a gap, once.
-            attempt.again += 1
-            if attempt.again <= AGAIN_MAX:
-                return []
-        return self._all_of_one_topic(attempt.records, cause)
+        if cause.args[0].code() in REFUSALS:
+            raise _TransactionRefusedError(cause)
+        # librdkafka numbers records on after a refused one, which the broker takes for a gap, once.
+        attempt.again += 1
+        if not attempt.alone or attempt.again > AGAIN_MAX:
+            raise cause
+        return []
 
-    def _all_of_one_topic(self, records: Sequence[Produced], error: KafkaException) -> list[_Failed]:
-        """Return all records, if their topic refused the transaction; else raise the error."""
-        cause: KafkaError = error.args[0]
-        if cause.code() not in REFUSALS or len({record.topic for record in records}) != 1:
-            raise error
-        return [_Failed(place, cause) for place in range(len(records))]
+    def _abort(self, cause: KafkaException | None) -> None:
+        """Abort, and have all errors of records reported."""
+        assert self._producer is not None
+        try:
+            self._until_done(self._producer.abort_transaction)
+            self._producer.poll(0)
+        except KafkaException:
+            if cause is None or cause.args[0].code() not in REFUSALS:
+                raise
+            self.open()  # no partition could join: Kafka knows of no transaction, and librdkafka gives up
 
     def _produce(self, attempt: Attempt, place: int, failed: list[_Failed]) -> None:
         def delivered(error: KafkaError | None, _message: Message) -> None:
@@ -295,5 +347,4 @@ class TransactionalProducer:
         """Drop the producer; an open transaction is aborted by whatever opens next, or by its time-out."""
         if self._producer is not None:
             self._producer.purge()
-            self._producer.close()
-            self._producer = None
+            self._producer = None  # not `close`, which would wait to abort first

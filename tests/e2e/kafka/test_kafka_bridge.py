@@ -1,6 +1,7 @@
 """Kafka's own clients against the real process: what goes into the inlet comes out of topics when due."""
 
 import itertools
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from urllib.request import urlopen
 import orjson
 import pytest
 
+from tests.harness.kafka.broker import GIVEN
 from tests.harness.kafka.clients import Clients, Got, Headers
 from tests.harness.processes import ROOT, WITHOUT, RunningService, python, serving, timerwheel
 
@@ -180,10 +182,10 @@ def test_of_a_clients_transaction_all_is_scheduled_or_nothing(fresh: Bridge) -> 
 def test_a_key_is_scheduled_once_and_a_recall_is_final_or_rejected(fresh: Bridge) -> None:
     for _ in range(2):
         fresh.schedule(b"once", ("TIMER_DELAY_MS", "500"), ("TIMER_KEY", "a"), key=b"p")
-    fresh.schedule(b"never", ("TIMER_DELAY_SEC", "5"), ("TIMER_KEY", "b"), key=b"p")
+    fresh.schedule(b"never", ("TIMER_DELAY_SEC", "2"), ("TIMER_KEY", "b"), key=b"p")
     fresh.schedule(None, ("TIMER_RECALL", "true"), ("TIMER_KEY", "b"), key=b"p")
     fresh.schedule(None, ("TIMER_RECALL", "true"), ("TIMER_KEY", "unknown"), key=b"p")
-    fresh.schedule(b"last", ("TIMER_DELAY_SEC", "6"), key=b"p")
+    fresh.schedule(b"last", ("TIMER_DELAY_SEC", "3"), key=b"p")
     assert [got.value for got in fresh.out(2)] == [b"once", b"last"]
     assert _why(fresh, "unknown_message")
 
@@ -228,7 +230,7 @@ def test_what_is_refused_comes_back_whole_with_the_reason(
     assert got.header("TIMER_FROM").startswith(f"{fresh.inlet}/")
 
 
-def test_a_target_that_refuses_holds_the_others_up_for_a_second_at_most(fresh: Bridge) -> None:
+def test_a_target_that_refuses_does_not_keep_the_others_back(fresh: Bridge) -> None:
     small, unknown = f"{fresh.target}-small", f"{fresh.target}-unknown"
     fresh.kafka.make(small, max_message_bytes="2000")
     for target, value in ((unknown, b"u"), (small, b"x" * 5_000), (small, b"fits"), (fresh.target, b"other")):
@@ -319,3 +321,57 @@ def test_without_the_package_the_start_says_what_to_install(tmp_path: Path) -> N
     )
     assert done.code != 0
     assert "pip install 'timerwheel[kafka]'" in done.err
+
+
+def test_a_full_second_rejects_some_records_and_takes_the_others(kafka: Clients, tmp_path: Path) -> None:
+    with bridged(kafka, tmp_path / "data", "--slot-messages-max", 2) as bridge:
+        due_ms = (now_ms() // 1_000 + 4) * 1_000
+        headers = [("TIMER_TOPIC", bridge.target.encode()), ("TIMER_DELIVER_MS", str(due_ms).encode())]
+        bridge.kafka.transaction([(bridge.inlet, str(n).encode(), headers) for n in range(5)], commit=True)
+        assert len(bridge.out(2)) == 2
+        assert [got.header("TIMER_REJECTED") for got in bridge.rejected(3)] == ["slot_congested"] * 3
+
+
+def test_without_room_for_a_topic_its_records_are_rejected(kafka: Clients, tmp_path: Path) -> None:
+    with bridged(kafka, tmp_path / "data", "--topics-max", 2) as bridge:
+        bridge.schedule(None, ("TIMER_DELAY_MS", "soon"))
+        bridge.schedule(b"v", ("TIMER_DELAY_MS", "0"))
+        bridge.out(1)
+        bridge._replace(target="another").schedule(b"v", ("TIMER_DELAY_MS", "0"))
+        codes = [got.header("TIMER_REJECTED") for got in bridge.rejected(2)]
+    assert sorted(codes) == ["illegal_delay", "too_many_topics"]
+
+
+def test_the_metrics_say_what_was_done(kafka: Clients, tmp_path: Path) -> None:
+    with bridged(kafka, tmp_path / "data") as bridge:
+        bridge.schedule(b"v", ("TIMER_DELAY_MS", "0"), ("TIMER_KEY", "k"))
+        bridge.schedule(b"v", ("TIMER_DELAY_MS", "0"), ("TIMER_KEY", "k"))
+        bridge.schedule(b"v")
+        bridge.out(1)
+        bridge.rejected(1)
+
+        def counted(name: str) -> float:
+            return _metric(bridge.service, f"timerwheel_kafka_{name}")
+
+        wait_until(lambda: counted('outlet_messages_total{result="sent"}') == 2)
+        for result in ("scheduled", "repeated", "rejected"):
+            assert counted(f'inlet_records_total{{result="{result}"}}') == 1
+        assert counted('working{side="inlet"}') == counted('working{side="outlet"}') == 1
+        assert counted("fenced") == counted("outlet_behind_messages") == 0
+        assert sum(counted(f'inlet_position{{partition="{number}"}}') for number in (0, 1)) == 3
+        assert all(counted(f'inlet_lag{{partition="{number}"}}') == 0 for number in (0, 1))
+
+
+def test_a_forbidden_target_does_not_keep_the_others_back(fresh: Bridge) -> None:
+    if os.environ.get(GIVEN):
+        pytest.skip("only a broker of our own has an authorizer for sure")
+    forbidden = f"{fresh.target}-forbidden"
+    fresh.kafka.make(forbidden)
+    fresh.kafka.forbid(forbidden)
+    due = [("TIMER_DELIVER_MS", str(now_ms() + 500).encode())]
+    for target in (forbidden, fresh.target, forbidden):
+        fresh.produce(b"v", [("TIMER_TOPIC", target.encode()), *due])
+    assert len(fresh.out(1)) == 1
+    of_it = [("TIMER_TOPIC", forbidden.encode()), ("TIMER_REJECTED", b"forbidden_topic")]
+    topic = f"{fresh.inlet}.rejected"
+    fresh.kafka.read(topic, lambda found: sum(set(of_it) <= {*got.headers} for got in found) == 2)

@@ -8,7 +8,7 @@ from tests.harness.kafka.broker import missing
 from tests.harness.kafka.kills import survive
 
 pytest.importorskip("confluent_kafka")
-pytestmark = pytest.mark.skipif(missing() is not None, reason=f"needs Kafka: {missing()}")
+pytestmark = pytest.mark.skipif(missing(own=True) is not None, reason=f"needs Kafka: {missing(own=True)}")
 
 
 def test_after_three_kills_each_message_came_once(tmp_path: Path) -> None:

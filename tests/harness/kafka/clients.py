@@ -5,11 +5,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 from confluent_kafka.cimpl import NewTopic
 
 CALL_S = 30.0
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0  # only keeps a failure from hanging
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -44,6 +51,21 @@ class Clients:
         settings = {name.replace("_", "."): value for name, value in config.items()}
         wanted = [NewTopic(topic, partitions, 1, config=settings) for topic in topics]
         for made in admin.create_topics(wanted).values():
+            made.result()
+
+    def forbid(self, topic: str) -> None:
+        """Let nobody write to a topic, which all may still see."""
+        literal = ResourcePatternType.LITERAL
+        everybody = ("User:ANONYMOUS", "*")
+        rules = [
+            AclBinding(ResourceType.TOPIC, topic, literal, *everybody, operation, permission)
+            for operation, permission in (
+                (AclOperation.ALL, AclPermissionType.ALLOW),
+                (AclOperation.WRITE, AclPermissionType.DENY),
+            )
+        ]
+        admin = AdminClient({"bootstrap.servers": self.address})
+        for made in admin.create_acls(rules).values():
             made.result()
 
     def send(self, topic: str, value: bytes | None, headers: Headers = (), key: bytes | None = None) -> None:

@@ -43,8 +43,11 @@ class Load(threading.Thread):
         self.left = self._producer.flush(300)
 
 
-def survive(directory: Path, *, kills: int, seed: int, rate: int = 1_000) -> None:
-    """Every third kill hits the broker. In the end, each message is in the target once, and none is early."""
+def survive(directory: Path, *, kills: int, seed: int, rate: int = 1_000, away_s: float = 0) -> None:
+    """Every third kill hits the broker, or all with `away_s`, so long it is away then.
+
+    In the end, each message is in the target once, and none is early.
+    """
     print("seed", seed)
     chance = random.Random(seed)
     broker = Broker(directory / "kafka")
@@ -59,9 +62,9 @@ def survive(directory: Path, *, kills: int, seed: int, rate: int = 1_000) -> Non
         for kill in range(kills):
             with _service(directory / "data", broker) as kill_service:
                 time.sleep(1 + chance.uniform(0, PAUSE_S_MAX))
-                if kill % 3 == 1:
+                if kill % 3 == 1 or away_s:
                     broker.kill()
-                    time.sleep(chance.uniform(0, PAUSE_S_MAX))
+                    time.sleep(away_s or chance.uniform(0, PAUSE_S_MAX))
                     broker.start()
                 else:
                     kill_service()

@@ -527,6 +527,17 @@ async def test_any_other_client_prolongs_its_lease_and_may_acknowledge_it(world,
     assert (await acknowledge(peer, message, extra=own)).code == Result.SUCCESS
 
 
+async def test_a_refused_change_tells_nothing_of_the_lease_of_another(world, peer):
+    await store(world, b"a")
+    [first] = messages_in(await pop(peer))
+    await world.advance(INVISIBLE_MS)
+    await world.advance(1_000)
+    await pop(peer)
+    answer = await change(peer, first, 1_000)
+    assert answer.code == Result.NO_MESSAGE
+    assert answer.fields["reviveQid"] == short(first).split(" ")[3]
+
+
 async def test_a_lease_that_has_ended_cannot_be_changed(world, peer):
     await store(world, b"a")
     [message] = messages_in(await pop(peer))

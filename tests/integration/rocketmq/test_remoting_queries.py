@@ -73,6 +73,13 @@ async def test_a_message_that_is_never_delivered_is_not_found(world, peer):
     assert bodies_in(await query(peer, "k")) == [b"half"]
 
 
+async def test_a_unique_key_finds_the_first_message_that_is_not_recalled(world, peer):
+    [receipt] = await store(world, b"recalled", UNIQ_KEY="u", TIMER_DELAY_MS="5000")
+    await world.engine.recalls.recall(receipt.id)
+    await store(world, b"first", b"second", UNIQ_KEY="u")
+    assert bodies_in(await query(peer, "u", unique=True)) == [b"first"]
+
+
 async def test_only_what_was_stored_in_the_time_asked_for_is_found(world, peer):
     for body in (b"a", b"b", b"c"):
         await store(world, body, KEYS="k")
@@ -139,10 +146,12 @@ async def test_a_search_ends_when_its_client_leaves(world, peer):
         asked.append(1)
         return len(asked) < 2
 
-    found = await search.Search(world.engine).find(
-        search.Query("orders", "none", False, 0, FOREVER_MS), 1, wanted
-    )
-    assert (found.log_offsets, found.is_complete) == ([], False)
+    async def take(_):
+        raise AssertionError("nothing matches")
+
+    query = search.Query("orders", "none", is_unique=False, begin_ms=0, end_ms=FOREVER_MS)
+    assert not await search.Search(world.engine).find(query, wanted, take)
+    assert len(asked) >= 2
     assert peer.connection.takes_more
 
 
@@ -163,6 +172,28 @@ async def test_a_query_needs_the_scope_and_the_topic(world):
     await store(world, b"a", KEYS="k")
     for token in ("", "sender"):
         assert (await query(Peer(remoting, token), "k")).code == Result.NO_PERMISSION
+
+
+async def test_a_message_that_waits_for_its_retry_is_of_its_own_topic(world):
+    callers = Callers(nobody=Caller(Scope.RECEIVE, topics=("others",)), all=Caller(*Scope))
+    remoting = remoting_of(await world.open(), callers)
+    owner, stranger = Peer(remoting, "all"), Peer(remoting)
+    await store(world, b"a", KEYS="k")
+    [message] = messages_in(await owner.pull())
+    fields = {"offset": message.log_offset, "group": "readers", "delayLevel": 1, "maxReconsumeTimes": 16}
+    await owner.ask(Call.SEND_BACK, fields)
+    await world.advance(1_000)
+    retry = "%RETRY%readers"
+    [found] = messages_in(await query(owner, "k", topic=retry))
+    assert (await query(stranger, "k", topic=retry)).code == Result.QUERY_NOT_FOUND
+    view = {"offset": found.log_offset}
+    assert bodies_in(await owner.ask(Call.VIEW_MESSAGE, view)) == [b"a"]
+    assert (await stranger.ask(Call.VIEW_MESSAGE, view)).code == Result.NO_PERMISSION
+
+
+async def test_an_empty_key_is_refused(world, peer):
+    await store(world, b"a")
+    assert (await query(peer, "")).code == Result.SYSTEM_ERROR
 
 
 async def test_a_topic_without_messages_is_not_searched(peer):

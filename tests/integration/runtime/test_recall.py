@@ -16,6 +16,8 @@ from timerwheel.errors import (
 )
 from timerwheel.model.messages import Outgoing, State
 from timerwheel.settings import Settings
+from timerwheel.state.config_table import ConfigTable, Put
+from timerwheel.store.record import FLAG_MORE, decode_header
 
 
 async def test_id_is_kept_over_many_reschedules_restarts_and_a_lost_index(world):
@@ -265,3 +267,26 @@ def test_recall_raced_with_firing_gives_each_message_one_true_end(tmp_path):
     assert set(delivered) == set(late)
     assert again == delivered
     assert [s is State.RECALLED for s in states] == [a is State.RECALLED for a in answers]
+
+
+@pytest.mark.parametrize("start", ["restart", "crash", "lose_index"])
+async def test_a_recall_and_the_settings_with_it_are_stored_together(world, start):
+    engine = await world.open()
+    [message_id] = await world.send_ids(1_000)
+    before = engine.core.log.tail
+    await engine.recalls.recall(message_id, puts=[Put(ConfigTable.KAFKA_INLET, "a/0", 7)])
+    cancel = decode_header(engine.core.log.read(before))
+    assert cancel.flags & FLAG_MORE
+    assert not decode_header(engine.core.log.read(before + cancel.size)).flags & FLAG_MORE
+    engine = await getattr(world, start)()
+    assert engine.control.get(ConfigTable.KAFKA_INLET, "a/0") == 7
+    assert (await engine.messages.get(message_id)).state is State.RECALLED
+
+
+async def test_a_recall_that_comes_too_late_stores_no_settings(world):
+    engine = await world.open()
+    [message_id] = await world.send_ids(1_000)
+    await world.advance(1_000)
+    with pytest.raises(AlreadyDeliveredError):
+        await engine.recalls.recall(message_id, puts=[Put(ConfigTable.KAFKA_INLET, "a/0", 7)])
+    assert engine.control.get(ConfigTable.KAFKA_INLET, "a/0") is None

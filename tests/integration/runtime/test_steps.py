@@ -69,7 +69,7 @@ async def test_the_contents_of_keyed_messages_are_hashed_in_steps(world, monkeyp
         ([1, AT_ONCE_BYTES, AT_ONCE_BYTES], [1, 1, 1]),
     ],
 )
-async def test_messages_with_other_contents_are_compared_in_steps(world, monkeypatch):
+async def test_keyed_messages_with_other_contents_are_hashed_in_steps(world, monkeypatch):
     engine = await world.open(segment_size_bytes=1 << 26, batch_bytes_max=1 << 25)
     parent = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     large = [Outgoing("orders", b"%d" % n * MIB, parent, dedup_key=f"k{n}") for n in range(10)]

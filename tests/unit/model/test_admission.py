@@ -419,3 +419,20 @@ def test_a_time_as_a_number_means_what_it_means_as_a_property(time_ms, after, pr
         except AdmissionError as error:
             results.append((error.code, error.detail))
     assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    ("properties", "due_ms"),
+    [
+        ({"TIMER_DELAY_MS": "500"}, NOW_MS + 400),
+        ({"TIMER_DELAY_SEC": "1"}, NOW_MS + 900),
+        ({"DELAY": "1"}, NOW_MS + 900),
+        ({"TIMER_DELIVER_MS": str(NOW_MS + 5)}, NOW_MS + 5),
+        ({"TIMER_DELAY_MS": "99"}, NOW_MS),
+        ({}, NOW_MS),
+    ],
+)
+def test_a_delay_counts_from_the_time_that_is_given_if_it_has_passed(properties, due_ms):
+    assert admit(Outgoing("t", b"", properties, from_ms=NOW_MS - 100), NOW_MS, RULES).due_ms == due_ms
+    later = admit(Outgoing("t", b"", properties, from_ms=NOW_MS + 100), NOW_MS, RULES)
+    assert later == admit(Outgoing("t", b"", properties), NOW_MS, RULES)
