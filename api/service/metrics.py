@@ -240,6 +240,14 @@ def _done(counters: Counters) -> Iterator[Metric]:
     ):
         yield CounterMetricFamily(f"timerwheel_{name}", about, value=count)
     yield _counter("push_attempts", "Finished push attempts", "outcome", counters.push_attempts)
+    calls = CounterMetricFamily(
+        "timerwheel_front_calls",
+        "Calls answered over other protocols than HTTP",
+        labels=("protocol", "call", "status"),
+    )
+    for key, count in list(counters.front_calls.items()):
+        calls.add_metric(key, count)
+    yield calls
     yield _histogram(
         "lateness_seconds",
         (

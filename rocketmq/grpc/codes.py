@@ -56,6 +56,7 @@ class Code(IntEnum):
 
 OK: Final = (int(Code.OK), "OK")
 """Code and text of what went well."""
+CODE_NAMES: Final[Mapping[int, str]] = {int(code): code.name for code in Code}
 
 
 class Permission(IntEnum):

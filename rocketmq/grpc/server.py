@@ -14,7 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from timerwheel.rocketmq.grpc.codes import Code, status_of
+from timerwheel.rocketmq.grpc.codes import OK, status_of
 from timerwheel.rocketmq.grpc.schema import SERVICE, message_class
 from timerwheel.rocketmq.grpc.service import Service, sound
 from timerwheel.settings import Serving
@@ -127,10 +127,11 @@ def _unary(name: str, handler: Callable[[Any, Any, Any], Awaitable[None]], servi
         try:
             await handler(service.call(context), sound(request), answer)
             if not answer.status.code:
-                answer.status.code, answer.status.message = Code.OK, "OK"
+                answer.status.code, answer.status.message = OK
         except Exception as error:  # noqa: BLE001 - whatever it is becomes an answer
             answer = answer_class()
             answer.status.code, answer.status.message = status_of(error)
+        service.count(name, answer.status.code)
         return answer
 
     return grpc.unary_unary_rpc_method_handler(

@@ -28,6 +28,7 @@ from timerwheel.rocketmq.grpc import settings as client_settings
 from timerwheel.rocketmq.grpc.call import SLOW_READER_MS, Call
 from timerwheel.rocketmq.grpc.clients import LEASE_MS, Client, Clients, Place
 from timerwheel.rocketmq.grpc.codes import (
+    CODE_NAMES,
     CallError,
     ClientType,
     Code,
@@ -112,6 +113,10 @@ class Service:
         if self.stopping.is_set():
             raise NotReadyError("the service is stopping")
         return Call(context, self._callers)
+
+    def count(self, call: str, code: int) -> None:
+        """Count a call that was answered with this code."""
+        self._engine.counters.front_calls["grpc", call, CODE_NAMES[code]] += 1
 
     # ------------------------------------------------------------------ routes and clients
 
@@ -248,11 +253,13 @@ class Service:
         self._receives += 1
         try:
             await self._receive(self.call(context), sound(request))
+            self.count("ReceiveMessage", Code.OK)
         except Exception as error:  # noqa: BLE001 - whatever it is becomes an answer
             if context.done():
                 return  # the client has gone
             answer = _Response()
             answer.status.code, answer.status.message = status_of(error)
+            self.count("ReceiveMessage", answer.status.code)
             await context.write(answer)
         finally:
             self._receives -= 1
@@ -427,10 +434,13 @@ def _invisible_ms(request: Any) -> int:
 
 
 def _tags(expression: Any) -> str:
-    """Return the tag filter, `*` without one; CallError for SQL, IllegalFilterError."""
+    """Return the tag filter, `*` without one; CallError for SQL, IllegalFilterError.
+
+    Tags that are empty, as between `||||`, are left out.
+    """
     if expression.type == FilterType.SQL:
         raise CallError(Code.ILLEGAL_FILTER_EXPRESSION, "SQL expressions are not supported; filter by tag")
-    text = expression.expression.strip() or "*"
+    text = "||".join([part for part in expression.expression.split("||") if part.strip()]) or "*"
     TagFilter.parse(text)
     return text
 

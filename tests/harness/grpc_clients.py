@@ -1,10 +1,11 @@
-"""RocketMQ's own gRPC clients, each a program that is told what to do by lines of JSON.
+"""RocketMQ's own gRPC clients, each a program that is driven by lines of JSON.
 
 A line `{"do": "send", ...}` is answered by a line `@{...}`, with `error` and `detail` if the client raised.
 All programs know the same commands: send, recall, receive, ack, hide (change the invisible duration), push
 (start a push consumer that fails so many times) and consumed (what it got, once there were so many). Those
-for Python and Java know transactions too: begin (with the outcome of checks), end, and checked (what the
-client was asked about, once there was so much).
+for Python, Java and Go know transactions too: begin (with the outcome of checks), end, and checked (what the
+client was asked about, once there was so much). The client for Go does not know recalls, nor does it raise
+when the end of a transaction is refused.
 """
 
 import json
@@ -23,8 +24,12 @@ import pytest
 
 from tests.harness.processes import PATIENCE_S, ROOT
 
-UNREACHED = ("Could not transfer", "Could not resolve", "ENOTFOUND", "ECONNREFUSED", "ETIMEDOUT")
-"""What Maven and npm say where there is no network."""
+UNREACHED = (
+    *("Could not transfer", "Could not resolve", "ENOTFOUND", "ECONNREFUSED", "ETIMEDOUT"),
+    *("dial tcp", "no such host"),
+)
+"""What Maven, npm and Go say where there is no network."""
+NO_RECALLS = frozenset({"go"})
 PROGRAMS = ROOT / "tests" / "clients"
 
 
@@ -39,8 +44,9 @@ class RefusedCallError(Exception):
 class GrpcClient:
     """A client program that runs; each command waits for its answer."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], language: str) -> None:
         self._process = process
+        self.language = language
         self._answers: queue.Queue[str] = queue.Queue()
         self._log: list[str] = []
         threading.Thread(target=self._read, daemon=True).start()
@@ -113,6 +119,17 @@ def _java(scratch: Path) -> list[str]:
     return ["java", "-XX:TieredStopAtLevel=1", f"-Duser.home={folder}", "-cp", classpath, "GrpcClient"]
 
 
+def _go(scratch: Path) -> list[str]:
+    go = shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin")
+    if go is None:
+        pytest.skip("needs Go")
+    folder = scratch / "go"
+    if not (folder / "client").exists():
+        shutil.copytree(PROGRAMS / "rocketmq-grpc-go", folder, dirs_exist_ok=True)
+        _install([go, "build", "-mod=mod", "-o", "client", "."], folder)
+    return [str(folder / "client")]
+
+
 def _install(command: list[str], folder: Path) -> None:
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S
@@ -123,7 +140,12 @@ def _install(command: list[str], folder: Path) -> None:
     assert not done.returncode, said
 
 
-LANGUAGES: dict[str, Callable[[Path], list[str]]] = {"python": _python, "node": _node, "java": _java}
+LANGUAGES: dict[str, Callable[[Path], list[str]]] = {
+    "python": _python,
+    "node": _node,
+    "java": _java,
+    "go": _go,
+}
 
 
 @contextmanager
@@ -146,6 +168,6 @@ def client_of(
         env={**kept, **trusted, "HOME": str(scratch), "TZ": "UTC"},
     ) as process:
         try:
-            yield GrpcClient(process)
+            yield GrpcClient(process, language)
         finally:
             process.kill()

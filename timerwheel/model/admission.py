@@ -59,6 +59,8 @@ RESERVED_PROPERTIES = frozenset(
     | {KEY_PROPERTY, HASH_PROPERTY, DOMAIN_PROPERTY, ENVELOPE_PROPERTY}
 )
 RESERVED_PREFIXES = ("SCHEDULE_", "DLQ_")
+FIELD_PROPERTIES = frozenset({"TAGS", "KEYS", "UNIQ_KEY", "__SHARDINGKEY", "__BORNHOST"})
+"""Fields of a message in RocketMQ's protocols, which do not count towards `properties_max`."""
 
 _match_topic = re.compile(r"[A-Za-z0-9_%|-]{1,127}").fullmatch
 _match_reserved = re.compile(
@@ -143,7 +145,7 @@ def _with_context(properties: dict[str, str], rules: Rules) -> dict[str, str]:
     rest = without_context(properties)
     whole = rest | context_of(properties)
     counted = _counted(whole)
-    if len(counted) > rules.properties_max or _size_bytes(counted) > rules.properties_bytes_max:
+    if _number_of(counted) > rules.properties_max or _size_bytes(counted) > rules.properties_bytes_max:
         return rest
     return whole
 
@@ -215,6 +217,10 @@ def _counted(properties: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in properties.items() if name not in DELAY_PROPERTIES}
 
 
+def _number_of(counted: dict[str, str]) -> int:
+    return len(counted.keys() - FIELD_PROPERTIES)
+
+
 def _check_properties(properties: dict[str, str], rules: Rules, *, own: bool = False) -> None:
     size_bytes = _size_bytes(properties)
     if len(properties) > rules.properties_max or size_bytes > rules.properties_bytes_max:
@@ -233,8 +239,8 @@ def _check_properties(properties: dict[str, str], rules: Rules, *, own: bool = F
 
 
 def _check_limits(counted: dict[str, str], rules: Rules) -> None:
-    if len(counted) > rules.properties_max:
-        detail = f"{len(counted)} properties, more than properties_max = {rules.properties_max}"
+    if (number := _number_of(counted)) > rules.properties_max:
+        detail = f"{number} properties, more than properties_max = {rules.properties_max}"
         raise AdmissionError("too_many_properties", detail)
     size_bytes = _size_bytes(counted)
     if size_bytes > rules.properties_bytes_max:

@@ -8,7 +8,7 @@ because each number is one object and never decreases.
 """
 
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
@@ -139,6 +139,7 @@ class Counters:
         self.cascaded = 0
         self.push_attempts = {"delivered": 0, "failed": 0, "gone": 0}
         self.kafka: KafkaCounts | None = None
+        self.front_calls: Counter[tuple[str, str, str]] = Counter()  # by protocol, call and status
         self.lateness_ms = Recent(LATENESS_BOUNDS_MS, clock)
         self.delay_s = Histogram(DELAY_BOUNDS_S)
         self.batch_records = Histogram(BATCH_BOUNDS_RECORDS)

@@ -218,7 +218,7 @@ async def test_a_receive_has_its_limits(front):
     assert (await front.receive(expression="a > 1", filter_type=FilterType.SQL))[0] is (
         Code.ILLEGAL_FILTER_EXPRESSION
     )
-    assert (await front.receive(expression="a || "))[0] is Code.ILLEGAL_FILTER_EXPRESSION
+    assert (await front.receive(expression="a b"))[0] is Code.ILLEGAL_FILTER_EXPRESSION
     assert (await front.receive("orders", "a group"))[0] is Code.ILLEGAL_CONSUMER_GROUP
     assert (await front.receive("a topic", "closers"))[0] is Code.ILLEGAL_TOPIC
     assert len((await front.receive(count=1_000))[1]) == BATCH_MAX
@@ -420,6 +420,48 @@ async def test_a_stop_ends_streams_and_receives_that_wait(front):
     assert (await waiting)[0] is Code.MESSAGE_NOT_FOUND
     assert not await stream.read()
     await closing
+
+
+async def test_only_user_properties_count_towards_their_number(front):
+    fields = {"tag": "t", "keys": ["k"], "message_group": "g", "born_host": "h"}
+    for count, code in ((128, Code.OK), (129, Code.MESSAGE_PROPERTIES_TOO_LARGE)):
+        user = {f"p{number}": "v" for number in range(count)}
+        sent = await front.send(message(message_id=f"m{count}", user=user, **fields))
+        assert sent.status.code == code
+
+
+async def test_empty_tags_of_a_filter_are_left_out(front):
+    for tag in ("a", "b", "c"):
+        await front.send(message(message_id=tag, tag=tag))
+    _, found = await front.receive(expression="a||||b || ")
+    assert [one.system_properties.tag for one in found] == ["a", "b"]
+
+
+async def test_calls_are_counted_by_name_and_by_how_they_ended(front):
+    await front.send(message())
+    await front.send(message(topic=""))
+    await front.caller.call_bytes("SendMessage", b"\xff")
+    await front.receive()
+    await front.receive()
+    assert front.engine.counters.front_calls == {
+        ("grpc", "SendMessage", "OK"): 1,
+        ("grpc", "SendMessage", "ILLEGAL_TOPIC"): 1,
+        ("grpc", "SendMessage", "BAD_REQUEST"): 1,
+        ("grpc", "ReceiveMessage", "OK"): 1,
+        ("grpc", "ReceiveMessage", "MESSAGE_NOT_FOUND"): 1,
+    }
+
+
+async def test_a_send_that_is_cancelled_and_repeated_is_stored_once(front):
+    await front.send(message(message_id="first"))
+    sending = [asyncio.create_task(front.send(message(message_id=str(number)))) for number in range(20)]
+    await front.call("Heartbeat")  # the sends are on their way
+    for one in sending:
+        one.cancel()
+    await asyncio.gather(*sending, return_exceptions=True)
+    answers = [await front.send(message(message_id=str(number))) for number in range(20)]
+    assert {one.status.code for one in answers} == {Code.OK}
+    assert front.stored() == 21
 
 
 async def test_sends_that_come_together_are_stored_together_and_a_refused_one_holds_back_no_other(front):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from timerwheel.errors import AdmissionError, SettingsError
 from timerwheel.model.admission import (
     DELAY_PROPERTIES,
+    FIELD_PROPERTIES,
     RESERVED_PROPERTIES,
     SYSTEM_TOPIC_LEVELS,
     SYSTEM_TOPIC_TIMER,
@@ -84,6 +85,13 @@ def test_body_at_the_limit_is_admitted_and_one_byte_more_is_not():
 def test_default_limits_are_4_mib_128_properties_and_16_kib():
     limits = (RULES.body_bytes_max, RULES.properties_max, RULES.properties_bytes_max)
     assert limits == (4 << 20, 128, 32 << 10)
+
+
+def test_properties_that_are_fields_for_rocketmq_count_towards_the_size_only():
+    fields = dict.fromkeys(FIELD_PROPERTIES, "v")
+    assert plan_of({"A": "", **fields}, rules_of(properties_max=1)).properties == {"A": "", **fields}
+    assert refusal_of({"A": "", "B": "", **fields}, rules_of(properties_max=1)).code == "too_many_properties"
+    assert refusal_of(fields, rules_of(properties_bytes_max=10)).code == "properties_too_large"
 
 
 def test_a_delay_counts_towards_no_limit_of_properties_however_it_is_written():
