@@ -24,7 +24,7 @@ from timerwheel.runtime.core import Core
 from timerwheel.runtime.dedup_keys import DedupKeys
 from timerwheel.runtime.sender import Sender, explain, number_of_key
 from timerwheel.runtime.shielded import finished
-from timerwheel.runtime.steps import AT_ONCE_BYTES, AT_ONCE_MAX
+from timerwheel.runtime.steps import AT_ONCE_BYTES, AT_ONCE_MAX, size_of_properties
 from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.state.dedup_key import content_hash, digest_of, with_key
 from timerwheel.store.block import Block, Prefixes, encode_part, new_headers
@@ -264,7 +264,8 @@ def _slices(count: int, at_once: int) -> Iterator[slice]:
 
 def _steps(columns: MessageColumns, at_once: int) -> Iterator[slice]:
     """Yield slices of at most so many rows, the last row by itself; each is processed without a pause."""
-    upto = np.cumsum(columns.ends - columns.begins)
+    of_sets = np.array([size_of_properties(properties) for properties in columns.sets], np.int64)
+    upto = np.cumsum(columns.ends - columns.begins + of_sets[columns.properties])
     begin, done_bytes, last = 0, 0, len(columns) - 1
     while begin < last:
         end = int(np.searchsorted(upto, done_bytes + AT_ONCE_BYTES, side="right"))

@@ -1,6 +1,6 @@
 """The steps of long work on the event loop: more without a pause would make a due message late."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from timerwheel.model.messages import Outgoing
 
@@ -31,7 +31,10 @@ def is_one_step(messages: Sequence[Outgoing]) -> bool:
 
 
 def _size(message: Outgoing) -> int:
-    """Count body and properties, these in characters."""
-    if not (properties := message.properties):
-        return len(message.body)
-    return len(message.body) + sum(map(len, properties)) + sum(map(len, properties.values()))
+    properties = message.properties
+    return len(message.body) + size_of_properties(properties) if properties else len(message.body)
+
+
+def size_of_properties(properties: Mapping[str, str]) -> int:
+    """Count the characters of names and values."""
+    return sum(map(len, properties)) + sum(map(len, properties.values()))

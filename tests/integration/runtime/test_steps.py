@@ -59,16 +59,6 @@ async def test_the_contents_of_keyed_messages_are_hashed_in_steps(world, monkeyp
         assert max(sum(sizes) for sizes in hashed.values()) <= AT_ONCE_BYTES + 64 * AT_ONCE_MAX
 
 
-@pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [
-        ([0] * AT_ONCE_MAX, [AT_ONCE_MAX]),
-        ([0] * (AT_ONCE_MAX + 1), [AT_ONCE_MAX, 1]),
-        ([AT_ONCE_BYTES, 0, 1], [2, 1]),
-        ([AT_ONCE_BYTES * 2, 1], [1, 1]),
-        ([1, AT_ONCE_BYTES, AT_ONCE_BYTES], [1, 1, 1]),
-    ],
-)
 async def test_keyed_messages_with_other_contents_are_hashed_in_steps(world, monkeypatch):
     engine = await world.open(segment_size_bytes=1 << 26, batch_bytes_max=1 << 25)
     parent = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
@@ -80,6 +70,16 @@ async def test_keyed_messages_with_other_contents_are_hashed_in_steps(world, mon
     assert max(sum(sizes) for sizes in hashed.values()) <= 2 * AT_ONCE_BYTES
 
 
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([0] * AT_ONCE_MAX, [AT_ONCE_MAX]),
+        ([0] * (AT_ONCE_MAX + 1), [AT_ONCE_MAX, 1]),
+        ([AT_ONCE_BYTES, 0, 1], [2, 1]),
+        ([AT_ONCE_BYTES * 2, 1], [1, 1]),
+        ([1, AT_ONCE_BYTES, AT_ONCE_BYTES], [1, 1, 1]),
+    ],
+)
 def test_a_step_ends_before_the_limits_are_passed(sizes, expected):
     parts = list(steps([Outgoing("orders", bytes(size)) for size in sizes]))
     assert [part.stop - part.start for part in parts] == expected
