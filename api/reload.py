@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from timerwheel.api.security import tls
+from timerwheel import tls
 from timerwheel.errors import SettingsError
 from timerwheel.settings import Serving, Settings, option_name, take_over
 from timerwheel.telemetry.logs import log_to_stderr

@@ -27,7 +27,6 @@ from timerwheel.api.reload import Read, reloaded_on_signal
 from timerwheel.api.security.auth import AUTH, Auth
 from timerwheel.api.security.binding import check_binding
 from timerwheel.api.security.handshakes import Handshakes
-from timerwheel.api.security.tls import ssl_context
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
@@ -36,6 +35,7 @@ from timerwheel.settings import Serving, Settings
 from timerwheel.store.file_reserve import FileReserve, ReservedFiles
 from timerwheel.store.files import Files
 from timerwheel.store.log import OnDamage
+from timerwheel.tls import ssl_context
 from timerwheel.tracing.collector import open_traces
 
 FINISH_S_MAX = 10.0
@@ -92,7 +92,7 @@ async def serve(  # noqa: PLR0913, PLR0915 - the seams for the command line and 
     the engine dies; returns after an orderly stop.
     """
     check_binding(serving, tokens.read(settings.data))
-    context = ssl_context(serving)
+    context = ssl_context(serving, "http/1.1")
     traces = open_traces(serving.traces, clock or SystemClock())
     handle = EngineHandle(settings, traces)
     http_logger.addFilter(_in_one_line)

@@ -26,8 +26,8 @@ SCENARIOS = {
     "consume": "Workers that receive and acknowledge, each in a closed loop. In two steps: the next request"
     " follows the answer to the acknowledgement; in one step, both are written together. A cycle is the time"
     " from one acknowledgement of a worker to its next. Ours alone: nack, streams, push, idle workers.",
-    "clients": "RocketMQ's own Java client with the same load for both: a producer whose threads send in a closed"
-    " loop, a push consumer that reads a backlog, and its lateness for delayed messages.",
+    "clients": "RocketMQ's own Java client with the same load for both: a producer whose threads send in a"
+    " closed loop, a push consumer that reads a backlog, and its lateness for delayed messages.",
     "logs": "Whole logs: reading, replay, the jobs on Spark.",
     "limits": "Upper limits of the machine and of the libraries, for comparison.",
 }

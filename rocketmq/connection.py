@@ -2,7 +2,8 @@
 
 1. Reading pauses while the peer does not read its answers, and while REQUESTS_MAX requests are in progress.
 2. A frame that cannot be read closes the connection: where the next one begins is unknown.
-3. A connection that sends nothing for IDLE_MS is closed; clients send a heartbeat every 30 seconds.
+3. A connection that sends nothing for IDLE_MS is closed, and one whose request takes FRAME_MS_MAX to arrive;
+   clients send a heartbeat every 30 seconds.
 4. Frames of one turn of the loop are written together: a call of the system costs as much as an answer.
 """
 
@@ -17,6 +18,10 @@ from timerwheel.rocketmq.stored_message import Host
 REQUESTS_MAX: Final = 4_096
 """Most requests of one connection in progress; held pulls do not count."""
 IDLE_MS: Final = 120_000
+FRAME_MS_MAX: Final = 60_000
+"""The longest time from the first byte of a request to its last."""
+UNREAD_BYTES_MAX: Final = 8 << 20
+"""Most bytes that wait for a client to read them before it is sent no more messages."""
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +61,22 @@ class Connection(asyncio.Protocol):
         self._opaque = 0
         self._local = self._peer
         self._bytes = 0  # of requests in progress
-        self._held = 0  # as the receiver knows it: these and an incomplete frame
+        self._held = 0  # as the receiver knows it: these, an incomplete frame, and what is not read
         self._held_pulls = 0
-        self.heard_ms = receiver.now_ms()
+        self._unread_bytes = 0  # written, or to be written in this turn
+        self._heard_ms = self._whole_ms = receiver.now_ms()
+
+    @property
+    def is_too_slow(self) -> bool:
+        """Whether nothing has come for too long, or a request takes too long to arrive."""
+        now_ms = self._receiver.now_ms()
+        is_late = bool(len(self._reader)) and now_ms - self._whole_ms >= FRAME_MS_MAX
+        return is_late or now_ms - self._heard_ms >= IDLE_MS
+
+    @property
+    def has_room(self) -> bool:
+        """See `Link`: neither its own answers nor all that is held are too many bytes."""
+        return self._unread_bytes <= UNREAD_BYTES_MAX and self._receiver.hold(0)
 
     @property
     def peer(self) -> Host:
@@ -91,18 +109,23 @@ class Connection(asyncio.Protocol):
         """Forget the client."""
         self._transport = None
         self._reader = FrameReader()
-        self._hold()
+        self._unwritten.clear()
+        self._count_unread()
         self._receiver.closed(self)
 
     def data_received(self, data: bytes) -> None:
         """Pass on the requests that are complete."""
-        self.heard_ms = self._receiver.now_ms()
+        self._heard_ms = self._receiver.now_ms()
+        if not len(self._reader):
+            self._whole_ms = self._heard_ms
         try:
             frames = self._reader.feed(data)
         except FrameError as error:
             logger.warning("closing the connection of %s: %s", self._peer.address, error)
             self.abort()
             return
+        if frames:
+            self._whole_ms = self._heard_ms
         if not self._hold() and len(self._reader):
             logger.warning("closing the connection of %s: too much memory is in use", self._peer.address)
             self.abort()
@@ -143,12 +166,19 @@ class Connection(asyncio.Protocol):
         if not self._unwritten:
             asyncio.get_running_loop().call_soon(self._flush)
         self._unwritten.append(data)
+        self._unread_bytes += len(data)
 
     def _flush(self) -> None:
         """Write the frames of this turn with one call of the system."""
         frames, self._unwritten = self._unwritten, []
         if frames and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(frames)
+        self._count_unread()
+
+    def _count_unread(self) -> None:
+        transport = self._transport
+        self._unread_bytes = 0 if transport is None else transport.get_write_buffer_size()
+        self._hold()
 
     def notify(self, call: Call, fields: dict[str, str], body: bytes = b"") -> None:
         """Send a request to the client that it does not answer."""
@@ -180,11 +210,12 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The peer has caught up."""
         self._is_full = False
+        self._count_unread()
         self._throttle()
 
     def _hold(self) -> bool:
         """Tell the receiver how many bytes are held; returns False if that is too much in all."""
-        held, before = self._bytes + len(self._reader), self._held
+        held, before = self._bytes + len(self._reader) + self._unread_bytes, self._held
         self._held = held
         return self._receiver.hold(held - before)
 

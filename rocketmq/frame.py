@@ -28,13 +28,15 @@ from timerwheel.errors import TimerwheelError
 from timerwheel.rocketmq.codes import FLAG_RESPONSE, VERSION
 
 FRAME_BYTES_MAX: Final = 16 << 20
-HEADER_BYTES_MAX: Final = (1 << 24) - 1
+HEADER_BYTES_MAX: Final = 256 << 10
+"""A header with the longest properties, each character escaped, has fewer."""
 
 _START = struct.Struct(">iI")
 _LENGTH = struct.Struct(">i")
 _NAME = struct.Struct(">H")
 _FIXED = struct.Struct(">hBhii")
 _LENGTH_SIZE = _LENGTH.size
+_HEADER_LENGTH_MASK = (1 << 24) - 1
 _LANGUAGE_JAVA = 0
 _CODE_MAX = (1 << 15) - 1
 
@@ -126,9 +128,12 @@ class FrameReader:
 def _decode(data: bytes, at: int, end: int) -> Frame:
     _, word = _START.unpack_from(data, at)
     begin = at + _START.size
-    body_at = begin + (word & HEADER_BYTES_MAX)
+    size_bytes = word & _HEADER_LENGTH_MASK
+    body_at = begin + size_bytes
     if body_at > end:
-        raise FrameError(f"a header of {word & HEADER_BYTES_MAX} bytes in a frame of {end - at} bytes")
+        raise FrameError(f"a header of {size_bytes} bytes in a frame of {end - at} bytes")
+    if size_bytes > HEADER_BYTES_MAX:
+        raise FrameError(f"a header of {size_bytes} bytes; at most {HEADER_BYTES_MAX} are allowed")
     header, body = data[begin:body_at], data[body_at:end]
     form = word >> 24
     if form == Form.JSON:

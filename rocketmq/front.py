@@ -9,16 +9,20 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Awaitable, Mapping
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from timerwheel import tls
+from timerwheel.clock import Clock
 from timerwheel.engine import Engine
-from timerwheel.errors import TimerwheelError
+from timerwheel.errors import SettingsError, TimerwheelError
 from timerwheel.rocketmq.admin import Admin
 from timerwheel.rocketmq.assignments import Assignments
 from timerwheel.rocketmq.codes import Call, Result
-from timerwheel.rocketmq.connection import IDLE_MS, Connection
+from timerwheel.rocketmq.connection import Connection
 from timerwheel.rocketmq.frame import Frame
+from timerwheel.rocketmq.greeting import Greeting
 from timerwheel.rocketmq.locks import Locks
 from timerwheel.rocketmq.lookups import Lookups
 from timerwheel.rocketmq.members import Members
@@ -128,9 +132,13 @@ class Remoting:
         """Return the protocol of a new connection."""
         return Connection(self)
 
+    def has_room(self, greeted: int) -> bool:
+        """See `House`."""
+        return not self._is_stopping and len(self._connections) + greeted < CONNECTIONS_MAX
+
     def opened(self, connection: Connection) -> bool:
         """See `Receiver`."""
-        if self._is_stopping or len(self._connections) >= CONNECTIONS_MAX:
+        if not self.has_room(0):
             logger.warning(
                 "refusing a connection of %s: %d are open", connection.peer.address, CONNECTIONS_MAX
             )
@@ -196,18 +204,11 @@ class Remoting:
 
     # ------------------------------------------------------------------ while it runs, and the end
 
-    async def keep_looking(self) -> None:
-        """Close connections that have been silent for too long, until cancelled."""
-        while True:
-            await self._engine.clock.sleep_for(LOOK_MS)
-            self.look()
-
     def look(self) -> None:
-        """Close connections that have been silent for too long."""
-        now_ms = self.now_ms()
+        """Close connections that have been silent, or slow, for too long."""
         for connection in list(self._connections):
-            if now_ms - connection.heard_ms >= IDLE_MS:
-                logger.info("closing the connection of %s: silent for too long", connection.peer.address)
+            if connection.is_too_slow:
+                logger.info("closing the connection of %s: too slow", connection.peer.address)
                 connection.abort()
 
     async def close(self) -> None:
@@ -227,22 +228,23 @@ class Remoting:
 
 
 class RemotingFront:
-    """Listens for RocketMQ's clients: `bind` first, `open` once the engine is ready, then `close`."""
+    """Listens for RocketMQ's clients: `bind` first, `open` once the engine is ready, then `close`.
 
-    def __init__(self, host: Host, advertised: Host | None, repeats_max: int) -> None:
-        self._host = host
-        self._advertised = advertised
-        self._repeats_max = repeats_max
+    With a certificate it speaks TLS too, and reads the certificate again when its files change.
+    """
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._host = Host(*address_of(serving.rocketmq))
+        self._advertised = Host(*address_of(serving.rocketmq_address)) if serving.rocketmq_address else None
+        self._context: ssl.SSLContext | None = None
+        self._certificates: tls.Digests = {}
+        self.greeting: Greeting | None = None
+        """Greets clients while it is open with a certificate."""
         self._socket: socket.socket | None = None
         self._listener: asyncio.Server | None = None
         self._remoting: Remoting | None = None
         self._watch: asyncio.Task[None] | None = None
-
-    @classmethod
-    def of(cls, serving: Serving) -> "RemotingFront":
-        """Return the front that the settings ask for."""
-        advertised = Host(*address_of(serving.rocketmq_address)) if serving.rocketmq_address else None
-        return cls(Host(*address_of(serving.rocketmq)), advertised, serving.rocketmq_repeats_max)
 
     @property
     def address(self) -> Host:
@@ -252,7 +254,9 @@ class RemotingFront:
         return Host(name[0], name[1])
 
     def bind(self) -> None:
-        """Take the address, without listening yet; ListenError."""
+        """Take the address, without listening yet; ListenError, SettingsError for a certificate."""
+        self._certificates = tls.digests(self._serving)
+        self._context = tls.ssl_context(self._serving)
         host, port = self._host
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -270,11 +274,39 @@ class RemotingFront:
     async def open(self, engine: Engine, callers: Callers) -> None:
         """Serve clients with this engine."""
         assert self._socket is not None
-        self._remoting = remoting = Remoting(engine, callers, self._advertised, self._repeats_max)
+        remoting = Remoting(engine, callers, self._advertised, self._serving.rocketmq_repeats_max)
+        self._remoting = remoting
+        make: Callable[[], asyncio.Protocol] = remoting.connection
+        if self._context is not None:
+            self.greeting = Greeting(remoting, self._context, engine.clock)
+            make = self.greeting.protocol
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(remoting.connection, sock=self._socket, backlog=BACKLOG)
-        self._watch = asyncio.create_task(remoting.keep_looking())
+        self._listener = await loop.create_server(make, sock=self._socket, backlog=BACKLOG)
+        self._watch = asyncio.create_task(self._keep_looking(engine.clock))
         logger.info("serving RocketMQ's clients on %s:%d", *self.address)
+
+    async def _keep_looking(self, clock: Clock) -> None:
+        """Close connections that have been silent for too long, and look at the certificate."""
+        assert self._remoting is not None
+        while True:
+            await clock.sleep_for(LOOK_MS)
+            self._remoting.look()
+            if self.greeting is not None:
+                self.greeting.look()
+            self._renew()
+
+    def _renew(self) -> None:
+        """Use the certificate and key from their files, if these have changed and can be used."""
+        found = tls.digests(self._serving)
+        if self._context is None or found == self._certificates:
+            return
+        try:
+            tls.reload(self._context, self._serving)
+        except SettingsError as error:
+            logger.error("the certificate for RocketMQ's clients stays the old one: %s", error)  # noqa: TRY400
+        else:
+            logger.info("RocketMQ's clients: %s", tls.news(self._certificates, found))
+        self._certificates = found
 
     async def close(self) -> None:
         """Stop listening, finish requests in progress, close all connections."""
@@ -284,6 +316,8 @@ class RemotingFront:
             self._socket.close()
         if self._watch is not None:
             self._watch.cancel()
+        if self.greeting is not None:
+            self.greeting.close()
         if self._remoting is not None:
             await self._remoting.close()
 

@@ -17,6 +17,8 @@ from timerwheel.tokens import Scope
 LOCK_MS: Final = 60_000
 LOCKS_MAX: Final = 100_000
 """Most locks in all."""
+LOCKS_OF_CONNECTION_MAX: Final = 10_000
+"""Most locks of one connection."""
 QUEUES_MAX: Final = 10_000
 """Most queues that one request names."""
 
@@ -27,6 +29,10 @@ class Queue(msgspec.Struct, frozen=True, rename="camel"):
     topic: Name
     broker_name: Name
     queue_id: int
+
+
+Key = tuple[str, Queue]
+"""A group and a queue."""
 
 
 class LockBody(msgspec.Struct, frozen=True, rename="camel"):
@@ -51,7 +57,8 @@ class Locks:
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._locks: dict[tuple[str, Queue], _Lock] = {}
+        self._locks: dict[Key, _Lock] = {}
+        self._links: dict[int, set[Key]] = {}  # by the identity of the connection
 
     def lock(self, request: Request) -> Answer:
         """Lock the queues that nobody else holds; answers with those that the client holds now."""
@@ -63,9 +70,11 @@ class Locks:
             key = body.consumer_group, queue
             lock = self._locks.get(key)
             if lock is None or lock.until_ms <= now_ms or lock.client == body.client_id:
-                if lock is None and len(self._locks) >= LOCKS_MAX:
-                    raise RefusalError(Result.SYSTEM_BUSY, f"{LOCKS_MAX} queues are locked; try again later")
+                self._make_room(key, request.link)
+                if lock is not None:
+                    self._drop(key)
                 self._locks[key] = _Lock(body.client_id, request.link, now_ms + LOCK_MS)
+                self._links.setdefault(id(request.link), set()).add(key)
                 held.append(queue)
         return Answer(body=orjson.dumps({"lockOKMQSet": [_named(queue) for queue in held]}))
 
@@ -76,8 +85,29 @@ class Locks:
         for queue in body.mq_set:
             lock = self._locks.get((body.consumer_group, queue))
             if lock is not None and lock.client == body.client_id and lock.link is request.link:
-                del self._locks[body.consumer_group, queue]
+                self._drop((body.consumer_group, queue))
         return Answer()
+
+    def _make_room(self, key: Key, link: Link) -> None:
+        """RefusalError if a new lock would be too many; locks that have run out make room."""
+        own = self._links.get(id(link), set())
+        if key not in own and len(own) >= LOCKS_OF_CONNECTION_MAX:
+            detail = f"this connection has {LOCKS_OF_CONNECTION_MAX} locks; unlock some first"
+            raise RefusalError(Result.SYSTEM_BUSY, detail)
+        if key in self._locks or len(self._locks) < LOCKS_MAX:
+            return
+        now_ms = self._now_ms()
+        for old in [old for old, lock in self._locks.items() if lock.until_ms <= now_ms]:
+            self._drop(old)
+        if len(self._locks) >= LOCKS_MAX:
+            raise RefusalError(Result.SYSTEM_BUSY, f"{LOCKS_MAX} queues are locked; try again later")
+
+    def _drop(self, key: Key) -> None:
+        link = id(self._locks.pop(key).link)
+        keys = self._links[link]
+        keys.discard(key)
+        if not keys:
+            del self._links[link]
 
     def is_held(self, group: str, topic: str) -> bool:
         """Whether a client of the group holds the lock of a queue of this topic."""
@@ -89,8 +119,8 @@ class Locks:
 
     def closed(self, link: Link) -> None:
         """A connection was closed."""
-        for key in [key for key, lock in self._locks.items() if lock.link is link]:
-            del self._locks[key]
+        for key in list(self._links.get(id(link), ())):
+            self._drop(key)
 
 
 def _body_of(request: Request) -> LockBody:

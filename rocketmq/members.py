@@ -15,7 +15,10 @@ from timerwheel.rocketmq.request import Answer, Link, RefusalError, Request
 from timerwheel.tokens import Scope
 
 GROUPS_MAX: Final = 1_000
-"""Most groups of one client."""
+"""Most groups of one heartbeat, and of all clients of one connection; of producers and consumers each."""
+HEARTBEAT_BYTES_MAX: Final = 1 << 20
+MEMBERS_BYTES_MAX: Final = 8 << 20
+"""Most bytes of heartbeats by which the clients of one connection are members of groups."""
 
 Name = Annotated[str, msgspec.Meta(max_length=255)]
 
@@ -61,6 +64,7 @@ class Member(msgspec.Struct, frozen=True):
 
     link: ClientLink
     data: ConsumerData
+    size_bytes: int
 
 
 _decode = msgspec.json.Decoder(Heartbeat).decode
@@ -80,6 +84,10 @@ class Members:
 
     def heartbeat(self, request: Request) -> Answer:
         """A client tells in which groups it consumes and produces."""
+        size_bytes = len(request.frame.body)
+        if size_bytes > HEARTBEAT_BYTES_MAX:
+            detail = f"a heartbeat of {size_bytes} bytes; at most {HEARTBEAT_BYTES_MAX} are allowed"
+            raise RefusalError(Result.SYSTEM_ERROR, detail)
         try:
             found = _decode(request.frame.body)
         except (ValueError, RecursionError) as error:
@@ -87,22 +95,31 @@ class Members:
         if found.consumers:
             request.must_have(Scope.RECEIVE)
         for data in found.consumers:
-            self._join(request, found.client_id, data)
+            self._join(request, found.client_id, data, size_bytes // len(found.consumers))
         link: ClientLink = request.link  # type: ignore[assignment]  # each connection is one
         for producer in found.producers or ():
             self._producers.join(link, request.caller, found.client_id, producer.group_name)
         return Answer(fields={"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"})
 
-    def _join(self, request: Request, client: str, data: ConsumerData) -> None:
+    def _join(self, request: Request, client: str, data: ConsumerData, size_bytes: int) -> None:
         link: ClientLink = request.link  # type: ignore[assignment]  # each connection is one
+        self._check_room(link, data.group_name, client, size_bytes)
         members = self._groups.setdefault(data.group_name, {})
         known = members.get(client)
         if known is not None and known.link is not link:
             self._links.get(id(known.link), set()).discard((data.group_name, client))
-        members[client] = Member(link, data)
+        members[client] = Member(link, data, size_bytes)
         self._links.setdefault(id(link), set()).add((data.group_name, client))
         if known is None or known.link is not link:
             self._notify(data.group_name)
+
+    def _check_room(self, link: Link, group: str, client: str, size_bytes: int) -> None:
+        """RefusalError if the clients of a connection would be in too many groups."""
+        own = self._links.get(id(link), set()) - {(group, client)}
+        used_bytes = sum([self._groups[name][one].size_bytes for name, one in own])
+        if len(own) >= GROUPS_MAX or used_bytes + size_bytes > MEMBERS_BYTES_MAX:
+            detail = f"the clients of this connection are in {len(own)} groups; leave some first"
+            raise RefusalError(Result.SYSTEM_ERROR, detail)
 
     def unregister(self, request: Request) -> Answer:
         """A client leaves a group."""

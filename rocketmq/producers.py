@@ -1,12 +1,15 @@
 """Connected producers: clients name their groups in heartbeats, and are asked how open transactions end."""
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
-from timerwheel.rocketmq.codes import Call
-from timerwheel.rocketmq.request import Caller, Link
+from timerwheel.rocketmq.codes import Call, Result
+from timerwheel.rocketmq.request import Caller, Link, RefusalError
 from timerwheel.tokens import Scope
+
+PRODUCERS_MAX: Final = 1_000
+"""Most producers of the clients of one connection."""
 
 Client = tuple[str, str]
 """The names of a token and of a client that has it."""
@@ -37,10 +40,14 @@ class Producers:
         self._links: dict[int, set[tuple[str, Client]]] = {}  # by the identity of the connection
 
     def join(self, link: ClientLink, caller: Caller, client_id: str, group: str) -> None:
-        """A client produces in a group; nothing happens if its caller may not send."""
+        """A client produces in a group; nothing happens if its caller may not send. RefusalError."""
         if not caller.holds(Scope.SEND):
             return
         client = caller.name, client_id
+        own = self._links.get(id(link), set())
+        if (group, client) not in own and len(own) >= PRODUCERS_MAX:
+            detail = f"the clients of this connection have {PRODUCERS_MAX} producers; end some first"
+            raise RefusalError(Result.SYSTEM_ERROR, detail)
         producers = self._groups.setdefault(group, {})
         if client in producers and producers[client].link is not link:
             self._links.get(id(producers[client].link), set()).discard((group, client))

@@ -3,6 +3,7 @@
 1. An answer has at most MESSAGES_MAX messages and about ANSWER_BYTES_MAX, but at least one message.
 2. A pull without a match says how far it looked, and the consumer goes on from there.
 3. A held pull is answered when a message comes, after its time, when its client leaves, or at the stop.
+   A client that does not read its answers is sent no more messages.
 4. The retry topic of a group is read with access to the topics from which its messages came.
 """
 
@@ -10,8 +11,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 import orjson
 
 from timerwheel.engine import Engine
@@ -21,7 +23,7 @@ from timerwheel.rocketmq.codes import PULL_COMMIT, PULL_SUBSCRIPTION, PULL_SUSPE
 from timerwheel.rocketmq.members import Members
 from timerwheel.rocketmq.name_server import MASTER, NameServer
 from timerwheel.rocketmq.offsets import Offsets
-from timerwheel.rocketmq.read_ahead import AHEAD_BYTES, AHEAD_RECORDS, ReadAhead, Reader
+from timerwheel.rocketmq.read_ahead import AHEAD_RECORDS, ReadAhead, Reader
 from timerwheel.rocketmq.request import INT64_MAX, Answer, Link, RefusalError, Request
 from timerwheel.rocketmq.retries import RETRY_TOPIC
 from timerwheel.rocketmq.stored_message import packed
@@ -36,6 +38,8 @@ ANSWER_BYTES_MAX: Final = 4 << 20
 WAIT_MS_MAX: Final = 15_000
 HELD_MAX: Final = 20_000
 """Most held pulls of all connections."""
+HELD_OF_CONNECTION_MAX: Final = 5_000
+"""Most held pulls of one connection; a consumer holds one for each of its queues."""
 FILTER_CHARACTERS_MAX: Final = 32_767
 """Most characters of a subscription: those of the properties in which a tag must fit."""
 SCANNED_MAX: Final = 500
@@ -44,7 +48,7 @@ SCANNED_MAX: Final = 500
 logger = logging.getLogger(__name__)
 
 
-class Pull(NamedTuple):
+class Pull(msgspec.Struct, frozen=True):
     """What a consumer asks for: up to `count` messages with its tags from an offset on, within `wait_ms`."""
 
     request: Request
@@ -78,7 +82,8 @@ class Pulls:
         self._name_server = name_server
         self._members = members
         self._offsets = offsets
-        self._held: dict[asyncio.Future[None], Link] = {}
+        self._held: dict[int, set[asyncio.Future[None]]] = {}  # by the identity of the connection
+        self._held_count = 0
         self._ahead = ReadAhead()
         self._is_stopping = False
 
@@ -121,9 +126,10 @@ class Pulls:
 
     async def _read(self, pull: Pull) -> Answer:
         page = await self._engine.queues.records(
-            pull.topic, pull.queue, pull.offset, AHEAD_RECORDS, AHEAD_BYTES
+            pull.topic, pull.queue, pull.offset, AHEAD_RECORDS, self._ahead.page_bytes
         )
-        self._ahead.keep(pull.reader, page)
+        if len(page.records) > pull.count:
+            self._ahead.keep(pull.reader, page)
         return self._answer(pull, page)
 
     def _filter(self, request: Request, group: str, topic: str, flags: int) -> TagFilter:
@@ -145,38 +151,47 @@ class Pulls:
     # ------------------------------------------------------------------ held pulls
 
     async def _hold(self, pull: Pull) -> Answer:
-        if len(self._held) >= HELD_MAX:
-            raise RefusalError(Result.SYSTEM_BUSY, f"{HELD_MAX} pulls are held; try again later")
         link = pull.request.link
+        held = self._held.setdefault(id(link), set())
+        if self._held_count >= HELD_MAX or len(held) >= HELD_OF_CONNECTION_MAX:
+            detail = f"{self._held_count} pulls are held, {len(held)} of this connection; try again later"
+            raise RefusalError(Result.SYSTEM_BUSY, detail)
+        pull.request.forget_content()
         arrived = self._engine.queues.arrival(pull.topic, pull.queue)
-        self._held[arrived] = link
+        held.add(arrived)
+        self._held_count += 1
         link.held(1)
         try:
             await self._engine.clock.wait_for(arrived, pull.wait_ms)
         finally:
             arrived.cancel()
             link.held(-1)
-            del self._held[arrived]
+            self._held_count -= 1
+            held.discard(arrived)
+            if not held and self._held.get(id(link)) is held:
+                del self._held[id(link)]
         page = self._in_memory(pull)
         return await self._read(pull) if page is None else self._answer(pull, page)
 
     def closed(self, link: Link) -> None:
         """A connection was closed: its held pulls end."""
-        for arrived, holder in self._held.items():
-            if holder is link:
-                arrived.cancel()
+        for arrived in self._held.pop(id(link), ()):
+            arrived.cancel()
 
     def stop(self) -> None:
         """Answer all held pulls, and hold none any more."""
         self._is_stopping = True
-        for arrived in self._held:
-            arrived.cancel()
+        for held in self._held.values():
+            for arrived in held:
+                arrived.cancel()
 
     # ------------------------------------------------------------------ answers
 
     def _answer(self, pull: Pull, page: RecordPage) -> Answer:
         if not page.records:
             return _bounds(Result.PULL_NOT_FOUND, page.first, page.min_offset, page.max_offset)
+        if not pull.request.link.has_room:  # it pulls again once it has read what it was sent
+            return _bounds(Result.PULL_RETRY_NOW, page.first, page.min_offset, page.max_offset)
         host = self._name_server.address(pull.request)
         packed_host = packed(host)
         looks_inside = pull.tags.tags is not None or pull.topic.startswith(RETRY_PREFIX)

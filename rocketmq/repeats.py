@@ -16,6 +16,10 @@ import msgspec
 from timerwheel.rocketmq.request import Answer, Link, Request
 
 ANSWER_LATE_MS: Final = 1_000
+KEY_CHARACTERS_MAX: Final = 128
+"""A longer UNIQ_KEY is none that a client made, and its send is not remembered."""
+ANSWERS_CHARACTERS_MAX: Final = 64 << 20
+"""Most characters of remembered answers; that to a batch names each of its messages."""
 
 
 class Sent(msgspec.Struct):
@@ -37,6 +41,7 @@ class Repeats:
         self._count_max = count_max
         self._now_ms = now_ms
         self._sent: dict[tuple[str, str], Sent] = {}
+        self._characters = 0  # of the answers
 
     def begin(self, topic: str, uniq_key: str, request: Request) -> Sent | None:
         """Remember a send; None if it repeats an earlier one, and so gets the answer of that one."""
@@ -45,28 +50,43 @@ class Repeats:
         content = crc32(request.frame.body, crc32(text.encode()))
         key = topic, uniq_key
         sent = Sent(key, content, self._now_ms(), request.link)
-        if not uniq_key or not self._count_max or request.is_one_way:
+        if not 0 < len(uniq_key) <= KEY_CHARACTERS_MAX or not self._count_max or request.is_one_way:
             return sent
-        first = self._sent.pop(key, None)
+        first = self._sent.get(key)
         if first is not None and first.content == content:
             if first.answer is None:
-                self._sent[key] = first
                 first.waiting.append(request)
                 return None
             if first.is_late or first.link.is_closed:
-                self._sent[key] = first
                 request.answer(first.answer)
                 return None
+        self._forget(first)
         self._sent[key] = sent
         if len(self._sent) > self._count_max:
-            del self._sent[next(iter(self._sent))]
+            self._forget_oldest()
         return sent
 
     def end(self, sent: Sent, answer: Answer, *, is_stored: bool) -> None:
         """The send is answered. If nothing was stored, a repeat of it is a new send."""
         sent.answer, sent.is_late = answer, self._now_ms() - sent.began_ms >= ANSWER_LATE_MS
-        if not is_stored and self._sent.get(sent.key) is sent:
-            del self._sent[sent.key]
+        if self._sent.get(sent.key) is sent:
+            self._characters += _characters_of(answer)
+            if not is_stored:
+                self._forget(sent)
+            while self._characters > ANSWERS_CHARACTERS_MAX:
+                self._forget_oldest()
         for request in sent.waiting:
             request.answer(answer)
         sent.waiting = []
+
+    def _forget_oldest(self) -> None:
+        self._forget(next(iter(self._sent.values())))
+
+    def _forget(self, sent: Sent | None) -> None:
+        if sent is not None:
+            del self._sent[sent.key]
+            self._characters -= 0 if sent.answer is None else _characters_of(sent.answer)
+
+
+def _characters_of(answer: Answer) -> int:
+    return len(answer.fields.get("msgId", ""))

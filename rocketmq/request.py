@@ -80,6 +80,10 @@ class Link(Protocol):
     def takes_more(self) -> bool:
         """Whether the client is there, and reads what it is sent."""
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the client reads fast enough to be sent messages."""
+
     def write(self, data: bytes) -> None:
         """Write a frame; nothing happens on a closed connection."""
 
@@ -115,6 +119,11 @@ class Request:
         if not self.is_one_way:
             self.link.write(_encoded(self.frame, answer))
         self.link.ended(self.size_bytes)
+
+    def forget_content(self) -> None:
+        """Keep only what the answer needs, for a request that may wait for long."""
+        frame = self.frame
+        self.frame = Frame(frame.code, frame.opaque, flag=frame.flag, form=frame.form)
 
     def must_have(self, scope: Scope, *topics: str) -> None:
         """RefusalError NO_PERMISSION unless the caller has the scope, and access to these topics."""

@@ -10,9 +10,9 @@
 """
 
 import asyncio
-from itertools import accumulate
 import zlib
 from collections.abc import Awaitable, Sequence
+from itertools import accumulate
 
 import msgspec
 

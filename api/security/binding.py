@@ -27,8 +27,8 @@ def check_binding(serving: Serving, tokens: Tokens) -> None:
     if not tokens:
         logger.warning("open to all: anyone who can reach %s has full access", address)
         return
-    for name, address in exposed.items():
-        if serving.tls_certificate is None or name == "rocketmq":  # which has no TLS
+    if serving.tls_certificate is None:
+        for address in exposed.values():
             logger.warning("no TLS on %s: tokens and messages can be read on the network", address)
 
 

@@ -69,12 +69,16 @@ class Wire(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__({"peername": PEER, "sockname": LOCAL})
         self.written = bytearray()
+        self.unread_bytes = 0  # of what was written before
         self.reading = True
         self.closing = False
         self.protocol: Any = None
 
     def write(self, data: Any) -> None:
         self.written += data
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread_bytes
 
     def pause_reading(self) -> None:
         self.reading = False

@@ -144,7 +144,7 @@ def _fronts(settings: Settings, serving: Serving) -> "dict[str, RemotingFront | 
     if serving.rocketmq:
         from timerwheel.rocketmq.front import RemotingFront
 
-        fronts["rocketmq"] = RemotingFront.of(serving)
+        fronts["rocketmq"] = RemotingFront(serving)
     if serving.rocketmq_grpc:
         from timerwheel.rocketmq.grpc.front import GrpcFront
 

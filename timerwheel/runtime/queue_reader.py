@@ -104,7 +104,7 @@ class QueueReader:
     async def records(
         self, topic: str, queue: int, offset: int, count_max: int, bytes_max: int = PAGE_BYTES_MAX
     ) -> RecordPage:
-        """Return the records of messages from a queue offset or the first kept one on: at least one if any."""
+        """Return the records from a queue offset or the first kept one on, at least one if any."""
         while True:
             offset, positions = await self.positions(topic, queue, offset, count_max)
             positions = positions[: rows_within(positions["size"], bytes_max)]

@@ -22,7 +22,7 @@ HEAP = "512m"
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What a load measured. `latency` of requests and `lateness` of messages are in microseconds, in no order."""
+    """What a load measured; `latency` of requests and `lateness` of messages in microseconds, unordered."""
 
     measured: int = 0
     took_us: int = 0
@@ -90,8 +90,10 @@ async def run(
     began: Callable[[], None],
     ended: Callable[[float], None],
 ) -> Result:
-    """Run a load; `began` and `ended` are called when measuring begins and ends, `ended` with the CPU seconds
-    that the generator used in between. Raises LoadFailedError with the last output of the process.
+    """Run a load. Raises LoadFailedError with the last output of the process.
+
+    `began` and `ended` are called when measuring begins and ends, `ended` with the CPU seconds that the
+    generator used in between.
     """
     process = await asyncio.create_subprocess_exec(
         *("java", f"-Xms{HEAP}", f"-Xmx{HEAP}", "-Djava.net.preferIPv4Stack=true", f"-Duser.home={home}"),

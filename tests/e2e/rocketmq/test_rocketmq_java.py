@@ -1,12 +1,9 @@
 """RocketMQ's own Java clients, unmodified, against the real process: see `tests/clients/rocketmq-java`."""
 
-import functools
 import itertools
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,41 +13,40 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.harness import maven
+from tests.harness.certificates import Authority
 from tests.harness.processes import PATIENCE_S, ROOT, serving, timerwheel
 
 PROJECT = ROOT / "tests" / "clients" / "rocketmq-java"
 NEW, OLD = "5.3.3", "4.9.8"
 QUICK = ("send", "delays", "batch", "recall", "consume", "tags", "retry", "transaction", "pop")
 ALL = (*QUICK, "delivered", "orderly", "broadcast", "litepull", "rebalance")
+TLS = ("-Dtls.enable=true", "-Dtls.test.mode.enable=false", "-Dtls.client.authServer=true")
 ASKING = ("--transaction-timeout", "1s", "--transaction-interval", "1s")
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("mvn") is None or shutil.which("java") is None, reason="needs Java 17 and Maven"
-)
+pytestmark = pytest.mark.skipif(maven.is_missing(), reason="needs Java 17 and Maven")
 
 
-@functools.cache
 def class_path(version: str) -> str:
-    """Compile the scenarios with this version of the client; skips the test if Maven cannot get it."""
-    directory = Path(tempfile.mkdtemp(prefix="rocketmq-java-"))
-    project = shutil.copytree(PROJECT, directory / "project", ignore=shutil.ignore_patterns("target"))
-    listed = directory / "class-path"
-    goals = ["compile", "dependency:build-classpath", f"-Dmdep.outputFile={listed}"]
-    command = ["mvn", "-q", "-B", f"-Drocketmq.version={version}", *goals]
-    done = subprocess.run(
-        command, cwd=project, capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
-    if "Could not transfer" in done.stdout or "Unknown host" in done.stdout:
-        pytest.skip("Maven cannot get RocketMQ's client")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return f"{project / 'target' / 'classes'}:{listed.read_text()}"
+    """Where the scenarios are, compiled with this version of the client."""
+    return maven.class_path(PROJECT, f"-Drocketmq.version={version}")
 
 
 @contextmanager
 def java(
-    version: str, home: Path, address: str, *scenarios: str, token: str = "-"
+    version: str, home: Path, address: str, *scenarios: str, token: str = "-", trusted: Path | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    command = ["java", "-Xmx256m", f"-Duser.home={home}", "-cp", class_path(version), "scenarios.Scenarios"]
+    """Start scenarios; with `trusted`, over TLS, if an authority of this file signed the certificate."""
+    tls = () if trusted is None else (*TLS, f"-Dtls.client.trustCertPath={trusted}")
+    command = [
+        "java",
+        "-Xmx256m",
+        f"-Duser.home={home}",
+        *tls,
+        "-cp",
+        class_path(version),
+        "scenarios.Scenarios",
+    ]
     with subprocess.Popen(
         [*command, address, token, *scenarios], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -60,9 +56,11 @@ def java(
             process.kill()
 
 
-def run(version: str, home: Path, address: str, *scenarios: str, token: str = "-") -> None:
+def run(
+    version: str, home: Path, address: str, *scenarios: str, token: str = "-", trusted: Path | None = None
+) -> None:
     """Run scenarios; each must report that it is ok."""
-    with java(version, home, address, *scenarios, token=token) as process:
+    with java(version, home, address, *scenarios, token=token, trusted=trusted) as process:
         out, err = process.communicate(timeout=PATIENCE_S)
     results = [orjson.loads(line) for line in out.splitlines() if line.startswith('{"scenario"')]
     assert [(one["scenario"], one["problem"]) for one in results] == [(name, "") for name in scenarios], err[
@@ -80,6 +78,24 @@ def test_a_java_client_sends_delays_recalls_consumes_and_retries(tmp_path):
     address = free_address()
     with serving(tmp_path / "data", "--rocketmq", address, *ASKING):
         run(NEW, tmp_path, address, *QUICK)
+
+
+def test_a_java_client_speaks_tls_and_gives_its_token_over_it(tmp_path):
+    authority = Authority(tmp_path)
+    own, other = authority.issue("localhost"), tmp_path / "other"
+    other.mkdir()
+    data, address = tmp_path / "data", free_address()
+    scopes = ("--scope", "send", "--scope", "receive", "--topic", "*")
+    made = timerwheel("tokens", "create", "java", *scopes, "--data", data, "--json")
+    token, certificate = made.json["token"], ("--tls-certificate", own.certificate, "--tls-key", own.key)
+    with serving(data, "--rocketmq", address, *certificate):
+        run(NEW, tmp_path, address, "send", "consume", token=token, trusted=authority.certificate)
+        run(NEW, tmp_path, address, "send", token=token)
+        with java(
+            NEW, tmp_path, address, "send", token=token, trusted=Authority(other).certificate
+        ) as process:
+            out, _ = process.communicate(timeout=PATIENCE_S)
+        assert '"ok":false' in out
 
 
 @pytest.mark.clients

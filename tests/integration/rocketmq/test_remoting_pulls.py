@@ -211,7 +211,8 @@ async def test_a_reader_needs_its_scope_and_its_topic(world):
         assert (await Peer(remoting, token).pull(topic)).code == Result.NO_PERMISSION
 
 
-async def test_a_backlog_is_read_ahead_and_answered_in_order(world, remoting):
+async def test_a_backlog_is_read_ahead_and_answered_in_order(world):
+    await world.open()
     bodies = [b"%d" % number for number in range(3 * MESSAGES_MAX)]
     await store(world, *bodies)
     peer = Peer(remoting_of(await world.restart()))

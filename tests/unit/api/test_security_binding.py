@@ -46,9 +46,11 @@ def test_a_port_for_rocketmqs_clients_that_others_can_reach_needs_tokens_too():
     check_binding(Serving(rocketmq="127.0.0.1:9876"), Tokens())
 
 
-def test_tokens_of_rocketmqs_clients_go_over_the_network_in_the_clear(caplog, tmp_path):
+def test_the_certificate_of_the_service_protects_the_port_for_rocketmqs_clients(caplog, tmp_path):
     pem = tmp_path / "pem"
-    check_binding(Serving(host="0.0.0.0", rocketmq="[::]:9876", tls_certificate=pem, tls_key=pem), TOKENS)
+    check_binding(Serving(rocketmq="[::]:9876", tls_certificate=pem, tls_key=pem), TOKENS)
+    assert not caplog.records
+    check_binding(Serving(rocketmq="[::]:9876"), TOKENS)
     assert [record.getMessage() for record in caplog.records] == [
         "no TLS on [::]:9876: tokens and messages can be read on the network"
     ]

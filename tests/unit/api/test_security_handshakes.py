@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.certificates import Authority
 from tests.harness.clock import ManualClock
-from timerwheel.api.security import tls
+from timerwheel import tls
 from timerwheel.api.security.handshakes import Handshakes
 from timerwheel.settings import Serving
 from timerwheel.telemetry.throttled_log import LOG_EACH_MS

@@ -5,7 +5,7 @@ import ssl
 import pytest
 
 from tests.harness.certificates import Authority
-from timerwheel.api.security import tls
+from timerwheel import tls
 from timerwheel.errors import SettingsError
 from timerwheel.settings import Serving
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from timerwheel.rocketmq.read_ahead import ReadAhead
+from timerwheel.rocketmq.read_ahead import AHEAD_BYTES, KEPT_BYTES_MAX, PAGES_MAX, ReadAhead
 from timerwheel.runtime.queue_reader import RecordPage
 from timerwheel.state.positions import POSITION_DTYPE
 
@@ -19,7 +19,25 @@ def test_a_reader_goes_on_in_what_was_read_for_it():
     found = ahead.from_offset(ONE, 12, 2)
     assert found is not None
     assert (found.first, found.records, len(found.positions)) == (12, [b"12", b"13"], 2)
-    assert ahead.from_offset(ONE, 14, 9).records == [b"14"]
+    assert ahead.from_offset(ONE, 13, 1).records == [b"13"]
+
+
+def test_a_page_that_was_used_up_is_forgotten():
+    ahead = ReadAhead()
+    ahead.keep(ONE, page(10, 5))
+    assert ahead.from_offset(ONE, 10, 4) is not None
+    assert ahead.kept_bytes > 0
+    assert ahead.from_offset(ONE, 14, 4).records == [b"14"]
+    assert ahead.kept_bytes == 0
+
+
+def test_the_more_consumers_read_the_less_is_read_for_each():
+    ahead = ReadAhead()
+    assert ahead.page_bytes == AHEAD_BYTES
+    for queue in range(2 * PAGES_MAX):
+        ahead.keep(("readers", "orders", queue), page(0, 2))
+    assert ahead.page_bytes == KEPT_BYTES_MAX // PAGES_MAX
+    assert ahead.kept_bytes == 2 * 10 * PAGES_MAX
 
 
 def test_nobody_reads_what_was_read_for_another():

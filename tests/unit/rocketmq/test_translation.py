@@ -139,25 +139,26 @@ ENVELOPES = st.builds(
 )
 
 
-@given(
-    properties=PROPERTIES,
-    envelope=st.none() | ENVELOPES,
-    host=HOSTS,
-    origin=st.sampled_from([64, NO_OFFSET]),
-    due_ms=st.sampled_from([2_000, HALF_DUE_MS]),
-    prior=st.sampled_from([(0, 0), (1_000, 3), (HALF_DUE_MS, 0)]),
-    is_envelope_last=st.booleans(),
+HEADERS = st.fixed_dictionaries(
+    {
+        "origin": st.sampled_from([64, NO_OFFSET]),
+        "due_ms": st.sampled_from([2_000, HALF_DUE_MS]),
+        "prior_due_ms": st.sampled_from([0, 1_000, HALF_DUE_MS]),
+        "prior_level": st.sampled_from([0, 3]),
+    }
 )
+
+
+@given(PROPERTIES, st.none() | ENVELOPES, HOSTS, HEADERS, st.booleans())
 def test_the_short_way_to_a_stored_form_gives_the_same_bytes(
-    properties, envelope, host, origin, due_ms, prior, is_envelope_last
+    properties, envelope, host, fields, is_envelope_last
 ):
     if envelope is not None:
         hidden = {ENVELOPE_PROPERTY: envelope.encode()}
         properties = properties | hidden if is_envelope_last else hidden | properties
-    data = encode(
-        Kind.MESSAGE, b"orders", orjson.dumps(properties), b"body", 3_000, due_ms, 1_000, queue=2, origin=origin,
-        root=0 if origin == 64 else NO_OFFSET, prior_due_ms=prior[0], prior_level=prior[1],
-    )  # fmt: skip
+    root = NO_OFFSET if fields["origin"] == NO_OFFSET else 0
+    text, times = orjson.dumps(properties), {"store_ms": 3_000, "enqueue_ms": 1_000}
+    data = encode(Kind.MESSAGE, b"orders", text, b"body", queue=2, root=root, **times, **fields)
     quick = plain_form(data, 128, 7, packed(host))
     assert quick is None or quick == stored_form(decode(data), 128, 7, ID, host)
 

@@ -60,15 +60,25 @@ public final class Load {
 
     public static void main(String[] arguments) throws Exception {
         Load load = new Load(arguments[0], new Numbers(arguments));
-        load.producer.start();
-        switch (arguments[1]) {
-            case "send" -> load.send();
-            case "push" -> load.push();
-            case "burst" -> load.burst();
-            case "steady" -> load.steady();
-            default -> throw new IllegalArgumentException("no load " + arguments[1]);
+        int code = 0;
+        try {
+            load.producer.start();
+            load.run(arguments[1]);
+        } catch (Throwable error) {
+            error.printStackTrace();
+            code = 1;
         }
-        System.exit(0); // the client's threads would keep the process alive for seconds
+        System.exit(code); // the client's threads would keep the process alive
+    }
+
+    private void run(String name) throws Exception {
+        switch (name) {
+            case "send" -> send();
+            case "push" -> push();
+            case "burst" -> burst();
+            case "steady" -> steady();
+            default -> throw new IllegalArgumentException("no load " + name);
+        }
     }
 
     // ---------------------------------------------------------------- sends

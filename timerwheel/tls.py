@@ -28,9 +28,10 @@ def news(before: Digests, now: Digests) -> str:
     return f"reloaded: {', '.join(changed)}" if changed else "the certificate has not changed"
 
 
-def ssl_context(serving: Serving) -> ssl.SSLContext | None:
-    """Return the context to listen with; None without a certificate. SettingsError names an unusable file.
+def ssl_context(serving: Serving, *protocols: str) -> ssl.SSLContext | None:
+    """Return the context to listen with, and offer these protocols (ALPN); None without a certificate.
 
+    SettingsError names an unusable file.
     With `tls_client_ca` a client that shows no certificate of it is refused in the handshake.
     """
     if serving.tls_certificate is None or serving.tls_key is None:
@@ -38,7 +39,8 @@ def ssl_context(serving: Serving) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
-    context.set_alpn_protocols(["http/1.1"])
+    if protocols:
+        context.set_alpn_protocols(list(protocols))
     _load(context, serving.tls_certificate, serving.tls_key)
     if serving.tls_client_ca is not None:
         try:

@@ -1,0 +1,180 @@
+"""Clients that take more than their share: each limit of a connection, and what is kept of it in memory."""
+
+import struct
+
+import orjson
+import pytest
+
+from tests.harness.remoting import Peer, bodies_in, remoting_of
+from timerwheel.model.messages import Outgoing
+from timerwheel.rocketmq import locks, members, producers, pulls, repeats
+from timerwheel.rocketmq.codes import Call, Result
+from timerwheel.rocketmq.connection import FRAME_MS_MAX, UNREAD_BYTES_MAX
+from timerwheel.rocketmq.frame import HEADER_BYTES_MAX, encode
+from timerwheel.rocketmq.locks import LOCK_MS
+from timerwheel.rocketmq.members import HEARTBEAT_BYTES_MAX
+from timerwheel.rocketmq.repeats import KEY_CHARACTERS_MAX
+
+
+@pytest.fixture
+async def remoting(world):
+    return remoting_of(await world.open())
+
+
+@pytest.fixture
+async def peer(remoting):
+    return Peer(remoting)
+
+
+def heartbeat(client="one", consumers=(), makers=()):
+    return orjson.dumps(
+        {
+            "clientID": client,
+            "consumerDataSet": [{"groupName": name} for name in consumers],
+            "producerDataSet": [{"groupName": name} for name in makers],
+        }
+    )
+
+
+def lock_body(*queues, group="readers"):
+    named = [{"topic": "orders", "brokerName": "b", "queueId": queue} for queue in queues]
+    return orjson.dumps({"consumerGroup": group, "clientId": "one", "mqSet": named})
+
+
+async def test_a_header_that_no_request_needs_closes_the_connection(world, peer):
+    header = b'{"code":105,"opaque":1,"extFields":{"a":"%b"}}' % (b"x" * HEADER_BYTES_MAX)
+    peer.connection.data_received(struct.pack(">iI", 4 + len(header), len(header)) + header)
+    await world.advance(1)
+    assert peer.connection.is_closed
+
+
+async def test_a_request_that_comes_too_slowly_closes_the_connection(world, remoting, peer):
+    data = encode(peer.send_frame(body=b"slow"))
+    for byte in data[: FRAME_MS_MAX // 1_000 - 1]:
+        peer.connection.data_received(bytes((byte,)))
+        await world.advance(1_000)
+        remoting.look()
+    assert not peer.connection.is_closed
+    await world.advance(1_000)
+    remoting.look()
+    await world.advance(1)
+    assert peer.connection.is_closed
+
+
+async def test_many_requests_in_a_row_are_not_one_slow_request(world, remoting, peer):
+    rest = b""
+    for _ in range(2 * FRAME_MS_MAX // 1_000):
+        data = rest + encode(peer.send_frame())
+        peer.connection.data_received(data[:-1])
+        rest = data[-1:]
+        await world.advance(1_000)
+        remoting.look()
+    assert not peer.connection.is_closed
+
+
+async def test_a_client_that_does_not_read_is_sent_no_more_messages(world, peer):
+    await world.engine.sender.send([Outgoing("orders", b"x")])
+    peer.wire.unread_bytes = UNREAD_BYTES_MAX + 1
+    peer.connection.pause_writing()
+    await peer.ask(Call.ROUTE, {"topic": "orders"})
+    answer = await peer.pull()
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (Result.PULL_RETRY_NOW, "0")
+    peer.wire.unread_bytes = 0
+    peer.connection.resume_writing()
+    assert bodies_in(await peer.pull()) == [b"x"]
+
+
+async def test_the_pulls_of_one_connection_leave_room_for_others(world, remoting, peer, monkeypatch):
+    monkeypatch.setattr(pulls, "HELD_OF_CONNECTION_MAX", 2)
+    peer.put(peer.held_pull_frame(), peer.held_pull_frame())
+    await world.advance(10)
+    frame = peer.held_pull_frame()
+    peer.put(frame)
+    assert (await peer.answer_to(frame)).code == Result.SYSTEM_BUSY
+    other = Peer(remoting)
+    held = other.held_pull_frame()
+    other.put(held)
+    await world.advance(10)
+    assert other.answer_now(held) is None
+    peer.wire.close()
+    await world.advance(10)
+    again = Peer(remoting)
+    held = again.held_pull_frame()
+    again.put(held)
+    await world.advance(10)
+    assert again.answer_now(held) is None
+
+
+async def test_a_client_is_in_no_more_groups_than_the_most(peer, monkeypatch):
+    monkeypatch.setattr(members, "GROUPS_MAX", 2)
+    assert (await peer.ask(Call.HEARTBEAT, body=heartbeat("one", ["a", "b"]))).code == Result.SUCCESS
+    assert (await peer.ask(Call.HEARTBEAT, body=heartbeat("one", ["a", "b"]))).code == Result.SUCCESS
+    for client, group in (("one", "c"), ("two", "a")):
+        answer = await peer.ask(Call.HEARTBEAT, body=heartbeat(client, [group]))
+        assert answer.code == Result.SYSTEM_ERROR
+        assert "in 2 groups; leave some first" in answer.remark
+    await peer.ask(Call.UNREGISTER, {"clientID": "one", "consumerGroup": "a"})
+    assert (await peer.ask(Call.HEARTBEAT, body=heartbeat("two", ["a"]))).code == Result.SUCCESS
+
+
+async def test_heartbeats_are_not_kept_beyond_their_bytes(peer, monkeypatch):
+    answer = await peer.ask(Call.HEARTBEAT, body=b" " * (HEARTBEAT_BYTES_MAX + 1))
+    assert (answer.code, "bytes" in answer.remark) == (Result.SYSTEM_ERROR, True)
+    monkeypatch.setattr(members, "MEMBERS_BYTES_MAX", 300)
+    assert (await peer.ask(Call.HEARTBEAT, body=heartbeat("one", ["a"]))).code == Result.SUCCESS
+    answer = await peer.ask(Call.HEARTBEAT, body=heartbeat("two", ["b" * 250]))
+    assert answer.code == Result.SYSTEM_ERROR
+
+
+async def test_a_connection_has_no_more_producers_than_the_most(peer, monkeypatch):
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 2)
+    for _ in range(2):
+        assert (await peer.ask(Call.HEARTBEAT, body=heartbeat(makers=["a", "b"]))).code == Result.SUCCESS
+    answer = await peer.ask(Call.HEARTBEAT, body=heartbeat(makers=["c"]))
+    assert (answer.code, "2 producers" in answer.remark) == (Result.SYSTEM_ERROR, True)
+
+
+async def test_locks_that_have_run_out_make_room(world, peer, monkeypatch):
+    monkeypatch.setattr(locks, "LOCKS_MAX", 2)
+    assert (await peer.ask(Call.LOCK_QUEUES, body=lock_body(0, 1))).code == Result.SUCCESS
+    assert (await peer.ask(Call.LOCK_QUEUES, body=lock_body(0, 1))).code == Result.SUCCESS
+    assert (await peer.ask(Call.LOCK_QUEUES, body=lock_body(2))).code == Result.SYSTEM_BUSY
+    await world.advance(LOCK_MS)
+    assert (await peer.ask(Call.LOCK_QUEUES, body=lock_body(2))).code == Result.SUCCESS
+
+
+async def test_the_locks_of_one_connection_leave_room_for_others(world, remoting, peer, monkeypatch):
+    monkeypatch.setattr(locks, "LOCKS_OF_CONNECTION_MAX", 2)
+    monkeypatch.setattr(locks, "LOCKS_MAX", 3)
+    await peer.ask(Call.LOCK_QUEUES, body=lock_body(0, 1))
+    assert (await peer.ask(Call.LOCK_QUEUES, body=lock_body(2))).code == Result.SYSTEM_BUSY
+    other = Peer(remoting)
+    answer = await other.ask(Call.LOCK_QUEUES, body=lock_body(0, group="others"))
+    assert answer.code == Result.SUCCESS
+    peer.wire.close()
+    await world.advance(1)
+    answer = await other.ask(Call.LOCK_QUEUES, body=lock_body(1, group="others"))
+    assert len(orjson.loads(answer.body)["lockOKMQSet"]) == 1
+
+
+@pytest.mark.parametrize(("characters", "stored"), [(KEY_CHARACTERS_MAX, 1), (KEY_CHARACTERS_MAX + 1, 2)])
+async def test_sends_with_keys_that_no_client_makes_are_not_remembered(world, peer, characters, stored):
+    frames = [peer.send_frame(properties={"UNIQ_KEY": "7" * characters}) for _ in range(2)]
+    peer.put(*frames)
+    for frame in frames:
+        assert (await peer.answer_to(frame)).code == Result.SUCCESS
+    found = await world.engine.queues.read_queue("orders", 0, 0, 9)
+    assert len(found.messages) == stored
+
+
+async def test_remembered_answers_are_limited_in_all(world, remoting, peer, monkeypatch):
+    monkeypatch.setattr(repeats, "ANSWERS_CHARACTERS_MAX", 64)  # of two messages
+    sent = [{"UNIQ_KEY": f"{number}"} for number in range(3)]
+    for properties in sent:
+        await peer.send(properties=properties)
+    peer.wire.close()
+    await world.advance(1)
+    again = Peer(remoting)
+    for properties in reversed(sent):
+        await again.send(properties=properties)
+    assert world.engine.queues.queue_bounds("orders", 0) == (0, 4)
