@@ -19,7 +19,6 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 
 from timerwheel.clock import Clock, SystemClock
-from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.groups.groups import Groups
 from timerwheel.groups.parts import GroupParts
 from timerwheel.model.admission import Rules
@@ -312,8 +311,7 @@ class Engine:
         await self.groups.close()
         if was_ready:
             await self.groups.keep_leases()
-            with contextlib.suppress(NotReadyError, OutcomeUnknownError, StoreError):
-                await self.groups.offsets.flush()
+            await self.groups.offsets.flush_at_stop()
         commit, indexing = self._tasks["commit"], self._tasks["indexer"]
         others = [task for task in self._tasks.values() if task not in (commit, indexing)]
         self.indexer.stop()

@@ -1,6 +1,8 @@
 """Driving a real engine on a manual clock: inline threads, so every run of a test is the same run."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +68,21 @@ async def read_all(engine: Engine, topic: str, offset: int = 0, queue: int = 0) 
         if not page.messages:
             return found
         offset = page.next_offset
+
+
+@asynccontextmanager
+async def turns_between() -> AsyncIterator[Callable[[], int]]:
+    """Count the turns that the loop takes within the block: work in one step takes none."""
+    count = 0
+
+    async def tick() -> None:
+        nonlocal count
+        while True:
+            await asyncio.sleep(0)
+            count += 1
+
+    ticking = asyncio.create_task(tick())
+    try:
+        yield lambda: count
+    finally:
+        ticking.cancel()

@@ -9,6 +9,7 @@ from hypothesis.stateful import initialize, invariant, rule
 from tests.harness.drive import settle
 from tests.harness.engine_machine import EngineMachine, thorough
 from tests.harness.group_checks import check_groups
+from timerwheel.groups import offset_commits
 from timerwheel.groups.config import GroupConfig, GroupFieldError, UnknownGroupError
 from timerwheel.model.messages import Outgoing
 
@@ -23,6 +24,8 @@ class OffsetsModel(EngineMachine):
     @initialize()
     def start(self) -> None:
         self.ends = [0] * QUEUES
+        self.limits = pytest.MonkeyPatch()
+        self.limits.setattr(offset_commits, "RECORD_QUEUES_MAX", QUEUES)  # a record may have one group, or both
         self.committed: dict[tuple[str, str], Cursors] = {}
         self.stored: dict[tuple[str, str], Cursors] = {}
         self.open()
@@ -77,6 +80,38 @@ class OffsetsModel(EngineMachine):
             self.committed[place][queue] = min(offset, self.ends[queue])
             self.stored[place] = dict(self.committed[place])
 
+    @rule(
+        place=st.sampled_from(GROUPS),
+        queue=st.integers(0, QUEUES - 1),
+        offset=st.integers(0, 12),
+        cursors=st.dictionaries(st.integers(0, QUEUES - 1), st.integers(0, 12), min_size=1),
+        steps=st.integers(0, 12),
+    )
+    def commit_during_a_rewind(
+        self, place: tuple[str, str], queue: int, offset: int, cursors: Cursors, steps: int
+    ) -> None:
+        if place in self.committed:
+            cursors = {queue: min(offset, self.ends[queue]) for queue, offset in cursors.items()}
+            rewound = {queue: min(offset, self.ends[queue])}
+            during = self.run(self.rewind_and_commit(place, rewound, cursors, steps))
+            found, before = self.cursors(place), self.committed[place]
+            # On the queue of both, either may have come last, unless the rewind was done before the commit.
+            assert found == before | rewound | cursors or (during and found == before | cursors | rewound)
+            self.committed[place] = found
+            self.flush()
+
+    async def rewind_and_commit(
+        self, place: tuple[str, str], rewound: Cursors, cursors: Cursors, steps: int
+    ) -> bool:
+        """Commit after so many steps of the rewind; whether it was still under way."""
+        rewinding = asyncio.create_task(self.engine.groups.rewind(*place, offsets=rewound))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        during = not rewinding.done()
+        self.engine.groups.offsets.commit(*place, cursors)
+        await rewinding
+        return during
+
     @rule(place=st.sampled_from(GROUPS), to=st.sampled_from(("head", "tail")))
     def rewind(self, place: tuple[str, str], to: str) -> None:
         if place in self.committed:
@@ -102,7 +137,8 @@ class OffsetsModel(EngineMachine):
         self.crash(seed)
         self.open()
         found = {place: self.cursors(place) for place in self.committed}
-        assert found in (before, self.committed), "a part of a record"
+        for place, cursors in found.items():
+            assert cursors in (before[place], self.committed[place]), "a part of a record"
         self.committed = found
         self.flushed()
 
@@ -119,6 +155,10 @@ class OffsetsModel(EngineMachine):
         self.run(self.engine.close())
         self.flushed()
         self.open()
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.limits.undo()
 
     def cursors(self, place: tuple[str, str]) -> Cursors:
         committed = self.engine.groups.offsets.committed

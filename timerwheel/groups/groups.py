@@ -235,7 +235,8 @@ class Groups:
         async with self._lock(name):
             self._check_kept(state)
             if self._parts.keeps_offsets(state):
-                await self.offsets.delete(state)
+                async with self.dead.turn:
+                    await self.offsets.delete(state)
                 return
             runtime = self._runtime_of(name)
             async with self.dead.turn:

@@ -1,12 +1,14 @@
 """Groups of kind `offsets`: their consumers read the queues themselves and commit how far they are.
 
     commit   checked, then kept in memory: counts at once
-    flush    every `offset_commit_interval_ms`, and at a planned stop: what changed, as one CONTROL record
+    flush    every `offset_commit_interval_ms`, and at a planned stop: what changed, as a CONTROL record for
+             each RECORD_QUEUES_MAX queues
 
 1. The state of such a group is an offset for each queue: that of the first message its consumers have not
    processed. A queue without one was never committed. The log has it as an event on the group's cursors.
-2. A crash loses the commits since the last flush that ended, no others. A cursor is always an offset that
-   somebody committed or rewound to, or where a group that starts at the tail was made.
+2. A crash loses the commits since the last flush that ended, no others, and so does a planned stop whose
+   flush fails. A cursor is always an offset that somebody committed or rewound to, or where a group that
+   starts at the tail was made.
 3. Cursors are stored, and groups rewound or deleted, one after the other: each record is made from what the
    one before left behind.
 """
@@ -16,19 +18,19 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-import msgspec
-
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.groups.config import GroupFieldError, leases_only
 from timerwheel.groups.parts import GroupParts, stored_offset
 from timerwheel.state.config_table import CONTROL_TOPIC, ConfigTable, Put, encode_puts
 from timerwheel.state.groups import GroupState
-from timerwheel.store.errors import NoSpaceError
+from timerwheel.store.errors import NoSpaceError, StoreError
 
 logger = logging.getLogger("timerwheel")
 
-RECORD_BYTES = 256 << 10
-"""About how large a record of committed offsets gets before another one is begun."""
+RECORD_QUEUES_MAX = 1_000
+"""Queues in a record of committed offsets, unless one group alone has more."""
+LOST_NAMED_MAX = 10
+"""How many groups a warning names whose commits were not stored."""
 
 
 class _Change(NamedTuple):
@@ -80,10 +82,18 @@ class OffsetCommits:
         return group.cursors | self._unstored.get(group, {})
 
     async def rewind(self, group: GroupState, cursors: Mapping[int, int]) -> None:
-        """Set the offsets of these queues, durably. Those of the others stay."""
+        """Set the offsets of these queues, durably; those of the others stay.
+
+        While the record is stored, consumers may commit: to a queue that is rewound this has no effect, since
+        they read from the old place; to any other queue it counts, as ever.
+        """
         async with self._turn:
-            await self._parts.control.put([_reset(group, self.cursors(group) | dict(cursors))])
-            self._unstored.pop(group, None)
+            offsets = self.cursors(group) | dict(cursors)
+            await self._parts.control.put([_reset(group, offsets)])
+            unstored = self._unstored.get(group, {})
+            for queue in cursors:
+                unstored.pop(queue, None)
+            self._forget(group, offsets)
 
     async def delete(self, group: GroupState) -> None:
         """Remove the group, durably."""
@@ -103,37 +113,74 @@ class OffsetCommits:
                 logger.warning("committed offsets are not stored yet: %s", error)
 
     async def flush(self) -> None:
-        """Store what was committed and is not stored yet; durable when this returns. Writes nothing else."""
+        """Store what was committed and is not stored yet; durable when this returns. Writes nothing else.
+
+        Each record is stored before the next is made, so that neither the loop nor a batch of the log has
+        many of them to do in one step.
+        """
         async with self._turn:
-            stored: list[asyncio.Future[int]] = []
-            changes = list(self._changes())
-            for puts in _records([change.put for change in changes]):
-                record = encode_puts(puts, self._parts.core.clock.now_ms())
-                stored.append(self._parts.core.commit.submit([record], [CONTROL_TOPIC]))
-            await asyncio.gather(*map(stored_offset, stored))
-            for change in changes:
-                self._store(change)
+            for groups in self._steps():
+                changes = [change for group in groups if (change := self._change(group)) is not None]
+                if changes:
+                    record = encode_puts(
+                        [change.put for change in changes], self._parts.core.clock.now_ms()
+                    )
+                    await stored_offset(self._parts.core.commit.submit([record], [CONTROL_TOPIC]))
+                for change in changes:
+                    self._forget(change.group, change.offsets)
+                await self._parts.core.clock.breathe()
 
-    def _changes(self) -> Iterator[_Change]:
+    async def flush_at_stop(self) -> None:
+        """Store what was committed, as the engine stops; log what is lost since it cannot be stored."""
+        try:
+            await self.flush()
+        except (NotReadyError, OutcomeUnknownError, StoreError) as error:
+            lost = [group.name for group in list(self._unstored) if self._change(group) is not None]
+            more = f" and {len(lost) - LOST_NAMED_MAX} more" if len(lost) > LOST_NAMED_MAX else ""
+            logger.warning(
+                "the service stops without storing the offsets that %d groups committed last (%s%s): their "
+                "consumers will read the messages since then again: %s",
+                len(lost),
+                ", ".join(lost[:LOST_NAMED_MAX]),
+                more,
+                error,
+            )
+
+    def _steps(self) -> Iterator[list[GroupState]]:
+        """Yield the groups that committed something, as many together as one record may have."""
+        part: list[GroupState] = []
+        queues = 0
         for group, offsets in list(self._unstored.items()):
-            known = group.cursors
-            moved = {queue: offset for queue, offset in offsets.items() if known.get(queue) != offset}
-            if not moved or not self._parts.is_kept(group):
-                del self._unstored[group]
-            elif all(offset > known.get(queue, 0) for queue, offset in moved.items()):
-                texts = {str(queue): offset for queue, offset in moved.items()}
-                yield _Change(group, moved, Put(ConfigTable.PASSED, group.name, texts))
-            else:  # that event only moves cursors forward, from 0 where there is none
-                yield _Change(group, moved, _reset(group, known | moved))
+            count = max(len(group.passed), len(offsets))
+            if part and queues + count > RECORD_QUEUES_MAX:
+                yield part
+                part, queues = [], 0
+            part.append(group)
+            queues += count
+        if part:
+            yield part
 
-    def _store(self, change: _Change) -> None:
-        """Forget what is in the log now, unless something else was committed since."""
-        unstored = self._unstored.get(change.group, {})
-        for queue, offset in change.offsets.items():
+    def _change(self, group: GroupState) -> _Change | None:
+        """What is to be stored of a group; if that is nothing, its commits are forgotten."""
+        known, offsets = group.cursors, self._unstored[group]
+        moved = {queue: offset for queue, offset in offsets.items() if known.get(queue) != offset}
+        if not moved or not self._parts.is_kept(group):
+            del self._unstored[group]
+            return None
+        if all(offset > known.get(queue, 0) for queue, offset in moved.items()):
+            texts = {str(queue): offset for queue, offset in moved.items()}
+            return _Change(group, moved, Put(ConfigTable.PASSED, group.name, texts))
+        # That event only moves cursors forward, from 0 where there is none.
+        return _Change(group, moved, _reset(group, known | moved))
+
+    def _forget(self, group: GroupState, stored: Mapping[int, int]) -> None:
+        """These offsets are in the log now: keep only what was committed since."""
+        unstored = self._unstored.get(group, {})
+        for queue, offset in stored.items():
             if unstored.get(queue) == offset:
                 del unstored[queue]
         if not unstored:
-            self._unstored.pop(change.group, None)
+            self._unstored.pop(group, None)
 
     def _group(self, topic: str, group: str) -> GroupState:
         state = self._parts.state(topic, group)
@@ -144,17 +191,3 @@ class OffsetCommits:
 
 def _reset(group: GroupState, cursors: Mapping[int, int]) -> Put:
     return Put(ConfigTable.CURSOR, group.name, {str(queue): offset for queue, offset in cursors.items()})
-
-
-def _records(puts: list[Put]) -> Iterator[list[Put]]:
-    """Yield the changes of one record after the other."""
-    part: list[Put] = []
-    size_bytes = 0
-    for put in puts:
-        size_bytes += len(msgspec.json.encode(put))
-        if part and size_bytes > RECORD_BYTES:
-            yield part
-            part, size_bytes = [], len(msgspec.json.encode(put))
-        part.append(put)
-    if part:
-        yield part

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.harness.consumers import put
+from tests.harness.drive import turns_between
 from tests.harness.group_checks import check_groups
 from timerwheel.errors import NotReadyError
 from timerwheel.groups import offset_commits
@@ -166,18 +167,83 @@ async def test_on_a_full_disk_commits_are_kept_and_stored_when_there_is_room(wor
     assert committed(engine) == [1, None, None]
 
 
-async def test_many_commits_are_split_over_records(world, monkeypatch):
-    monkeypatch.setattr(offset_commits, "RECORD_BYTES", 130)
+@pytest.mark.parametrize("count", [1, offset_commits.LOST_NAMED_MAX, offset_commits.LOST_NAMED_MAX + 2])
+async def test_a_planned_stop_on_a_full_disk_says_whose_commits_are_lost(world, caplog, count):
+    engine = await open_with(world)
+    names = [f"h{number:02}" for number in range(count)]
+    for name in names:
+        await engine.groups.put("orders", name, GroupConfig(kind="offsets"))
+        engine.groups.offsets.commit("orders", name, {0: 1, 1: 2})
+    world.files.space_bytes = 0
+    await engine.close()
+    [told] = [record.getMessage() for record in caplog.records if "committed" in record.getMessage()]
+    assert f"offsets that {count} groups committed" in told
+    assert told.count("orders/h") == min(count, offset_commits.LOST_NAMED_MAX)
+    assert ("and 2 more" in told) == (count > offset_commits.LOST_NAMED_MAX)
+    world.files.space_bytes = 1 << 40
+    engine = await world.open()
+    assert [committed(engine, place=("orders", name)) for name in names] == [[None] * 3] * count
+
+
+async def test_many_commits_are_stored_in_steps_of_a_record_each(world, monkeypatch):
+    monkeypatch.setattr(offset_commits, "RECORD_QUEUES_MAX", 5)
     engine = await open_with(world)
     names = [f"g{number}" for number in range(7)]
     for name in names:
         await engine.groups.put("orders", name, GroupConfig(kind="offsets"))
         engine.groups.offsets.commit("orders", name, {0: 1, 2: 3})
-    before = len(events(engine))
-    await engine.groups.offsets.flush()
+    before, submit, queued = len(events(engine)), engine.core.commit.submit, []
+
+    def noted(*args):
+        queued.append(len(engine.core.commit.queued))
+        return submit(*args)
+
+    engine.core.commit.submit = noted
+    async with turns_between() as turns:
+        await engine.groups.offsets.flush()
     assert [len(puts) for puts in events(engine)[before:]] == [2, 2, 2, 1]
+    assert queued == [0] * 4, "one record is stored before the next is made"
+    assert turns() >= 4
     engine = await world.crash()
     assert [committed(engine, place=("orders", name)) for name in names] == [[1, None, 3]] * 7
+
+
+async def test_a_flush_of_groups_that_moved_nothing_has_pauses_too(world, monkeypatch):
+    monkeypatch.setattr(offset_commits, "RECORD_QUEUES_MAX", 1)
+    engine = await open_with(world)
+    for number in range(20):
+        await engine.groups.put("orders", f"g{number}", GroupConfig(kind="offsets", start="tail"))
+        engine.groups.offsets.commit("orders", f"g{number}", {0: 3})
+    before = len(events(engine))
+    async with turns_between() as turns:
+        await engine.groups.offsets.flush()
+    assert turns() >= 20 - 1
+    assert len(events(engine)) == before
+
+
+async def test_a_full_disk_in_the_midst_of_a_flush_loses_no_commit(world, monkeypatch):
+    monkeypatch.setattr(offset_commits, "RECORD_QUEUES_MAX", 1)
+    engine = await open_with(world)
+    engine.groups.offsets.commit(*PLACE, {0: 1})
+    await engine.groups.put("orders", "h", GroupConfig(kind="offsets"))
+    engine.groups.offsets.commit("orders", "h", {0: 2})
+    submit = engine.core.commit.submit
+
+    def full_after_the_first(*args):
+        world.files.space_bytes = 0 if submitted else world.files.space_bytes
+        submitted.append(args)
+        return submit(*args)
+
+    submitted, space = [], world.files.space_bytes
+    engine.core.commit.submit = full_after_the_first
+    with pytest.raises(NoSpaceError):
+        await engine.groups.offsets.flush()
+    assert len(submitted) == 2
+    world.files.space_bytes, engine.core.commit.submit = space, submit
+    await engine.groups.offsets.flush()
+    engine = await world.crash()
+    assert committed(engine) == [1, None, None]
+    assert committed(engine, place=("orders", "h")) == [2, None, None]
 
 
 async def test_rewinding_sets_the_offsets_of_all_queues_or_of_one(world):
@@ -196,6 +262,19 @@ async def test_rewinding_sets_the_offsets_of_all_queues_or_of_one(world):
     assert committed(engine) == [3, 3, 3]
     with pytest.raises(GroupFieldError):
         await engine.groups.rewind(*PLACE, offsets={3: 0})
+
+
+async def test_a_commit_during_a_rewind_counts_for_the_queues_that_are_not_rewound(world):
+    engine = await open_with(world)
+    engine.groups.offsets.commit(*PLACE, {0: 1, 1: 1})
+    rewinding = asyncio.create_task(engine.groups.rewind(*PLACE, offsets={0: 0}))
+    while not engine.core.commit.queued:
+        await asyncio.sleep(0)
+    engine.groups.offsets.commit(*PLACE, {0: 2, 1: 3, 2: 2})
+    await rewinding
+    assert committed(engine) == [0, 3, 2]
+    engine = await world.restart()
+    assert committed(engine) == [0, 3, 2]
 
 
 async def test_a_group_that_is_deleted_forgets_what_was_committed(world):

@@ -1,9 +1,12 @@
 """Messages that consumers of a group of kind `offsets` send back: they come again, or are dead letters."""
 
+import asyncio
+
 import pytest
 
 from tests.harness.consumers import put
 from tests.harness.drive import read_all
+from tests.harness.held import go_on, open_held
 from timerwheel.errors import AdmissionError, NotReadyError
 from timerwheel.groups import dead_letters
 from timerwheel.groups.config import GroupConfig, GroupDiffersError, UnknownGroupError
@@ -109,6 +112,22 @@ async def test_a_dead_letter_whose_group_is_gone_stays(world):
     await engine.groups.delete(*PLACE)
     assert await engine.groups.dead.redrive("g") == (0, 1)
     assert await read_all(engine, RETRY) == []
+
+
+async def test_a_dead_letter_that_is_redriven_while_its_group_is_deleted_stays(world):
+    threads = await open_held(world)
+    groups = world.engine.groups
+    await groups.put(*PLACE, GroupConfig(kind="offsets"))
+    await groups.retries.give_up(*PLACE, b"x", {}, ORIGIN)
+    with threads.holding("append"):
+        deleting = asyncio.create_task(groups.delete(*PLACE))
+        await go_on()
+        redriving = asyncio.create_task(groups.dead.redrive("g"))
+        await go_on()
+    await deleting
+    assert await redriving == (0, 1)
+    assert await read_all(world.engine, RETRY) == []
+    assert len((await groups.dead.page("g")).letters) == 1
 
 
 async def test_copies_pass_the_limits_on_new_messages_but_not_a_full_disk(world):
