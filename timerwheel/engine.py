@@ -190,6 +190,7 @@ class Engine:
         await self.level_guard.check()
         self._spawn("indexer", self.indexer.run)
         self.life.become(Status.READY)
+        await self.topics.at_start()
         # Before anything fires: a run of a schedule that came due while the service was down may be unwanted.
         await self.schedules.at_start()
         await self.groups.at_start()

@@ -127,7 +127,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     queues_per_topic: Annotated[
         int,
         Setting(
-            "Queues of each topic without a number of its own; with one, a topic stays in order.",
+            "Queues of each topic without a number of its own, which every ordered topic has.",
             ge=1,
             le=TOPIC_QUEUES_MAX,
         ),

@@ -12,6 +12,7 @@ from timerwheel.cli.output import Output
 from timerwheel.cli.units import format_about
 from timerwheel.client import DEFAULT_URL, MessageHistory
 from timerwheel.history.history import Event, Standing, What
+from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.messages import State
 from timerwheel.model.text import printable
 
@@ -52,7 +53,7 @@ def _show(history: MessageHistory, output: Output) -> None:
         ("id", history.id),
         ("state", history.state.value),
         ("topic", f"{history.topic}, queue {history.queue}"),
-        ("due", output.time_and_distance(history.due_ms)),
+        ("due", _due(history, output)),
     ]
     if history.slot is not None:
         begin, end = output.slot_time(history.slot.start_ms), output.slot_time(history.slot.end_ms)
@@ -71,6 +72,14 @@ def _show(history: MessageHistory, output: Output) -> None:
         )
     for line in _gaps(history):
         output.line(line)
+
+
+def _due(history: MessageHistory, output: Output) -> str:
+    if history.due_ms != HALF_DUE_MS:
+        return output.time_and_distance(history.due_ms)
+    if history.state is State.SCHEDULED:
+        return "not yet: its transaction is open, and the delay counts from the commit"
+    return "never: its transaction was rolled back"
 
 
 def _rows(history: MessageHistory, output: Output) -> list[tuple[str, ...]]:
@@ -112,6 +121,11 @@ def _sent(event: Event, output: Output) -> str:
     return "sent, due at once" if event.due_ms is None else f"sent, due {output.time(event.due_ms)}"
 
 
+def _committed(event: Event, output: Output) -> str:
+    due = "due at once" if event.due_ms is None else f"due {output.time(event.due_ms)}"
+    return f"transaction committed, {due}"
+
+
 def _leased(event: Event, output: Output) -> str:
     return f"attempt {event.attempt}, leased until {output.time(event.due_ms)}"
 
@@ -138,10 +152,13 @@ def _until(words: str) -> Callable[[Event, Output], str]:
 
 _WORDS: Mapping[What, Callable[[Event, Output], str]] = {
     What.SENT: _sent,
+    What.BEGUN: _words("sent as a half message: its transaction began"),
     What.FORGOTTEN: _words("sent"),
     What.RESCHEDULED: _until("rescheduled to"),
     What.MOVED: _words("copied forward by retention, otherwise unchanged"),
     What.RECALLED: _words("recalled"),
+    What.COMMITTED: _committed,
+    What.ROLLED_BACK: _words("transaction rolled back"),
     What.DUE: _words("due"),
     What.DELIVERED: lambda event, _: f"delivered, {event.lateness_ms} ms after due",
     What.PARKED: _words("kept behind an earlier message of its sharding key"),
@@ -159,6 +176,8 @@ _WORDS: Mapping[What, Callable[[Event, Output], str]] = {
 _STANDINGS: Mapping[Standing, str] = {
     Standing.NOT_RECEIVED: "not received yet",
     Standing.PASSED_OVER: "skipped: by the group's filter, or because the group moved past it",
+    Standing.NOT_COMMITTED: "the group has not committed an offset past it",
+    Standing.COMMITTED_PAST: "the group has committed an offset past it",
     Standing.PARKED: "waiting behind an earlier message of its sharding key",
     Standing.IN_FLIGHT: "leased by a consumer",
     Standing.WAITING: "waiting for its next attempt",

@@ -11,6 +11,7 @@ from timerwheel.history.history import Found, MessageHistory, Question
 from timerwheel.history.log_steps import RECORDS_MAX, slot_starts, step, steps
 from timerwheel.index import forwarding, queues
 from timerwheel.index.lookups import Window
+from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.ids import Ids, root_of
 from timerwheel.model.messages import SlotInfo, State
 from timerwheel.offline.snapshot import Snapshot, open_snapshot
@@ -73,7 +74,7 @@ class _Places:
             if len(hits):
                 place = int(hits[0])
                 at = int(positions["offset"][place])
-                groups = groups_now(self._state, record, first + place)
+                groups = groups_now(self._state, record, first + place, lambda group: group.cursors)
                 return Found(message_id, State.DELIVERED, at, first + place, groups)
         raise UnknownMessageError(message_id)
 
@@ -95,7 +96,9 @@ class _Places:
         return found
 
     def _slot(self, due_ms: int) -> SlotInfo | None:
-        for level, start_ms in () if self._txn is None else slot_starts(due_ms):
+        if self._txn is None or due_ms == HALF_DUE_MS:
+            return None
+        for level, start_ms in slot_starts(due_ms):
             for slot in self._snapshot.reader.slots(level, start_ms, start_ms + 1):
                 return slot
         return None

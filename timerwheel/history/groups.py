@@ -7,24 +7,26 @@ by columns for records that name the message, and for records that follow from k
 Leases are in the service's memory, so the log has an attempt only once it has failed, or when the message is
 done. Earlier versions stored each lease.
 
+A group of kind `offsets` has no records about a message, only the offsets that it committed.
+
 An ACK also covers the messages that a group's filter leaves out, and does not tell them from acknowledged
 ones. Of those, the message is one that its filter excludes now.
 """
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import orjson
 
-from timerwheel.groups.config import config_of
+from timerwheel.groups.config import OFFSETS, config_of
 from timerwheel.groups.dead_letter_properties import ATTEMPTS, ORIGIN_ID, REASON
 from timerwheel.history.history import Event, Found, GroupNow, GroupPart, Question, Standing, What
 from timerwheel.model.tags import TagFilter
 from timerwheel.state.config_table import ConfigTable, decode_puts
-from timerwheel.state.groups import DEAD_QUEUE, SEPARATOR, dead_topic, group_topic
+from timerwheel.state.groups import DEAD_QUEUE, SEPARATOR, GroupState, dead_topic, group_topic
 from timerwheel.state.state import LogState
 from timerwheel.store.errors import StoreError
 from timerwheel.store.log_reader import LogReader
@@ -50,12 +52,24 @@ _DRAINED = "as a dead letter of the group itself"
 _GOES_ON = (Standing.PARKED, Standing.READY, Standing.WAITING)
 
 
-def groups_now(log_state: LogState, record: Record, queue_offset: int) -> dict[str, GroupNow]:
-    """Return the current state of a delivered message in each group of its topic."""
+def groups_now(
+    log_state: LogState,
+    record: Record,
+    queue_offset: int,
+    cursors_of: Callable[[GroupState], Mapping[int, int]],
+) -> dict[str, GroupNow]:
+    """Return the current state of a delivered message in each group of its topic.
+
+    `cursors_of` gives the committed offsets of a group of kind `offsets`, by queue.
+    """
     tag = orjson.loads(record.properties or b"{}").get("TAGS")
     found = {}
     for group in log_state.groups.of_topic.get(record.topic, ()):
         config = config_of(log_state.control.get(ConfigTable.GROUP, group.name))
+        if config.kind == OFFSETS:
+            past = cursors_of(group).get(record.header.queue, 0) > queue_offset
+            found[group.group] = GroupNow(past, excluded=False, since=group.since, by_offset=True)
+            continue
         passed = group.passed.get(record.header.queue)
         found[group.group] = GroupNow(
             passed is not None and queue_offset in passed,
@@ -121,15 +135,17 @@ class Follower:
     def parts(self, *, complete: bool) -> list[GroupPart]:
         """Return where the message stands with each group, deleted groups included, sorted by name.
 
-        Without `complete` every standing is UNKNOWN.
+        Without `complete` every standing that follows from records is UNKNOWN.
         """
         found = []
         for group in sorted(self._groups_now.keys() | self._known.keys()):
             part, now = self._part(group), self._groups_now.get(group)
-            standing = part.standing
-            if now is not None and (now.passed or now.excluded) and standing is Standing.NOT_RECEIVED:
+            standing = part.standing if complete else Standing.UNKNOWN
+            if now is not None and now.by_offset:
+                standing = Standing.COMMITTED_PAST if now.passed else Standing.NOT_COMMITTED
+            elif now is not None and (now.passed or now.excluded) and standing is Standing.NOT_RECEIVED:
                 standing = Standing.PASSED_OVER
-            found.append(GroupPart(group, standing if complete else Standing.UNKNOWN, part.attempts))
+            found.append(GroupPart(group, standing, part.attempts))
         return found
 
     def _part(self, group: str, until: int | None = None) -> _Part:

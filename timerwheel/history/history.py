@@ -16,10 +16,13 @@ class What(StrEnum):
     """What happened to a message."""
 
     SENT = "sent"
+    BEGUN = "begun"  # sent as the half message of a transaction
     FORGOTTEN = "forgotten"  # it was sent, but retention has removed the first record
     RESCHEDULED = "rescheduled"
     MOVED = "moved"  # retention stored it again
     RECALLED = "recalled"
+    COMMITTED = "committed"  # its transaction was; its delay counts from here
+    ROLLED_BACK = "rolled_back"
     DUE = "due"
     DELIVERED = "delivered"
     PARKED = "parked"  # only earlier versions: held until an earlier message with its sharding key is done
@@ -59,6 +62,8 @@ class Standing(StrEnum):
 
     NOT_RECEIVED = "not_received"
     PASSED_OVER = "passed_over"  # the filter excludes it, or the group was moved past it
+    NOT_COMMITTED = "not_committed"  # a group of kind `offsets` has not committed an offset past it
+    COMMITTED_PAST = "committed_past"
     PARKED = "parked"
     IN_FLIGHT = "in_flight"
     WAITING = "waiting"
@@ -81,9 +86,9 @@ class GroupPart(msgspec.Struct, frozen=True):
 class MessageHistory(msgspec.Struct, frozen=True):
     """The history of one message; events are in the order in which they happened.
 
-    While the message is scheduled, `slot` is its slot in the wheel, with the count of all timers there. The
-    log was read up to the offset `looked_until`, and to its end if `complete`. `problem` says what could not
-    be read.
+    While the message is scheduled, `slot` is its slot in the wheel, with the count of all timers there; None
+    while its transaction is open. Then, and after a rollback, `due_ms` is HALF_DUE_MS. The log was read up to
+    the offset `looked_until`, and to its end if `complete`. `problem` says what could not be read.
     """
 
     id: str
@@ -106,12 +111,14 @@ class GroupNow(NamedTuple):
     """The current state of a delivered message in one group.
 
     `passed` means that the message needs no first attempt, `excluded` that the group's filter leaves it out.
-    `since` is the log offset from which records count: where the group was created or last rewound.
+    `since` is the log offset from which records count: where the group was created or last rewound. A group
+    `by_offset` is of kind `offsets`; there `passed` means that it has committed an offset past the message.
     """
 
     passed: bool
     excluded: bool
     since: int
+    by_offset: bool = False
 
 
 class Found(NamedTuple):

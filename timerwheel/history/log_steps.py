@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from timerwheel.history.groups import Follower, event_at
 from timerwheel.history.history import Event, Found, GroupPart, MessageHistory, Question, What
+from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.messages import State
 from timerwheel.store.errors import CorruptionError, OffsetError
 from timerwheel.store.log_reader import LogReader
@@ -115,19 +116,24 @@ def _own_events(log: LogReader, chain: list[_Link], found: Found) -> Iterator[Ev
     for offset, record in chain:
         header = record.header
         if header.kind == Kind.TIMER:
-            what = What.SENT if header.origin == NO_OFFSET else _change(record, before)
-            yield event_at(log, header.store_ms, what, offset, due_ms=header.due_ms)
+            half = header.due_ms == HALF_DUE_MS
+            sent = What.BEGUN if half else What.SENT
+            what = sent if header.origin == NO_OFFSET else _change(record, before)
+            yield event_at(log, header.store_ms, what, offset, due_ms=None if half else header.due_ms)
         elif header.kind == Kind.CANCEL:
-            yield event_at(log, header.store_ms, What.RECALLED, offset)
+            half = header.prior_due_ms == HALF_DUE_MS
+            yield event_at(log, header.store_ms, What.ROLLED_BACK if half else What.RECALLED, offset)
         else:
             yield from _delivery(log, offset, record, found)
         before = record
-    if found.state is State.SCHEDULED:
+    if found.state is State.SCHEDULED and last.due_ms != HALF_DUE_MS:
         yield Event(last.due_ms, What.DUE)
 
 
 def _change(record: Record, before: Record | None) -> What:
     header = record.header
+    if _commits(record):
+        return What.COMMITTED
     if before is not None:
         moved = header.rolls > before.header.rolls
     else:
@@ -135,10 +141,19 @@ def _change(record: Record, before: Record | None) -> What:
     return What.MOVED if moved else What.RESCHEDULED
 
 
+def _commits(record: Record) -> bool:
+    """Whether this record of a message committed its transaction."""
+    header = record.header
+    return header.prior_due_ms == HALF_DUE_MS and header.due_ms != HALF_DUE_MS
+
+
 def _delivery(log: LogReader, offset: int, record: Record, found: Found) -> Iterator[Event]:
     header = record.header
-    early = bool(header.flags & FLAG_EARLY)
-    if header.origin == NO_OFFSET:
+    committed = _commits(record)
+    early = bool(header.flags & FLAG_EARLY) and not committed
+    if committed:
+        yield event_at(log, header.store_ms, What.COMMITTED, offset)
+    elif header.origin == NO_OFFSET:
         yield event_at(log, header.store_ms, What.SENT, offset)
     elif not early:
         yield Event(header.due_ms, What.DUE)

@@ -12,6 +12,7 @@ from timerwheel.errors import UnknownMessageError
 from timerwheel.history.groups import groups_now
 from timerwheel.history.history import Found, MessageHistory, Question, Standing, What
 from timerwheel.history.log_steps import RECORDS_MAX, Steps, slot_starts, step, steps
+from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.messages import SlotInfo, State
 from timerwheel.offline.snapshot import open_log
 from timerwheel.store.errors import OffsetError
@@ -61,7 +62,7 @@ async def _find(engine: Engine, message_id: str) -> Found:
     first, positions = await engine.queues.positions(view.topic, view.queue, place, 1)
     if first != view.queue_offset or not len(positions):
         raise UnknownMessageError(message_id)
-    groups = groups_now(engine.core.state, current.record, first)
+    groups = groups_now(engine.core.state, current.record, first, engine.groups.offsets.cursors)
     return Found(message_id, State.DELIVERED, int(positions["offset"][0]), first, groups)
 
 
@@ -82,7 +83,7 @@ def _with_leases(engine: Engine, history: MessageHistory) -> MessageHistory:
 
 
 async def _slot_online(engine: Engine, due_ms: int) -> SlotInfo | None:
-    for level, start_ms in slot_starts(due_ms):
+    for level, start_ms in () if due_ms == HALF_DUE_MS else slot_starts(due_ms):
         for slot in await engine.messages.slots(level, start_ms, start_ms + 1):
             return slot
     return None

@@ -5,19 +5,36 @@
 2. The option only grows, so each queue keeps its messages, and each offset its meaning.
 3. Messages go to the first `send_queues_of` queues, those of one sharding key to one of them, which follows
    from that number. So another number moves keys: on an ordered topic only if the call says so.
+4. So an ordered topic has a number of its own, stored in the change that makes it ordered: no other setting
+   of `queues_per_topic` moves its keys. Those from before get theirs at the first start.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from typing import Any
 from weakref import WeakValueDictionary
 
-from timerwheel.errors import Fault, KeysMoveError, QueuesShrinkError, RefusedError, TopicOptionError
+from timerwheel.errors import (
+    Fault,
+    KeysMoveError,
+    NotReadyError,
+    OutcomeUnknownError,
+    QueuesShrinkError,
+    RefusedError,
+    TopicOptionError,
+)
 from timerwheel.model.admission import check_topic
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.shielded import finished
 from timerwheel.settings import TOPIC_QUEUES_MAX
 from timerwheel.state.config_table import ConfigTable, Control, Put
+from timerwheel.store.errors import NoSpaceError
+
+logger = logging.getLogger("timerwheel")
+
+_PUTS_MAX = 1_000
+"""Most topics in one record at the start."""
 
 
 class TopicOptions:
@@ -28,12 +45,33 @@ class TopicOptions:
         self._state = core.state
         self._control = control
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._pinned: dict[str, int] = {}  # ordered topics from before that get their number of queues now
+
+    async def at_start(self) -> None:
+        """Give ordered topics from before a number of queues: as many as are in use, else the setting.
+
+        It counts before this first waits, so before anybody sends, and also if a full disk cannot store it.
+        """
+        for topic, value in self._control.items(ConfigTable.TOPIC).items():
+            if value.get("ordered") and "queues" not in value:
+                self._pinned[topic] = self._used(topic) or self._settings.queues_per_topic
+        puts = [Put(ConfigTable.TOPIC, topic, self._of(topic)) for topic in self._pinned]
+        try:
+            for begin in range(0, len(puts), _PUTS_MAX):
+                await self._control.put(puts[begin : begin + _PUTS_MAX])
+        except (NoSpaceError, NotReadyError, OutcomeUnknownError) as error:
+            logger.warning("the number of queues of ordered topics is not stored yet: %s", error)
+        else:
+            self._pinned.clear()
 
     def queues_of(self, topic: str) -> int:
         """Return the number of queues of a topic, numbered from 0."""
+        return max(self._used(topic), self.send_queues_of(topic))
+
+    def _used(self, topic: str) -> int:
+        """Return one more than the highest queue that a message went to, 0 if there is none."""
         found = self._state.topics.get(topic)
-        used = max(found.queues, default=-1) + 1 if found is not None else 0
-        return max(used, self.send_queues_of(topic))
+        return 0 if found is None else max(found.queues, default=-1) + 1
 
     def send_queues_of(self, topic: str) -> int:
         """Return over how many queues the service spreads new messages of a topic."""
@@ -81,6 +119,8 @@ class TopicOptions:
         turn = self._turns.setdefault(topic, asyncio.Lock())
         async with turn:  # two changes at once: the later one must see the earlier one
             value = {"ordered": False} | self._of(topic) | changes
+            if value["ordered"]:
+                value.setdefault("queues", self.send_queues_of(topic))
             if "queues" in changes:
                 self._check_queues(topic, changes["queues"], keeps_keys=value["ordered"] and not move_keys)
             is_default = not value["ordered"] and "queues" not in value
@@ -109,4 +149,7 @@ class TopicOptions:
             raise RefusedError([Fault(0, "too_many_topics", detail)])
 
     def _of(self, topic: str) -> dict[str, Any]:
-        return self._control.get(ConfigTable.TOPIC, topic) or {}
+        stored = self._control.get(ConfigTable.TOPIC, topic) or {}
+        if topic in self._pinned:
+            return {"queues": self._pinned[topic]} | stored
+        return stored

@@ -84,3 +84,32 @@ async def test_the_call_answers_with_the_history_or_a_problem(service):
     assert (answer.status, answer.code) == (404, "unknown_message")
     answer = await service.call("GET", f"/v1/messages/{sent['id']}/history?x=1")
     assert (answer.status, answer.code) == (400, "invalid_parameter")
+
+
+async def ended(url: str) -> list[str]:
+    """Three half messages: one is committed, one rolled back, one stays open; their ids."""
+    async with Client(url) as client:
+        ids = [(await client.begin("orders", "x", delay=delay)).id for delay in ("0s", "1h", "1h")]
+        await client.commit(ids[0])
+        await client.roll_back(ids[1])
+    return ids
+
+
+def test_people_read_how_a_transaction_ended_and_never_a_year_that_means_none(tmp_path):
+    with serving(tmp_path / "d") as service:
+        ids = asyncio.run(ended(service.url))
+        timerwheel("groups", "put", "orders", "g", "--kind", "offsets", "--url", service.url)
+        shown = [timerwheel("explain", message_id, "--url", service.url).out for message_id in ids]
+    committed, rolled_back, is_open = shown
+    for words in (
+        "half message",
+        "transaction committed, due at once",
+        "delivered, 0 ms after due, as orders/0@0",
+    ):
+        assert words in committed
+    assert "before its due time" not in committed
+    assert "the group has not committed an offset past it" in committed
+    assert "transaction rolled back" in rolled_back
+    assert "never: its transaction was rolled back" in rolled_back
+    assert "its transaction is open" in is_open
+    assert "9999" not in "".join(shown)

@@ -156,7 +156,7 @@ async def test_the_manifest_of_retention_knows_of_nothing_that_a_crash_may_forge
     with threads.holding("_queue_firsts"):
         turn = asyncio.create_task(engine.retention.turn())
         await go_on()
-        await engine.control.put([Put("topic", "orders", {"ordered": True})])
+        await engine.control.put([Put("topic", "orders", {"ordered": True, "queues": 1})])
         assert engine.core.log.synced < engine.core.log.tail
     assert await turn == 1
     manifest = read_start(world.files, engine.core.log.directory)
@@ -164,7 +164,7 @@ async def test_the_manifest_of_retention_knows_of_nothing_that_a_crash_may_forge
     await engine.abandon()
     world.files = dropped(world.files)
     engine = await world.open()
-    assert engine.control.get("topic", "orders") == {"ordered": True}
+    assert engine.control.get("topic", "orders") == {"ordered": True, "queues": 1}
 
 
 @pytest.mark.parametrize("cut_bytes", [1, 40, 100])

@@ -114,6 +114,65 @@ async def test_each_change_of_the_due_time_is_reported_with_its_moment(on_disk):
     assert story.slot is None
 
 
+async def begin_one(world, **properties):
+    return (await world.engine.transactions.begin(Outgoing("orders", b"x", properties))).id
+
+
+async def test_a_commit_without_a_delay_delivers_and_is_no_change_of_the_due_time(on_disk):
+    message_id = await begin_one(on_disk)
+    await on_disk.advance(700)
+    await on_disk.engine.transactions.commit(message_id)
+    story = await story_of(on_disk, message_id)
+    assert whats(story) == [What.BEGUN, What.COMMITTED, What.DELIVERED]
+    begun, committed, delivered = story.events
+    assert committed.at_ms - begun.at_ms == 700
+    assert (begun.due_ms, committed.due_ms) == (None, None)
+    assert (delivered.reason, delivered.lateness_ms, delivered.queue_offset) == (None, 0, 0)
+
+
+async def test_a_commit_with_a_delay_is_followed_by_all_that_happens_to_a_scheduled_message(on_disk):
+    message_id = await begin_one(on_disk, TIMER_DELAY_MS="5000")
+    await on_disk.advance(1_000)
+    receipt = await on_disk.engine.transactions.commit(message_id)
+    story = await story_of(on_disk, message_id)
+    assert whats(story) == [What.BEGUN, What.COMMITTED, What.DUE]
+    assert story.events[1].due_ms == story.due_ms == receipt.due_ms
+    assert (story.slot.count, story.slot.level) == (1, "second")
+    await on_disk.engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": "1000"})
+    await on_disk.advance(1_000)
+    story = await story_of(on_disk, message_id)
+    assert whats(story) == [What.BEGUN, What.COMMITTED, What.RESCHEDULED, What.DUE, What.DELIVERED]
+
+
+@pytest.mark.parametrize("rolled_back", [False, True])
+async def test_an_open_transaction_has_no_due_time_and_a_rollback_is_no_recall(on_disk, rolled_back):
+    message_id = await begin_one(on_disk, TIMER_DELAY_MS="5000")
+    state, events = State.SCHEDULED, [What.BEGUN]
+    if rolled_back:
+        await on_disk.engine.transactions.rollback(message_id)
+        state, events = State.RECALLED, [What.BEGUN, What.ROLLED_BACK]
+    story = await story_of(on_disk, message_id)
+    assert (story.state, whats(story), story.slot) == (state, events, None)
+
+
+async def test_a_group_of_offsets_has_committed_past_a_message_or_has_not(on_disk):
+    engine = on_disk.engine
+    await engine.groups.put("orders", "g", GroupConfig(kind="offsets"))
+    ids = [await send_one(on_disk) for _ in range(3)]
+    await on_disk.engine.groups.put("orders", "late", GroupConfig(kind="offsets", start="tail"))
+    engine.groups.offsets.commit("orders", "g", {0: 2})
+    asked = [await HistoryReader().read(engine, message_id) for message_id in ids]
+    await engine.groups.offsets.flush()
+    assert [await story_of(on_disk, message_id) for message_id in ids] == [
+        msgspec.structs.replace(story, looked_until=engine.core.log.tail) for story in asked
+    ], "a commit counts at once"
+    past, not_yet = (Standing.COMMITTED_PAST, 0), (Standing.NOT_COMMITTED, 0)
+    assert [standings(story)["g"] for story in asked] == [past, past, not_yet]
+    assert [standings(story)["late"] for story in asked] == [past] * 3
+    last = await send_one(on_disk)
+    assert standings(await story_of(on_disk, last)) == {"g": not_yet, "late": not_yet}
+
+
 async def test_a_message_that_was_recalled_ends_there(on_disk):
     message_id = await send_one(on_disk, TIMER_DELAY_MS="100000")
     await on_disk.advance(700)

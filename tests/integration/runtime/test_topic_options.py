@@ -14,6 +14,7 @@ from timerwheel.errors import (
 from timerwheel.groups.config import GroupConfig
 from timerwheel.model.messages import Outgoing
 from timerwheel.settings import TOPIC_QUEUES_MAX
+from timerwheel.state.config_table import Put
 
 WAYS = ["restart", "crash", "lose_index"]
 
@@ -69,7 +70,58 @@ async def test_each_option_stays_when_the_other_is_changed_also_at_once(world):
     assert engine.control.get("topic", "orders") == {"ordered": False, "queues": 3}
     await engine.topics.change("tickets", ordered=True)
     await engine.topics.change("tickets", ordered=False)
-    assert engine.control.get("topic", "tickets") is None
+    assert engine.control.get("topic", "tickets") == {"ordered": False, "queues": 1}
+    await engine.topics.change("invoices", ordered=False)
+    assert engine.control.get("topic", "invoices") is None
+
+
+async def keyed_queues(engine):
+    keyed = [Outgoing("orders", b"", {"__SHARDINGKEY": f"k{n}"}) for n in range(20)]
+    return [(await engine.messages.get(one.id)).queue for one in await engine.sender.send(keyed)]
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (3, 4)])
+async def test_another_number_in_the_settings_moves_no_key_of_an_ordered_topic(world, how, before, after):
+    engine = await world.open(queues_per_topic=before)
+    await engine.topics.change("orders", ordered=True)
+    queues = await keyed_queues(engine)
+    assert set(queues) == set(range(before))
+    await getattr(world, how)(queues_per_topic=after)
+    assert await keyed_queues(world.engine) == queues
+    assert world.engine.topics.queues_of("orders") == before
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1)])
+async def test_an_ordered_topic_from_before_gets_the_number_of_queues_in_use_at_the_start(
+    world, before, after
+):
+    engine = await world.open(queues_per_topic=before)
+    await engine.control.put([Put("topic", name, {"ordered": True}) for name in ("orders", "unused")])
+    queues = await keyed_queues(engine)
+    engine = await world.restart(queues_per_topic=after) or world.engine
+    assert engine.control.get("topic", "orders") == {"ordered": True, "queues": before}
+    assert engine.control.get("topic", "unused") == {"ordered": True, "queues": after}
+    assert await keyed_queues(engine) == queues
+    tail = engine.core.log.tail
+    engine = await world.restart(queues_per_topic=before) or world.engine
+    assert await keyed_queues(engine) == queues
+    assert engine.control.get("topic", "unused") == {"ordered": True, "queues": after}
+    assert tail < engine.core.log.tail
+
+
+async def test_a_full_disk_does_not_stop_the_start_nor_move_keys(world):
+    engine = await world.open()
+    await engine.control.put([Put("topic", "orders", {"ordered": True})])
+    queues = await keyed_queues(engine)
+    await world.engine.close()
+    world.files.space_bytes = 0
+    engine = await world.open(queues_per_topic=4)
+    assert engine.control.get("topic", "orders") == {"ordered": True}
+    world.files.space_bytes = 1 << 40
+    assert await keyed_queues(engine) == queues
+    engine = await world.restart() or world.engine
+    assert engine.control.get("topic", "orders") == {"ordered": True, "queues": 1}
 
 
 async def test_keys_of_an_ordered_topic_move_only_if_the_call_says_so(world):
