@@ -66,10 +66,28 @@ MUTANTS = [
         "wheel-drop-incomplete",
         "timerwheel/wheel/slot_table.py",
         "a second slot is not dropped while something above may still come down to it",
-        "        if start_ms >= until:\n            continue\n        found",
-        "        found",
+        "if level != Level.SECOND or start_ms >= until:",
+        "if level != Level.SECOND:",
         (
             f"{WHEEL}::test_a_second_slot_that_more_can_come_down_to_is_not_dropped_though_its_counts_are_even",
+        ),
+    ),
+    Mutant(
+        "wheel-compact-lone",
+        "timerwheel/wheel/slot_table.py",
+        "compacting drops pairs of add and remove, and no remove whose add is elsewhere",
+        "kept = cancel_out(_take(txn, slot_prefix(level, start_ms), COMPACTED_MAX))",
+        "kept = net(_take(txn, slot_prefix(level, start_ms), COMPACTED_MAX))",
+        (f"{WHEEL}::test_compacting_a_slot_keeps_a_remove_whose_add_is_still_above",),
+    ),
+    Mutant(
+        "wheel-crowded",
+        "timerwheel/wheel/slot_table.py",
+        "a slot is compacted once a third of its entries are removes, not before",
+        "and count >= 3 * weight",
+        "and count > 3 * weight",
+        (
+            f"{WHEEL}::test_a_slot_is_crowded_when_a_third_of_its_entries_are_removes_and_they_are_more_than_a_page",
         ),
     ),
     Mutant(

@@ -122,9 +122,7 @@ class OffsetCommits:
             for groups in self._steps():
                 changes = [change for group in groups if (change := self._change(group)) is not None]
                 if changes:
-                    record = encode_puts(
-                        [change.put for change in changes], self._parts.core.clock.now_ms()
-                    )
+                    record = encode_puts([change.put for change in changes], self._parts.core.clock.now_ms())
                     await stored_offset(self._parts.core.commit.submit([record], [CONTROL_TOPIC]))
                 for change in changes:
                     self._forget(change.group, change.offsets)

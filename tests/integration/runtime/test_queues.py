@@ -6,7 +6,7 @@ import pytest
 
 from timerwheel.errors import NotReadyError, OffsetOutOfRangeError, UnknownQueueError, UnknownTopicError
 from timerwheel.model.messages import Outgoing
-from timerwheel.runtime import message_views
+from timerwheel.store.record import decode
 
 
 async def spin(count=60):
@@ -123,18 +123,17 @@ async def test_pages_join_without_gap_or_double_wherever_the_positions_lie(world
         assert seen == ids
 
 
-async def test_a_page_holds_no_more_bytes_than_its_limit_and_at_least_one_message(world, monkeypatch):
+async def test_a_page_holds_no_more_bytes_than_its_limit_and_at_least_one_message(world):
     engine = await world.open()
     await engine.sender.send([Outgoing("orders", b"b" * 900) for _ in range(3)])
     await engine.sender.send([Outgoing("orders", b"b" * 2_500), Outgoing("orders", b"b" * 900)])
-    monkeypatch.setattr(message_views, "PAGE_BYTES_MAX", 2_100)
     sizes, offset = [], 0
     while True:
-        page = await engine.queues.read_queue("orders", 0, offset, 100)
-        if not page.messages:
+        page = await engine.queues.records("orders", 0, offset, 100, bytes_max=2_100)
+        if not page.records:
             break
-        sizes.append([len(message.body) for message in page.messages])
-        offset = page.next_offset
+        sizes.append([len(decode(record).body) for record in page.records])
+        offset = page.first + len(page.records)
     assert sizes == [[900, 900], [900], [2_500], [900]]
 
 

@@ -283,6 +283,26 @@ def test_compacting_a_slot_leaves_what_is_pending(index):
         assert driven.slots() == []
 
 
+def test_compacting_a_slot_keeps_a_remove_whose_add_is_still_above(index):
+    with undone(index) as txn:
+        driven = Driven(txn)
+        for _ in range(4):
+            driven.write(driven.add([40 * DAY_MS]))
+        driven.now_ms += 38 * DAY_MS
+        while not any(level == Level.HOUR for level, _ in driven.slots()):
+            assert driven.cascade(1, 1)
+        assert any(level == Level.DAY for level, _ in driven.slots())
+        last = sorted(driven.pending)[-1]
+        driven.write([driven.entry(last, *driven.pending.pop(last), REMOVE)])
+        for slot in driven.slots():
+            driven.sequence = slot_table.compact(txn, slot, driven.horizons, driven.sequence)
+            driven.check()
+        driven.now_ms += 3 * DAY_MS
+        driven.cascade_all(1)
+        driven.check()
+        assert driven.loaded() == driven.ordered()
+
+
 def test_second_slot_disappears_when_its_last_timer_goes(index):
     with undone(index) as txn:
         driven = Driven(txn)
