@@ -22,7 +22,7 @@ from timerwheel.model.columns import (
 from timerwheel.model.messages import Outgoing
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.dedup_keys import DedupKeys
-from timerwheel.runtime.sender import Sender, explain, number_of_key
+from timerwheel.runtime.sender import Sender, accepted_at, explain, number_of_key
 from timerwheel.runtime.shielded import finished
 from timerwheel.runtime.steps import AT_ONCE_BYTES, AT_ONCE_MAX, size_of_properties
 from timerwheel.runtime.topic_options import TopicOptions
@@ -100,19 +100,22 @@ class ColumnSender:
         now_ms: int,
         contents: Sequence[bytes] | None = None,
     ) -> ColumnReceipts:
-        """Store messages that have passed every check; with keys if there are hashes of their contents."""
-        after = self._sender.after_its_level
-        sets = [after(plan) if plan.level else plan for plan in plans]
-        due_ms, level = dues_of(columns, sets, now_ms, self._sender.rules)
-        waits = due_ms > now_ms
+        """Store messages that were admitted at `now_ms` and have passed every check; they are accepted now.
+
+        Those with keys have hashes of their contents.
+        """
+        if contents is None:
+            prefixes, prefix = await self._prefixes(columns, plans)
+        else:
+            prefixes, prefix = await self._keyed_prefixes(columns, plans, contents)
+        store_ms = self._clock.now_ms()
+        sets, due_ms, level, waits = self._accepted(columns, plans, now_ms, store_ms)
         release = self._slot_limit.admit(due_ms[waits].tolist())
         try:
-            waits = self._in_turn(columns, waits, now_ms)
-            headers = self._headers(columns, sets, due_ms, level, waits, now_ms)
-            if contents is None:
-                prefixes, prefix = await self._prefixes(columns, sets)
-            else:
-                prefixes, prefix = await self._keyed_prefixes(columns, sets, contents)
+            waits = self._in_turn(columns, waits, store_ms)
+            due_ms = np.where(waits, np.maximum(due_ms, store_ms), due_ms)
+            headers = self._headers(columns, sets, due_ms, level, waits, store_ms)
+            if contents is not None:
                 headers["flags"][[bool(content) for content in contents]] |= FLAG_KEYED
             block = await self._encode(columns, headers, prefixes, prefix)
             stored = self._commit.submit(block.parts, (), release, due_ms[waits].tolist(), block)
@@ -123,6 +126,16 @@ class ColumnSender:
             raise
         ids = await self._ids_of(block, offset)
         return ColumnReceipts(ids, columns.topics, columns.topic, due_ms, waits)
+
+    def _accepted(
+        self, columns: MessageColumns, plans: Sequence[Plan], now_ms: int, store_ms: int
+    ) -> tuple[list[Plan], np.ndarray, np.ndarray, np.ndarray]:
+        """Return the plans of the sets, due times, levels and which messages wait; see `accepted_at`."""
+        after = self._sender.after_its_level
+        sets = [after(accepted_at(plan, now_ms, store_ms)) if plan.level else plan for plan in plans]
+        due_ms, level = dues_of(columns, sets, now_ms, self._sender.rules)
+        delayed = due_ms > now_ms
+        return sets, np.where(delayed, due_ms, store_ms), level, delayed & (due_ms > store_ms)
 
     async def _admit(self, columns: MessageColumns, now_ms: int) -> tuple[list[Plan | None], list[Fault]]:
         """Return the plans of the sets of properties, and what is wrong with messages."""

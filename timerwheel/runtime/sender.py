@@ -37,6 +37,20 @@ def _dues_ms(plans: Sequence[Plan]) -> list[int]:
     return [plan.due_ms for plan in plans if plan.waits]
 
 
+def accepted_at(plan: Plan, admitted_ms: int, store_ms: int) -> Plan:
+    """Return the plan of a message whose keys, or whose array, took from admission until `store_ms`.
+
+    Its due time stays; what is due by now is delivered at once. A delay level counts from the store time, so
+    that messages of a level fire in the order stored, and what has no delay is due when it is stored.
+    """
+    if store_ms == admitted_ms:
+        return plan
+    if not plan.waits:
+        return msgspec.structs.replace(plan, due_ms=store_ms)
+    due_ms = plan.due_ms + store_ms - admitted_ms if plan.level else plan.due_ms
+    return msgspec.structs.replace(plan, due_ms=due_ms, waits=due_ms > store_ms)
+
+
 class PendingSend(NamedTuple):
     """Messages on their way into the log; `stored` gives the offset of the first record, or fails."""
 
@@ -140,7 +154,6 @@ class Sender:
         if faults:
             raise RefusedError(faults)
         self._check_topics(messages)
-        plans = self._in_level_order(plans)
         if is_keyed(messages):
             # Shielded: a cancelled sender must not release its keys before its messages are stored.
             return await finished(self._send_keyed(messages, plans, now_ms, puts))
@@ -206,11 +219,14 @@ class Sender:
         puts: Sequence[Put],
         contents: Sequence[Sequence[bytes]] = (),
     ) -> list[Receipt]:
+        """Store messages that were admitted at `now_ms` and passed every check; they are accepted now."""
         topics = [message.topic for message in messages]
+        store_ms = self._clock.now_ms()
+        plans = self._in_level_order([accepted_at(plan, now_ms, store_ms) for plan in plans])
         dues_ms = _dues_ms(plans)
         release = self._slot_limit.admit(dues_ms)
         try:
-            plans, dues_ms = self._in_turn(messages, plans, dues_ms, now_ms)
+            plans, dues_ms = self._in_turn(messages, plans, dues_ms, store_ms)
             # All records of the unit but the last have FLAG_MORE, so a torn unit is cut whole.
             more = len(messages) - (not puts)
             records: list[bytes] = []
@@ -218,10 +234,10 @@ class Sender:
                 if part.start:
                     await self._clock.breathe()
                 records += self._encode(
-                    messages[part], plans[part], now_ms, more - part.start, contents[part]
+                    messages[part], plans[part], store_ms, more - part.start, contents[part]
                 )
             if puts:
-                records.append(encode_puts(puts, now_ms))
+                records.append(encode_puts(puts, store_ms))
                 topics.append(CONTROL_TOPIC)
             stored = self._commit.submit(records, topics, release, dues_ms)
             offset = await self._stored(stored)
@@ -291,7 +307,9 @@ class Sender:
         if not any(behind.values()):
             return plans, dues_ms
         plans = [
-            msgspec.structs.replace(plan, waits=True) if behind[message.topic] else plan
+            msgspec.structs.replace(plan, waits=True, due_ms=max(plan.due_ms, now_ms))
+            if behind[message.topic]
+            else plan
             for message, plan in zip(messages, plans, strict=True)
         ]
         return plans, _dues_ms(plans)
