@@ -78,8 +78,8 @@ async def turns_between() -> AsyncIterator[Callable[[], int]]:
     async def tick() -> None:
         nonlocal count
         while True:
-            await asyncio.sleep(0)
             count += 1
+            await asyncio.sleep(0)
 
     ticking = asyncio.create_task(tick())
     try:

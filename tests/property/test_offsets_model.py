@@ -25,9 +25,7 @@ class OffsetsModel(EngineMachine):
     def start(self) -> None:
         self.ends = [0] * QUEUES
         self.limits = pytest.MonkeyPatch()
-        self.limits.setattr(
-            offset_commits, "RECORD_QUEUES_MAX", QUEUES
-        )  # a record may have one group, or both
+        self.limits.setattr(offset_commits, "RECORD_QUEUES_MAX", QUEUES)  # so two groups may be two records
         self.committed: dict[tuple[str, str], Cursors] = {}
         self.stored: dict[tuple[str, str], Cursors] = {}
         self.open()

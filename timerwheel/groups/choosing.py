@@ -168,8 +168,10 @@ class Chooser:
 
     def at(self, queue: int) -> int:
         """The offset of a queue up to which it was looked through."""
+        return self._at(queue, self._parts.queues.queue_bounds(self._group.topic, queue)[0])
+
+    def _at(self, queue: int, low: int) -> int:
         # Not before what is kept: of what was read ahead and removed since, no second attempt could be made.
-        low = self._parts.queues.queue_bounds(self._group.topic, queue)[0]
         passed = self._group.passed.get(queue)
         at = max(self._next.get(queue, 0), passed.low if passed is not None else 0, low)
         known = self._known_until(queue)
@@ -185,15 +187,31 @@ class Chooser:
         """Whether this run has looked at a message."""
         return offset < self._next.get(queue, 0)
 
-    def lag(self, queue: int) -> int:
-        """How many messages of a queue nobody has looked at."""
-        at, end = self.at(queue), self._parts.queues.queue_bounds(self._group.topic, queue)[1]
-        if at >= self._known_until(queue):
-            return end - at
-        passed = self._group.passed.get(queue)
-        fresh = (lease for lease in self._leases if lease.key not in self._group.items)
-        leased = sum(at <= lease.queue_offset and lease.queue == queue for lease in fresh)
-        return end - at - (passed.count(at) if passed is not None else 0) - leased
+    def places(self, bounds: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Of the queues, which have these bounds: up to where each was looked through, and its lag.
+
+        The lag is how many of its messages nobody has looked at.
+        """
+        found: list[tuple[int, int]] = []
+        leased: dict[int, list[int]] | None = None
+        for queue, (low, end) in enumerate(bounds):
+            at = self._at(queue, low)
+            lag = end - at
+            if at < self._known_until(queue):
+                leased = self._leased() if leased is None else leased
+                passed = self._group.passed.get(queue)
+                lag -= passed.count(at) if passed is not None else 0
+                lag -= sum(at <= offset for offset in leased.get(queue, ()))
+            found.append((at, lag))
+        return found
+
+    def _leased(self) -> dict[int, list[int]]:
+        """By queue the offsets of messages that are leased for the first time."""
+        found: dict[int, list[int]] = {}
+        for lease in self._leases:
+            if lease.key not in self._group.items:
+                found.setdefault(lease.queue, []).append(lease.queue_offset)
+        return found
 
     @property
     def left(self) -> bool:

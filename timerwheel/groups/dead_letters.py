@@ -51,8 +51,8 @@ class DeadLetterStore:
     """The dead letters of all groups. Belongs to the event loop.
 
     `turn` is held while letters are sent back or dropped, to the end even if the caller goes away: each is
-    dealt with once. Resetting a group takes it too, so that no letter goes to a group that is deleted by
-    then, and so does acknowledging letters.
+    dealt with once. Resetting or deleting a group takes it too, so that no letter goes to a group that is
+    gone, and so does acknowledging letters.
     """
 
     def __init__(self, parts: GroupParts) -> None:

@@ -10,14 +10,13 @@ leases: see `timerwheel.groups.offset_commits`.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from weakref import WeakValueDictionary
 
 import msgspec
 import numpy as np
 
 from timerwheel.errors import AdmissionError
-from timerwheel.groups.choosing import Chooser
 from timerwheel.groups.config import (
     INVISIBLE_MS_MAX,
     OFFSETS,
@@ -39,7 +38,7 @@ from timerwheel.groups.config import (
 from timerwheel.groups.cursors import cursors_for, forget_items
 from timerwheel.groups.dead_letters import DeadLetterStore
 from timerwheel.groups.group_runtime import GroupRuntime
-from timerwheel.groups.leases import Lease, Leases
+from timerwheel.groups.leases import Lease
 from timerwheel.groups.offset_commits import OffsetCommits
 from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.retries import Retries
@@ -59,13 +58,16 @@ from timerwheel.state.groups import (
     dead_topic,
     group_topic,
 )
-from timerwheel.state.offset_set import OffsetSet
 from timerwheel.store.errors import NoSpaceError
 
 logger = logging.getLogger("timerwheel")
 
 KEPT_LEASES = 10_000
 """How many leases a record has that notes them at a planned stop."""
+COUNTED_QUEUES = 1_000
+"""How many queues of groups are counted without a pause, unless one group alone has more."""
+AGED_QUEUES = 100
+"""In how many queues the oldest message of groups is looked for without a pause."""
 
 
 class Groups:
@@ -286,9 +288,12 @@ class Groups:
 
     async def describe_all(self, topic: str | None = None) -> list[GroupInfo]:
         """As `describe`, of every group or those of one topic, by name."""
-        for group in sorted({info.group for info in self.all(topic)}):
-            await self.dead.look_through(group)
-        return [await self._aged(info) for info in self.all(topic)]
+        found: list[GroupInfo] = []
+        async for state in self._in_steps(self._by_name(topic), AGED_QUEUES):
+            await self.dead.look_through(state.group)
+            if self._parts.is_kept(state):
+                found.append(await self._aged(self._info(state)))
+        return found
 
     async def _aged(self, info: GroupInfo) -> GroupInfo:
         try:
@@ -304,7 +309,9 @@ class Groups:
         """
         state = self._parts.state(topic, group)
         oldest: list[int] = []
-        for place, offset in self._oldest_places(state):
+        for number, (place, offset) in enumerate(self._oldest_places(state)):
+            if number and number % AGED_QUEUES == 0:
+                await self._parts.core.clock.breathe()
             first, positions = await self._parts.queues.positions(*place, offset, 1)
             if len(positions) and first == offset:
                 oldest.append(int(positions["store_ms"][0]))
@@ -318,13 +325,8 @@ class Groups:
         for queue in np.unique(queues).tolist():
             found[queue] = int(keys[queues == queue].min()) & (1 << OFFSET_BITS) - 1
         commits, cursors = self._parts.keeps_offsets(state), self.offsets.cursors(state)
-        for queue in range(self._parts.queues.queues_of(state.topic)):
-            low, high = self._parts.queues.queue_bounds(state.topic, queue)
-            first = (
-                max(cursors.get(queue, 0), low)
-                if commits
-                else state.passed.get(queue, OffsetSet()).next_gap(low)
-            )
+        for queue, (low, high) in enumerate(self._parts.queues.bounds_of(state.topic)):
+            first = max(cursors.get(queue, 0), low) if commits else state.first_fresh(queue, low)
             if first < high:
                 found[queue] = min(found.get(queue, first), first)
         dead = (dead_topic(state.group), 0)
@@ -361,50 +363,73 @@ class Groups:
 
         Those that its filter will skip count too, since it has not looked at them.
         """
-        counts = self._counts(self._parts.state(topic, group))
+        state = self._parts.state(topic, group)
+        counts = self._counts(state, self._places(state))
         return counts.lag + counts.ready
 
-    def counts(self) -> list[GroupCounts]:
-        """How many messages every group holds, and has not seen."""
-        return [self._counts(state) for state in self._parts.tables]
+    async def counts(self) -> list[GroupCounts]:
+        """How many messages every group holds, and has not seen; each group at its own moment."""
+        return [
+            self._counts(state, self._places(state))
+            async for state in self._in_steps(self._parts.tables, COUNTED_QUEUES)
+        ]
 
-    def _counts(self, state: GroupState) -> GroupCounts:
-        counts, (chooser, leases) = state.counts, self._in_memory(state)
+    async def _in_steps(self, states: Iterable[GroupState], queues_max: int) -> AsyncIterator[GroupState]:
+        """Yield the groups that are still there; after those of so many queues, others have their turn."""
+        queues = 0
+        for state in states:
+            if queues >= queues_max:
+                await self._parts.core.clock.breathe()
+                queues = 0
+            if self._parts.is_kept(state):
+                queues += self._parts.queues.queues_of(state.topic)
+                yield state
+
+    def _counts(self, state: GroupState, places: Sequence[GroupQueueInfo]) -> GroupCounts:
+        counts, runtime = state.counts, self._running(state)
+        leases = parked = 0  # in memory alone
+        if runtime is not None:
+            leases, chooser = len(runtime.leasing.leases), runtime.leasing.chooser
+            parked = chooser.lanes.parked + len(chooser.loose)
         return GroupCounts(
             state.topic,
             state.group,
-            lag=sum(lag for _, lag in self._places(state)),
-            in_flight=len(leases) + counts[ItemState.LEASED],
+            lag=sum([place.lag for place in places]),
+            in_flight=leases + counts[ItemState.LEASED],
             waiting=counts[ItemState.WAITING],
             ready=counts[ItemState.READY] - state.lent,
-            parked=counts[ItemState.PARKED] + chooser.lanes.parked + len(chooser.loose),
+            parked=counts[ItemState.PARKED] + parked,
         )
 
-    def _places(self, state: GroupState) -> list[tuple[int, int]]:
+    def _places(self, state: GroupState) -> list[GroupQueueInfo]:
         """Of each queue: up to which offset the group has looked, and how many messages it has not seen."""
-        queues = range(self._parts.queues.queues_of(state.topic))
-        if not self._parts.keeps_offsets(state):
-            chooser, _ = self._in_memory(state)
-            return [(chooser.at(queue), chooser.lag(queue)) for queue in queues]
-        cursors, found = self.offsets.cursors(state), []
-        for queue in queues:
-            low, end = self._parts.queues.queue_bounds(state.topic, queue)
-            at = max(cursors.get(queue, 0), low)
-            found.append((at, max(end - at, 0)))
-        return found
+        bounds = self._parts.queues.bounds_of(state.topic)
+        runtime = self._running(state)
+        if self._parts.keeps_offsets(state):
+            cursors = self.offsets.cursors(state)
+            ats = [max(cursors.get(queue, 0), low) for queue, (low, _) in enumerate(bounds)]
+            places = [(at, max(end - at, 0)) for at, (_, end) in zip(ats, bounds, strict=True)]
+        elif runtime is not None:
+            places = runtime.leasing.chooser.places(bounds)
+        else:
+            places = [state.fresh(queue, low, end) for queue, (low, end) in enumerate(bounds)]
+        return [
+            GroupQueueInfo(queue, at, end, lag)
+            for queue, ((at, lag), (_, end)) in enumerate(zip(places, bounds, strict=True))
+        ]
 
-    def _in_memory(self, state: GroupState) -> tuple[Chooser, Leases]:
-        """What no record says of a group: nothing, of one that nobody has received from since the start."""
+    def _running(self, state: GroupState) -> GroupRuntime | None:
+        """The runtime of a group, which has what no record says; None if nobody received since the start."""
         runtime = self._runtimes.get(state.name)
-        if runtime is not None and runtime.state is state:
-            return runtime.leasing.chooser, runtime.leasing.leases
-        leases = Leases()
-        return Chooser(state, self._parts, leases), leases
+        return runtime if runtime is not None and runtime.state is state else None
 
     def all(self, topic: str | None = None) -> list[GroupInfo]:
         """Every group, or those of one topic, by name."""
+        return [self._info(state) for state in self._by_name(topic)]
+
+    def _by_name(self, topic: str | None) -> list[GroupState]:
         states = self._parts.tables if topic is None else self._parts.tables.of_topic.get(topic, [])
-        return [self._info(state) for state in sorted(states, key=lambda state: state.name)]
+        return sorted(states, key=lambda state: state.name)
 
     # ------------------------------------------------------------------ from the engine
 
@@ -581,11 +606,8 @@ class Groups:
         await self._parts.control.put(puts)
 
     def _info(self, state: GroupState) -> GroupInfo:
-        counts = self._counts(state)
-        queues: list[GroupQueueInfo] = []
-        for queue, (at, lag) in enumerate(self._places(state)):
-            end = self._parts.queues.queue_bounds(state.topic, queue)[1]
-            queues.append(GroupQueueInfo(queue, at, end, lag))
+        queues = self._places(state)
+        counts = self._counts(state, queues)
         return GroupInfo(
             state.topic,
             state.group,

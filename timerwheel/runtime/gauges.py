@@ -1,15 +1,15 @@
 """The contents of an engine at one moment, in numbers. Reads only.
 
-The event loop reads the numbers that it has in memory. The *survey* counts over topics, groups and slots, in
-a reader thread, from memory and from the heads of index pages: it reads no entry, and no slot that begins a
-day ahead or later. A survey that took long, as with hundreds of thousands of small pages, serves for
-REST_TIMES its duration. It also serves while the next one is being made, unless it is older than STALE_MS by
-then.
+The event loop reads the numbers that it has in memory. The *survey* counts over groups, in steps of the loop,
+and over topics and slots, in a reader thread, from memory and from the heads of index pages: it reads no
+entry, and no slot that begins a day ahead or later. A survey that took long, as with hundreds of thousands of
+small pages, serves for REST_TIMES its duration. It also serves while the next one is being made, unless it is
+older than STALE_MS by then.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from heapq import nlargest
 from typing import NamedTuple
 
@@ -92,7 +92,9 @@ class GaugeValues(NamedTuple):
 class Gauges:
     """Counts the contents of one engine. Belongs to the event loop."""
 
-    def __init__(self, core: Core, firing: Firing, groups: Callable[[], list[GroupCounts]]) -> None:
+    def __init__(
+        self, core: Core, firing: Firing, groups: Callable[[], Awaitable[list[GroupCounts]]]
+    ) -> None:
         self._groups = groups
         self._state = core.state
         self._near = core.near
@@ -159,8 +161,12 @@ class Gauges:
             self._good_until_ms += REST_TIMES * self._took_ms
 
     async def _count(self) -> Survey:
+        began_ms = self._clock.monotonic_ms()
+        groups = await self._groups()
         now_ms, pending, staged = self._clock.now_ms(), self._state.pending, self._state.unindexed_rows(0)
-        return await self._threads.read(self._count_all, now_ms, pending, staged, self._groups())
+        survey = await self._threads.read(self._count_all, now_ms, pending, staged, groups)
+        self._took_ms = self._clock.monotonic_ms() - began_ms
+        return survey
 
     # ------------------------------------------------------------------ in a reader thread
 
@@ -168,13 +174,12 @@ class Gauges:
         self, now_ms: int, pending: int, staged: list[np.ndarray], groups: list[GroupCounts]
     ) -> Survey:
         """Count everything in a reader thread; the loop goes on, so containers are copied before a walk."""
-        began_ms = self._clock.monotonic_ms()
         state = self._state
         starts, ends, weights = self._slots(now_ms + BOUNDS_S[-1] * 1_000, staged)
         within = [int(weights[starts < now_ms + bound_s * 1_000].sum()) for bound_s in BOUNDS_S]
         topics = [topic for topic in list(state.topics_by_id) if not topic.internal]
         dead = [topic for topic in topics if topic.name.startswith(DEAD_PREFIX)]
-        survey = Survey(
+        return Survey(
             now_ms=now_ms,
             pending=_most((topic.name, topic.pending) for topic in topics),
             visible=_most((topic.name, _visible(topic)) for topic in topics),
@@ -187,8 +192,6 @@ class Gauges:
             pending_all=pending,
             overdue=min(max(int(weights[ends <= now_ms].sum()), 0), pending),
         )
-        self._took_ms = self._clock.monotonic_ms() - began_ms
-        return survey
 
     def _slots(self, until_ms: int, staged: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return start, end and count of the slots that start before `until_ms`; a slot may occur twice."""

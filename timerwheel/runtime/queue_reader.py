@@ -216,6 +216,13 @@ class QueueReader:
         tail = self._queue_tail(topic, queue)
         return tail.min_offset, tail.next_offset
 
+    def bounds_of(self, topic: str) -> list[tuple[int, int]]:
+        """Return the bounds of every queue of a topic, as `queue_bounds` does, in the order of the queues."""
+        found = self._state.topics.get(topic)
+        tails, none = {} if found is None else found.queues, QueueTail()
+        every = [tails.get(queue, none) for queue in range(self.queues_of(topic))]
+        return [(tail.min_offset, tail.next_offset) for tail in every]
+
     def offsets_of(self, topic: str, queue: int, log_offsets: Sequence[int]) -> list[int] | None:
         """Return the queue offsets of messages that were stored together a moment ago; `log_offsets` ascend.
 

@@ -126,6 +126,17 @@ class GroupState:
             passed = self.passed[queue] = OffsetSet()
         return passed
 
+    def first_fresh(self, queue: int, low: int) -> int:
+        """Return the first offset of a queue, from `low` on, that needs a first attempt."""
+        passed = self.passed.get(queue)
+        return low if passed is None else passed.next_gap(low)
+
+    def fresh(self, queue: int, low: int, end: int) -> tuple[int, int]:
+        """Return `first_fresh`, and how many offsets before `end` need a first attempt."""
+        at, passed = self.first_fresh(queue, low), self.passed.get(queue)
+        done = passed.count(at) if passed is not None and at < passed.end else 0
+        return at, end - at - done
+
     # ------------------------------------------------------------------ what records say
 
     def ack(self, queue: int, first: int, end: int) -> None:

@@ -15,6 +15,7 @@ from tests.harness.scraping import Scrape, scrape_engine
 from tests.harness.world import World
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
+from timerwheel.groups import groups as groups_module
 from timerwheel.groups.config import GroupConfig
 from timerwheel.index.writer import STATE_KEY
 from timerwheel.model.messages import Outgoing
@@ -314,6 +315,29 @@ async def test_a_survey_that_takes_long_is_made_seldom_and_keeps_no_scrape_waiti
     assert seen.survey_age_ms == 2 * REST_TIMES * (QUICK_MS + 1)
     await world.advance(0)
     assert (await census.take()).survey.pending_all == 2
+
+
+class BusyClock(ManualClock):
+    """Whoever lets others have their turn waits a while for the next one."""
+
+    async def breathe(self) -> None:
+        self.mono_ms += QUICK_MS
+        await super().breathe()
+
+
+async def test_counting_many_groups_takes_part_of_the_time_after_which_a_survey_rests(world, monkeypatch):
+    monkeypatch.setattr(groups_module, "COUNTED_QUEUES", 1)
+    world.clock = BusyClock()
+    await world.open()
+    for number in range(3):
+        await world.engine.groups.put("orders", f"g{number}", GroupConfig())
+    await world.engine.gauges.take()
+    await world.send(HOUR_MS)
+    assert (await world.engine.gauges.take()).survey.pending_all == 0
+    await world.advance(REST_TIMES * 2 * QUICK_MS)
+    await world.engine.gauges.take()
+    await world.advance(0)
+    assert (await world.engine.gauges.take()).survey.pending_all == 1
 
 
 async def test_nobody_gets_a_survey_that_is_long_out_of_date(world):

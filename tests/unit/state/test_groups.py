@@ -464,3 +464,15 @@ def test_names_of_what_belongs_to_a_group():
         False,
         False,
     ]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_fresh_messages_of_a_queue_are_those_that_are_kept_and_not_passed(seed):
+    rng = random.Random(seed)
+    group, low, end = GroupState(3, "orders", "g"), rng.randint(0, 20), 20
+    for _ in range(rng.randint(0, 4)):
+        first = rng.choice((0, rng.randint(0, 19)))
+        group.ack(0, first, rng.randint(first + 1, 20))
+    fresh = [offset for offset in range(low, end) if offset not in group.passed_of(0)]
+    assert group.fresh(0, low, end) == (fresh[0] if fresh else end, len(fresh))
+    assert group.fresh(1, low, end) == (low, end - low)
