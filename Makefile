@@ -37,7 +37,7 @@ format: $(VENV)/.installed-dev ## rewrite the code in its style
 torture: $(VENV)/.installed-dev ## run the long tests, SIGKILL loops among them; ARGS go to pytest
 	$(BIN)/python -m pytest -m torture $(ARGS)
 
-clients: $(VENV)/.installed-dev ## run RocketMQ's own clients against the service: needs Java 17 and Maven
+clients: $(VENV)/.installed-dev ## run RocketMQ's own clients against the service: needs Java 17, Maven, Go
 	$(BIN)/python -m pytest -m clients -rs $(ARGS)
 
 mutants: $(VENV)/.installed-dev ## put known faults into a copy, one by one: a test must fail; ARGS="log- wheel" for some

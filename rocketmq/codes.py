@@ -3,6 +3,7 @@
 They are those of `RequestCode`, `ResponseCode`, `MessageSysFlag` and `PullSysFlag` in RocketMQ's source.
 """
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
@@ -82,6 +83,8 @@ class Result(IntEnum):
     POLLING_TIMEOUT = 210
     ILLEGAL_OPERATION = 604
 
+
+RESULT_NAMES: Final[Mapping[int, str]] = {int(result): result.name for result in Result}
 
 FLAG_RESPONSE: Final = 1
 FLAG_ONE_WAY: Final = 2

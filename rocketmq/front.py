@@ -19,7 +19,7 @@ from timerwheel.engine import Engine
 from timerwheel.errors import SettingsError, TimerwheelError
 from timerwheel.rocketmq.admin import Admin
 from timerwheel.rocketmq.assignments import Assignments
-from timerwheel.rocketmq.codes import Call, Result
+from timerwheel.rocketmq.codes import RESULT_NAMES, Call, Result
 from timerwheel.rocketmq.connection import Connection
 from timerwheel.rocketmq.frame import Frame
 from timerwheel.rocketmq.greeting import Greeting
@@ -125,6 +125,7 @@ class Remoting:
             Call.UNREGISTER: self.members.unregister,
             Call.CONSUMER_LIST: self.members.list,
         }
+        self._call_names = {code: Call(code).name for code in self._calls}
 
     # ------------------------------------------------------------------ what connections say
 
@@ -171,10 +172,10 @@ class Remoting:
         caller = self._callers.of_key(frame.fields.get(TOKEN_FIELD, ""))
         has_room = connection.began(size_bytes)
         if caller is None:
-            request = Request(connection, frame, _NOBODY, size_bytes)
+            request = Request(connection, frame, _NOBODY, size_bytes, self._count)
             request.answer(Answer(Result.NO_PERMISSION, remark=_NO_TOKEN))
             return
-        request = Request(connection, frame, caller, size_bytes)
+        request = Request(connection, frame, caller, size_bytes, self._count)
         handler = self._calls.get(frame.code, _unknown)
         if caller.take():
             busy = f"the token {caller.name!r} has exceeded its rate limit"
@@ -201,6 +202,11 @@ class Remoting:
         except Exception as error:  # noqa: BLE001 - as above
             answer = answer_of(error)
         request.answer(answer)
+
+    def _count(self, code: int, result: int) -> None:
+        """Count a request that was answered; clients choose codes, so those not served share a name."""
+        call = self._call_names.get(code, "other")
+        self._engine.counters.front_calls["remoting", call, RESULT_NAMES[result]] += 1
 
     # ------------------------------------------------------------------ while it runs, and the end
 

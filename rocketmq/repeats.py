@@ -7,6 +7,7 @@ been missed: it is not written yet, it was written to a connection that is close
 ANSWER_LATE_MS or longer.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 from zlib import crc32
@@ -40,7 +41,8 @@ class Repeats:
     def __init__(self, count_max: int, now_ms: Callable[[], int]) -> None:
         self._count_max = count_max
         self._now_ms = now_ms
-        self._sent: dict[tuple[str, str], Sent] = {}
+        # Sends leave in any order, the oldest ones most often: a plain dict would search for these.
+        self._sent: OrderedDict[tuple[str, str], Sent] = OrderedDict()
         self._characters = 0  # of the answers
 
     def begin(self, topic: str, uniq_key: str, request: Request) -> Sent | None:

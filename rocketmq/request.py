@@ -94,16 +94,21 @@ class Link(Protocol):
         """A request of so many bytes was answered, or needs no answer."""
 
 
+Answered = Callable[[int, int], None]
+"""Counts a request that was answered, one-way ones too, by its code and the result."""
+
+
 class Request:
     """See the module. Event loop only."""
 
-    __slots__ = ("_is_open", "caller", "frame", "link", "size_bytes")
+    __slots__ = ("_answered", "_is_open", "caller", "frame", "link", "size_bytes")
 
-    def __init__(self, link: Link, frame: Frame, caller: Caller, size_bytes: int) -> None:
+    def __init__(self, link: Link, frame: Frame, caller: Caller, size_bytes: int, answered: Answered) -> None:
         self.link = link
         self.frame = frame
         self.caller = caller
         self.size_bytes = size_bytes
+        self._answered = answered
         self._is_open = True
 
     @property
@@ -118,6 +123,7 @@ class Request:
         self._is_open = False
         if not self.is_one_way:
             self.link.write(_encoded(self.frame, answer))
+        self._answered(self.frame.code, answer.result)
         self.link.ended(self.size_bytes)
 
     def forget_content(self) -> None:

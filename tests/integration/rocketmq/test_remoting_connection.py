@@ -157,6 +157,24 @@ async def test_requests_without_a_known_token_are_refused(world):
     assert (await Peer(remoting, "reader").ask(Call.ROUTE, {"topic": "orders"})).code == Result.SUCCESS
 
 
+async def test_requests_are_counted_by_name_and_by_how_they_ended(world, remoting):
+    peer = Peer(remoting)
+    await peer.send()
+    await peer.send(properties={"DELAY": "-1"})
+    peer.put(peer.send_frame(one_way=True))
+    await peer.pull()
+    for code in (Call.DELETE_TOPIC, 9_999, -1):  # clients choose codes: the names stay few
+        assert (await peer.ask(code)).code == Result.NOT_SUPPORTED
+    await Peer(remoting, "unknown").ask(Call.CLUSTER)
+    assert world.engine.counters.front_calls == {
+        ("remoting", "SEND_V2", "SUCCESS"): 2,
+        ("remoting", "SEND_V2", "MESSAGE_ILLEGAL"): 1,
+        ("remoting", "PULL", "SUCCESS"): 1,
+        ("remoting", "CLUSTER", "NO_PERMISSION"): 1,
+        ("remoting", "other", "NOT_SUPPORTED"): 3,
+    }
+
+
 # ---------------------------------------------------------------------- the name server
 
 
