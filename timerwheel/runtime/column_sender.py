@@ -115,6 +115,7 @@ class ColumnSender:
             waits = self._in_turn(columns, waits, store_ms)
             due_ms = np.where(waits, np.maximum(due_ms, store_ms), due_ms)
             headers = self._headers(columns, sets, due_ms, level, waits, store_ms)
+            headers["enqueue_ms"][waits & (level == 0)] = now_ms  # from which their delays count
             if contents is not None:
                 headers["flags"][[bool(content) for content in contents]] |= FLAG_KEYED
             block = await self._encode(columns, headers, prefixes, prefix)

@@ -176,7 +176,7 @@ class Sender:
         release = self._slot_limit.admit(dues_ms)
         try:
             plans, dues_ms = self._in_turn(messages, plans, dues_ms, now_ms)
-            records = self._encode(messages, plans, now_ms, 0 if separate else len(messages) - 1)
+            records = self._encode(messages, plans, now_ms, now_ms, 0 if separate else len(messages) - 1)
             topics = [message.topic for message in messages]
             stored = self._commit.submit(records, topics, release, dues_ms)
             return PendingSend(stored, messages, plans, records, release)
@@ -234,7 +234,7 @@ class Sender:
                 if part.start:
                     await self._clock.breathe()
                 records += self._encode(
-                    messages[part], plans[part], store_ms, more - part.start, contents[part]
+                    messages[part], plans[part], now_ms, store_ms, more - part.start, contents[part]
                 )
             if puts:
                 records.append(encode_puts(puts, store_ms))
@@ -262,7 +262,8 @@ class Sender:
         self,
         messages: Sequence[Outgoing],
         plans: Sequence[Plan],
-        now_ms: int,
+        admitted_ms: int,
+        store_ms: int,
         more: int,
         contents: Sequence[Sequence[bytes]] = (),
     ) -> list[bytes]:
@@ -289,7 +290,9 @@ class Sender:
                 queue = 0 if queues == 1 else self._queue_for(topic, properties, queues)
             text = orjson.dumps(properties) if properties else b""
             kind = _TIMER if plan.waits else _MESSAGE
-            times_ms = (now_ms, plan.due_ms, now_ms)
+            # From here its delay counts, so that of a message which waits is what its sender asked for.
+            enqueue_ms = admitted_ms if plan.waits and not plan.level else store_ms
+            times_ms = (store_ms, plan.due_ms, enqueue_ms)
             records.append(encode(kind, name, text, message.body, *times_ms, flags, plan.level, queue))
         return records
 

@@ -14,6 +14,7 @@ from tests.harness.scraping import Scrape, scrape_engine
 from tests.unit.project.test_docs import anchors, section, tables
 from timerwheel.api.http.traffic import Traffic
 from timerwheel.groups.config import GroupConfig
+from timerwheel.model.kafka_counts import KafkaCounts, Lag
 from timerwheel.push.push import Push
 from timerwheel.push.subscription import Draft
 
@@ -72,6 +73,9 @@ async def scrape(world) -> Scrape:
     route = web.UrlDispatcher().add_get("/v1/wheel", answer)
     traffic = Traffic()
     traffic.count(route, "GET", 200, 0.01)
+    counters = world.engine.counters
+    counters.front_calls["remoting", "SEND_V2", "SUCCESS"] += 1
+    counters.kafka = KafkaCounts(inlet={0: Lag(7, 2)})
     push = Push(world.engine)
     await push.start()
     try:
@@ -108,7 +112,7 @@ async def test_the_dashboard_shows_every_metric(scrape):
 async def test_the_page_lists_every_metric_with_its_kind_and_labels(scrape):
     own, of_rocketmq = PAGE.split("## Dashboards made for RocketMQ")
     told = {}
-    for heading in ("Messages", "Consumers and push", "Disk and index", "Service"):
+    for heading in ("Messages", "Consumers and push", "Kafka", "Disk and index", "Service"):
         for name, kind, labels, about in tables(section(own, heading))[0]:
             assert about
             told[name.strip("`")] = (kind, set(re.findall(r"`(\w+)`", labels)))
