@@ -264,7 +264,7 @@ class EpochAppend:
         elif leader.stage == "listing":
             if state.watermark >= state.leader_begin or self.faults.stale_watermark:
                 yield (
-                    f"is told the end {state.watermark}",
+                    f"learns the end {state.watermark}",
                     leader._replace(stage="fetching", end=state.watermark),
                     state,
                 )

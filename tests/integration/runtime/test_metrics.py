@@ -318,7 +318,7 @@ async def test_a_survey_that_takes_long_is_made_seldom_and_keeps_no_scrape_waiti
 
 
 class BusyClock(ManualClock):
-    """Whoever lets others have their turn waits a while for the next one."""
+    """A long task that yields to others waits until it gets another turn of the loop."""
 
     async def breathe(self) -> None:
         self.mono_ms += QUICK_MS
