@@ -333,11 +333,12 @@ class IndexTransaction:
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         """Set a value: a single one, or a page as `pages.pack` makes it."""
-        db, stored = self._dbs[table], pages.seal(table, key, value)
-        if (before := self._txn.get(key, db=db)) is not None:
-            self._count_out(table, before)
-        self._txn.put(key, stored, db=db)
-        self._added.setdefault(table, []).append(pages.stored_check(stored))
+        db, check = self._dbs[table], pages.check_of(table, key, value)
+        stored = pages.sealed(check, value)
+        if not self._txn.put(key, stored, overwrite=False, db=db):  # most are new
+            self._count_out(table, self._txn.get(key, b"", db=db))
+            self._txn.put(key, stored, db=db)
+        self._added.setdefault(table, []).append(check)
 
     def delete(self, table: str, key: bytes) -> None:
         """Remove a value if it exists."""

@@ -66,7 +66,12 @@ def stored_check(stored: Raw) -> int:
 
 def seal(table: str, key: bytes, value: bytes) -> bytes:
     """The stored form of a value: its check, then the value."""
-    return check_of(table, key, value).to_bytes(CHECK_SIZE, "little") + value
+    return sealed(check_of(table, key, value), value)
+
+
+def sealed(check: int, value: bytes) -> bytes:
+    """`seal` with a check that is known."""
+    return check.to_bytes(CHECK_SIZE, "little") + value
 
 
 def unseal(table: str, key: bytes, stored: Raw) -> Raw:

@@ -6,7 +6,8 @@ delays as whole columns. A row that breaks a rule is given to `admission.admit`,
 it. So a send in columns is refused with the same faults as the messages one by one.
 """
 
-from collections.abc import Sequence
+import bisect
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -66,22 +67,39 @@ class MessageColumns(msgspec.Struct, frozen=True):
             keys=None if self.keys is None else [self.keys[row] for row in rows.tolist()],
         )
 
-    def body(self, row: int) -> bytes:
-        """Return the body of one of the messages."""
-        return bytes(self.bodies[self.begins[row] : self.ends[row]])
+    def contents(self, rows: slice) -> Iterator[tuple[memoryview, list[tuple[str, str]]]]:
+        """Yield what each of some messages was sent with: body, and properties by name, including the delay.
 
-    def spelled(self, row: int) -> dict[str, str]:
-        """Return the properties of one of the messages, including the delay; to be left as they are."""
-        properties, how = self.sets[self.properties[row]], self.how[row]
-        return properties if how == NOW else {**properties, _SPELLED[how]: str(self.ms[row])}
+        Nobody may change the lists: messages share them.
+        """
+        known: dict[tuple[int, int], tuple[list[tuple[str, str]], int]] = {}  # and where the delay belongs
+        for begin, end, place, how, ms in zip(
+            self.begins[rows].tolist(),
+            self.ends[rows].tolist(),
+            self.properties[rows].tolist(),
+            self.how[rows].tolist(),
+            self.ms[rows].tolist(),
+            strict=True,
+        ):
+            if (place, how) not in known:
+                items = sorted(self.sets[place].items())
+                known[place, how] = (items, 0 if how == NOW else bisect.bisect(items, (_SPELLED[how],)))
+            items, at = known[place, how]
+            if how != NOW:
+                items = [*items[:at], (_SPELLED[how], str(ms)), *items[at:]]
+            yield self.bodies[begin:end], items
 
     def outgoing(self, row: int) -> Outgoing:
         """Return one of the messages."""
         key = None if self.keys is None else self.keys[row]
-        topic, body = self.topics[self.topic[row]], self.body(row)
-        if key is not None:
-            return Outgoing(topic, body, dict(self.spelled(row)), key)
+        topic = self.topics[self.topic[row]]
+        body = bytes(self.bodies[self.begins[row] : self.ends[row]])
         how, ms = int(self.how[row]), int(self.ms[row])
+        if key is not None:
+            properties = dict(self.sets[self.properties[row]])
+            return Outgoing(
+                topic, body, properties if how == NOW else {**properties, _SPELLED[how]: str(ms)}, key
+            )
         return Outgoing(
             topic,
             body,

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
+CONTEXT_PROPERTIES = frozenset({TRACEPARENT, TRACESTATE})
 TRACESTATE_BYTES_MAX = 512
 
 _SAMPLED = 1
@@ -39,14 +40,14 @@ def context_of(given: Mapping[str, str]) -> dict[str, str]:
 
 def has_context(properties: Mapping[str, str]) -> bool:
     """Tell whether there is a trace context among the properties."""
-    return TRACEPARENT in properties or TRACESTATE in properties
+    return not CONTEXT_PROPERTIES.isdisjoint(properties)
 
 
 def without_context(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the other properties."""
     if not has_context(properties):
         return dict(properties)
-    return {name: value for name, value in properties.items() if name not in (TRACEPARENT, TRACESTATE)}
+    return {name: value for name, value in properties.items() if name not in CONTEXT_PROPERTIES}
 
 
 def is_sampled(properties: Mapping[str, str]) -> bool:

@@ -26,7 +26,7 @@ from timerwheel.runtime.sender import Sender, accepted_at, explain, number_of_ke
 from timerwheel.runtime.shielded import finished
 from timerwheel.runtime.steps import AT_ONCE_BYTES, AT_ONCE_MAX, size_of_properties
 from timerwheel.runtime.topic_options import TopicOptions
-from timerwheel.state.dedup_key import content_hash, digest_of, with_key
+from timerwheel.state.dedup_key import content_hashes, digest_of, with_key
 from timerwheel.store.block import Block, Prefixes, encode_part, new_headers
 from timerwheel.store.record import FLAG_KEYED, FLAG_MORE, Kind
 
@@ -78,12 +78,11 @@ class ColumnSender:
         contents: list[bytes] = []
         for part in _steps(columns, AT_ONCE_MAX):
             await self._clock.breathe()
-            for row in range(part.start, part.stop):
-                if (key := keys[row]) is None:
-                    contents.append(b"")
-                    continue
-                digests.append(digest_of(columns.topics[columns.topic[row]], key))
-                contents.append(content_hash(columns.body(row), columns.spelled(row)))
+            names = [columns.topics[place] for place in columns.topic[part].tolist()]
+            digests += [
+                digest_of(topic, key) for topic, key in zip(names, keys[part], strict=True) if key is not None
+            ]
+            contents += content_hashes(columns, part)
         async with self._keys.taken_if_new(digests) as is_new:
             if is_new:
                 return await self._store(columns, plans, now_ms, contents)
@@ -116,8 +115,8 @@ class ColumnSender:
             due_ms = np.where(waits, np.maximum(due_ms, store_ms), due_ms)
             headers = self._headers(columns, sets, due_ms, level, waits, store_ms)
             headers["enqueue_ms"][waits & (level == 0)] = now_ms  # from which their delays count
-            if contents is not None:
-                headers["flags"][[bool(content) for content in contents]] |= FLAG_KEYED
+            if columns.keys is not None:
+                headers["flags"][[key is not None for key in columns.keys]] |= FLAG_KEYED
             block = await self._encode(columns, headers, prefixes, prefix)
             stored = self._commit.submit(block.parts, (), release, due_ms[waits].tolist(), block)
             offset = await stored

@@ -35,11 +35,12 @@ import numpy as np
 import orjson
 
 from timerwheel.model.admission import DOMAIN_PROPERTY, HASH_PROPERTY, KEY_PROPERTY
+from timerwheel.model.columns import MessageColumns
 from timerwheel.model.messages import Outgoing
-from timerwheel.model.trace_context import has_context, without_context
+from timerwheel.model.trace_context import CONTEXT_PROPERTIES, has_context, without_context
 from timerwheel.state.config_table import ConfigTable, Put, decode_puts, encode_puts
 from timerwheel.store.errors import CorruptionError
-from timerwheel.store.record import FLAG_KEYED, HEADER_SIZE, Kind, decode, decode_header
+from timerwheel.store.record import FLAG_KEYED, HEADER_SIZE, NO_OFFSET, Kind, decode, unpack_header
 
 logger = logging.getLogger("timerwheel")
 
@@ -48,6 +49,10 @@ RECALLED_KEPT_MAX = 16
 SCHEDULE_DOMAIN = "schedule"
 CARRIED_BYTES = 72  # what it takes to carry the key of a delivered message: 53 bytes as base64
 _HASH_BYTES = 16
+_CONTROL = int(Kind.CONTROL)  # faster to compare with than a member of the enumeration
+_packed = msgspec.msgpack.Encoder().encode
+_KEY_NAME = f'"{KEY_PROPERTY}":'.encode()
+_HASH_NAME = f',"{HASH_PROPERTY}":"'.encode()
 _ENTRY = struct.Struct("<QI16sq")
 _ENDED = struct.Struct("<qB")
 
@@ -109,8 +114,7 @@ def key_properties(message: Outgoing, contents: Sequence[bytes]) -> dict[str, st
 def with_key(properties: bytes, key: str, content: bytes) -> bytes:
     """Return the JSON of properties with those of `key_properties` for a client's new key."""
     rest = properties[:-1] + b"," if properties else b"{"
-    names = (KEY_PROPERTY.encode(), orjson.dumps(key), HASH_PROPERTY.encode(), content.hex().encode())
-    return b'%b"%b":%b,"%b":"%b"}' % (rest, *names)
+    return b"".join((rest, _KEY_NAME, orjson.dumps(key), _HASH_NAME, content.hex().encode(), b'"}'))
 
 
 def contents_in(properties: Mapping[str, str]) -> list[bytes]:
@@ -134,7 +138,15 @@ def content_of(message: Outgoing) -> bytes:
 
 def content_hash(body: bytes, properties: Mapping[str, str]) -> bytes:
     """Return `content_of` a message with this body and these properties."""
-    return _hash_of(body, without_context(properties))
+    return _hash_of(body, sorted(without_context(properties).items()))
+
+
+def content_hashes(columns: MessageColumns, rows: slice) -> list[bytes]:
+    """Return the `content_hash` of some messages."""
+    return [
+        _hash_of(body, [item for item in items if item[0] not in CONTEXT_PROPERTIES])
+        for body, items in columns.contents(rows)
+    ]
 
 
 def is_content(content: bytes, message: Outgoing, own: bytes) -> bool:
@@ -144,12 +156,12 @@ def is_content(content: bytes, message: Outgoing, own: bytes) -> bool:
     """
     if content == own or not has_context(message.properties):
         return content == own
-    return content == _hash_of(message.body, message.properties)
+    return content == _hash_of(message.body, sorted(message.properties.items()))
 
 
-def _hash_of(body: bytes, properties: Mapping[str, str]) -> bytes:
-    parts = (body, sorted(properties.items()))
-    return blake2s(msgspec.msgpack.encode(parts), digest_size=_HASH_BYTES).digest()
+def _hash_of(body: bytes | memoryview, properties: list[tuple[str, str]]) -> bytes:
+    """Hash a body and properties in the order of their names."""
+    return blake2s(_packed((body, properties)), digest_size=_HASH_BYTES).digest()
 
 
 def keys_of(rows: np.ndarray, records: Sequence[bytes | CorruptionError]) -> dict[bytes, KeyEntry]:
@@ -159,17 +171,19 @@ def keys_of(rows: np.ndarray, records: Sequence[bytes | CorruptionError]) -> dic
         if isinstance(data, CorruptionError):
             logger.error("the deduplication key of a damaged message is lost: %s", data)
             continue
-        header = decode_header(data)
-        if header.kind == Kind.CONTROL:
+        _, crc, _, kind, *_, topic_len, _, properties_len, _, root_crc, of_root, _, _, _, _, _ = (
+            unpack_header(data)
+        )
+        if kind == _CONTROL:
             found.update(_carried_in(data))
             continue
-        middle = HEADER_SIZE + header.topic_len
-        properties = orjson.loads(data[middle : middle + header.properties_len])
+        middle = HEADER_SIZE + topic_len
+        properties = orjson.loads(data[middle : middle + properties_len])
         # Before the name was reserved a client may have given the property any other value.
         domain = SCHEDULE_DOMAIN if properties.get(DOMAIN_PROPERTY) == SCHEDULE_DOMAIN else ""
         digest = digest_of(data[HEADER_SIZE:middle].decode(), properties[KEY_PROPERTY], domain)
         content = bytes.fromhex(properties[HASH_PROPERTY][: 2 * _HASH_BYTES])
-        found[digest] = KeyEntry(root, header.identity(root).root_crc, content, due_ms)
+        found[digest] = KeyEntry(root, crc if of_root == NO_OFFSET else root_crc, content, due_ms)
     return found
 
 
