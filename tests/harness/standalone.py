@@ -5,7 +5,6 @@ another host only.
 """
 
 import contextlib
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pyspark
 
+from tests.harness.ports import reserved_port
 from tests.harness.processes import QUICK_JAVA, environment
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
@@ -23,8 +23,7 @@ ENDING_S = 60
 @contextmanager
 def standalone(work: Path) -> Iterator[list[str]]:
     """The options `--master` and `--conf` of a command that runs on it; one core for each of two workers."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = reserved_port()
     address = f"spark://127.0.0.1:{port}"
     with contextlib.ExitStack() as stack:
         master = ("master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")

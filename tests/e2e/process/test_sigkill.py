@@ -1,6 +1,5 @@
 """SIGKILL under load, a few times, and what such loops have found; the long loop is in tests/torture."""
 
-import random
 import shutil
 import signal
 from collections.abc import AsyncIterator
@@ -8,8 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.harness.forgetful_disk import ForgetfulDisk, why_missing
+from tests.harness.ports import reserved_port
 from tests.torture.killing import Loop, Plan, seed_given
-from tests.torture.process import Service, free_port
+from tests.torture.process import Service
 from timerwheel.client import Client
 from timerwheel.offline.fsck import fsck
 from timerwheel.store.index import Index
@@ -21,7 +21,7 @@ SMALL = ("--segment-size", "64KiB", "--index-interval", "20ms")
 
 @pytest.fixture
 async def service(tmp_path) -> AsyncIterator[Service]:
-    with Service(tmp_path / "data", free_port(random.Random()), tmp_path / "stderr") as service:
+    with Service(tmp_path / "data", reserved_port(), tmp_path / "stderr") as service:
         yield service
 
 

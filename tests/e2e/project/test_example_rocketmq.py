@@ -1,12 +1,12 @@
 """The Java programs of examples/rocketmq-java: code for RocketMQ, against a service."""
 
 import re
-import socket
 import subprocess
 
 import pytest
 
 from tests.harness import maven
+from tests.harness.ports import reserved_address
 from tests.harness.processes import PATIENCE_S, ROOT, serving
 
 PROJECT = ROOT / "examples" / "rocketmq-java"
@@ -16,12 +16,10 @@ pytestmark = pytest.mark.skipif(maven.is_missing(), reason="needs Java 17 and Ma
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    flags = ("--rocketmq", f"127.0.0.1:{port}", "--levels", "1s 1s 2s")
+    address = reserved_address()
+    flags = ("--rocketmq", address, "--levels", "1s 1s 2s")
     with serving(tmp_path_factory.mktemp("example") / "data", *flags):
-        yield f"127.0.0.1:{port}"
+        yield address
 
 
 def command(home, program, *arguments):

@@ -9,12 +9,12 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.harness.ports import reserved_port
 from tests.harness.processes import PATIENCE_S, ROOT, RunningService, environment, serving, timerwheel
 from tests.harness.shell import commands_in
 
@@ -23,17 +23,12 @@ _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SERVICE_PORT, HOOK_PORT = "8686", "9000"
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
-
-
 def script_for(service: RunningService) -> str:
     blocks = _BLOCK.findall(PAGE.read_text())
     assert blocks, "doc/tutorial.md has no ```sh block"
     script = "\n".join(blocks).replace(f":{SERVICE_PORT}", service.url[service.url.rindex(":") :])
     assert f'("127.0.0.1", {HOOK_PORT})' in script
-    return re.sub(rf"\b{HOOK_PORT}\b", str(free_port()), script)
+    return re.sub(rf"\b{HOOK_PORT}\b", str(reserved_port()), script)
 
 
 def run(script: str, cwd: Path, variables: dict[str, str]) -> str:

@@ -4,7 +4,6 @@ The Python client is quick and runs with all tests; those of other languages run
 """
 
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -16,6 +15,7 @@ import pytest
 
 from tests.harness.certificates import Authority
 from tests.harness.grpc_clients import NO_RECALLS, GrpcClient, RefusedCallError, client_of
+from tests.harness.ports import reserved_address, reserved_port
 from tests.harness.processes import PATIENCE_S, RunningService, serving, timerwheel
 
 OTHERS = [pytest.param(name, marks=pytest.mark.clients) for name in ("node", "java", "go")]
@@ -30,12 +30,6 @@ class Stage(NamedTuple):
     restart: Callable[[], RunningService]
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 @pytest.fixture(scope="session")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("clients")
@@ -43,7 +37,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=LANGUAGES)
 def stage(request: pytest.FixtureRequest, tmp_path: Path, scratch: Path) -> Iterator[Stage]:
-    endpoint = f"127.0.0.1:{free_port()}"
+    endpoint = reserved_address()
     flags = ("--rocketmq-grpc", endpoint, "--redelivery-delay", "200ms")
     with ExitStack() as stack:
         client = stack.enter_context(client_of(request.param, scratch / request.param, endpoint))
@@ -195,7 +189,7 @@ async def test_what_one_protocol_sends_the_other_shows(stage):
 @pytest.fixture(params=["python", *(param for param in OTHERS if param.values != ("node",))])
 def transactor(request: pytest.FixtureRequest, tmp_path: Path, scratch: Path) -> Iterator[Stage]:
     """A service that checks transactions soon, and a client that knows them."""
-    endpoint = f"127.0.0.1:{free_port()}"
+    endpoint = reserved_address()
     checks = ("--transaction-timeout", "500ms", "--transaction-interval", "1s")
     flags = ("--rocketmq-grpc", endpoint, *checks)
     with ExitStack() as stack:
@@ -250,7 +244,7 @@ def test_a_transaction_is_committed_although_the_service_was_killed_in_between(t
 def test_the_access_key_is_a_token_over_tls(language, tmp_path, scratch):
     authority = Authority(tmp_path)
     issued = authority.issue("localhost")
-    data, endpoint = tmp_path / "data", f"localhost:{free_port()}"
+    data, endpoint = tmp_path / "data", f"localhost:{reserved_port()}"
     made = timerwheel(
         "tokens", "create", "shop", "--scope", "send", "--topic", "orders", "--data", data, "--json"
     )

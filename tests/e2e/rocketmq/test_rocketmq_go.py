@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import orjson
 import pytest
 
 from tests.harness.grpc_clients import UNREACHED
+from tests.harness.ports import reserved_address
 from tests.harness.processes import PATIENCE_S, ROOT, serving, timerwheel
 
 PROJECT = ROOT / "tests" / "clients" / "rocketmq-go"
@@ -43,9 +43,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def address() -> str:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{found.getsockname()[1]}"
+    return reserved_address()
 
 
 @contextmanager

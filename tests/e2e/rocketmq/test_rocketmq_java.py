@@ -2,7 +2,6 @@
 
 import itertools
 import signal
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 
 from tests.harness import maven
 from tests.harness.certificates import Authority
+from tests.harness.ports import reserved_address
 from tests.harness.processes import PATIENCE_S, ROOT, serving, timerwheel
 
 PROJECT = ROOT / "tests" / "clients" / "rocketmq-java"
@@ -68,14 +68,8 @@ def run(
     ]
 
 
-def free_address() -> str:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{found.getsockname()[1]}"
-
-
 def test_a_java_client_sends_delays_recalls_consumes_and_retries(tmp_path):
-    address = free_address()
+    address = reserved_address()
     with serving(tmp_path / "data", "--rocketmq", address, *ASKING):
         run(NEW, tmp_path, address, *QUICK)
 
@@ -84,7 +78,7 @@ def test_a_java_client_speaks_tls_and_gives_its_token_over_it(tmp_path):
     authority = Authority(tmp_path)
     own, other = authority.issue("localhost"), tmp_path / "other"
     other.mkdir()
-    data, address = tmp_path / "data", free_address()
+    data, address = tmp_path / "data", reserved_address()
     scopes = ("--scope", "send", "--scope", "receive", "--topic", "*")
     made = timerwheel("tokens", "create", "java", *scopes, "--data", data, "--json")
     token, certificate = made.json["token"], ("--tls-certificate", own.certificate, "--tls-key", own.key)
@@ -101,7 +95,7 @@ def test_a_java_client_speaks_tls_and_gives_its_token_over_it(tmp_path):
 @pytest.mark.clients
 @pytest.mark.parametrize("version", [NEW, OLD])
 def test_all_scenarios_of_a_java_client(tmp_path, version):
-    address = free_address()
+    address = reserved_address()
     with serving(tmp_path / "data", "--rocketmq", address, *ASKING):
         run(version, tmp_path, address, *ALL)
 
@@ -116,7 +110,7 @@ def test_all_scenarios_of_a_java_client(tmp_path, version):
     ],
 )
 def test_a_java_client_loses_nothing_when_the_service_is_killed(tmp_path, version, scenario, event):
-    address = free_address()
+    address = reserved_address()
     flags = ("--rocketmq", address, *ASKING)
     with (
         serving(tmp_path / "data", *flags) as service,
@@ -134,7 +128,7 @@ def test_a_java_client_loses_nothing_when_the_service_is_killed(tmp_path, versio
 @pytest.mark.clients
 @pytest.mark.parametrize("version", [NEW, OLD])
 def test_another_java_producer_of_the_group_ends_what_a_killed_one_left_open(tmp_path, version):
-    address = free_address()
+    address = reserved_address()
     with serving(tmp_path / "data", "--rocketmq", address, *ASKING):
         with java(version, tmp_path, address, "transaction-left") as process:
             assert process.stdout is not None
@@ -145,7 +139,7 @@ def test_another_java_producer_of_the_group_ends_what_a_killed_one_left_open(tmp
 
 @pytest.mark.clients
 def test_what_a_java_consumer_pops_and_fails_is_retried_and_becomes_a_dead_letter(tmp_path):
-    data, address = tmp_path / "data", free_address()
+    data, address = tmp_path / "data", reserved_address()
     with serving(data, "--rocketmq", address) as service:
         timerwheel("groups", "put", "pop-retry", "pop-retriers", "--max-attempts", "2", "--url", service.url)
         run(NEW, tmp_path, address, "pop-retry")
@@ -153,7 +147,7 @@ def test_what_a_java_consumer_pops_and_fails_is_retried_and_becomes_a_dead_lette
 
 @pytest.mark.clients
 def test_a_java_consumer_that_pops_shares_a_group_with_one_over_http(tmp_path):
-    data, address = tmp_path / "data", free_address()
+    data, address = tmp_path / "data", reserved_address()
     sent = {f"message {n}" for n in range(60)}
     with serving(data, "--rocketmq", address) as service:
         place = f"{service.url}/v1/topics/pop-share/groups/sharers"
@@ -183,7 +177,7 @@ def asked(url: str, method: str, body: object = None) -> Any:
 
 @pytest.mark.clients
 def test_a_java_client_gives_its_token_as_access_key(tmp_path):
-    data, address = tmp_path / "data", free_address()
+    data, address = tmp_path / "data", reserved_address()
     scopes = ("--scope", "send", "--scope", "receive", "--topic", "*")
     made = timerwheel("tokens", "create", "java", *scopes, "--data", data, "--json")
     with serving(data, "--rocketmq", address):

@@ -5,17 +5,12 @@ import signal
 import socket
 import urllib.request
 
+from tests.harness.ports import reserved_port
 from tests.harness.processes import serving, started, timerwheel
 from tests.harness.remoting import properties_of
 from timerwheel.rocketmq import properties_text, stored_message
 from timerwheel.rocketmq.codes import Call, Result
 from timerwheel.rocketmq.frame import Frame, FrameReader, encode
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def asked(port: int, *frames: Frame) -> list[Frame]:
@@ -49,7 +44,7 @@ def pull(opaque: int) -> Frame:
 
 
 def test_messages_are_seen_over_http_and_survive_a_kill(tmp_path):
-    port = free_port()
+    port = reserved_port()
     flags = ("--rocketmq", f"127.0.0.1:{port}")
     with serving(tmp_path / "data", *flags) as service:
         answers = asked(port, send(1, KEYS="k"), send(2, TIMER_DELAY_MS="3600000", UNIQ_KEY="7F"), send(3))
@@ -94,7 +89,7 @@ def acknowledgement(opaque: int, message: stored_message.StoredMessage) -> Frame
 
 
 def test_what_was_popped_and_not_acknowledged_comes_again_after_a_kill(tmp_path):
-    port = free_port()
+    port = reserved_port()
     flags = ("--rocketmq", f"127.0.0.1:{port}")
     with serving(tmp_path / "data", *flags) as service:
         asked(port, *[send(n, UNIQ_KEY=f"7F{n}") for n in range(1, 4)])
@@ -116,7 +111,7 @@ def test_what_was_popped_and_not_acknowledged_comes_again_after_a_kill(tmp_path)
 
 
 def test_a_stop_with_open_connections_is_an_orderly_end(tmp_path):
-    port = free_port()
+    port = reserved_port()
     with (
         serving(tmp_path / "data", "--rocketmq", f"127.0.0.1:{port}") as service,
         socket.create_connection(("127.0.0.1", port), timeout=60) as client,

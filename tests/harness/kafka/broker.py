@@ -1,4 +1,4 @@
-"""Apache Kafka as one process on the loopback: broker and controller, with its data in one directory.
+"""Apache Kafka on the loopback: processes that are broker and controller, each with its data in a directory.
 
 The jars come from Maven Central by `python -m tests.harness.kafka fetch`, which also makes the archive of
 classes that halves the start. Ready is when the broker answers: 2 s after the start on an idle machine.
@@ -11,14 +11,16 @@ import socket
 import subprocess
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
+
+from tests.harness.ports import HOST, reserved_port
 
 POM = Path(__file__).with_name("pom.xml")
 VERSION = ET.parse(POM).findtext(".//{*}dependency/{*}version") or ""
 HOME = Path.home() / ".cache" / "timerwheel-test" / f"kafka-{VERSION}"
 LIBRARIES = HOME / "lib"
 ARCHIVE = HOME / "classes.jsa"
-HOST = "127.0.0.1"
 GIVEN = "TIMERWHEEL_TEST_KAFKA"
 """Environment variable with the HOST:PORT of a broker to use instead of an own one."""
 READY_S = 120.0
@@ -26,22 +28,26 @@ READY_S = 120.0
 _CLUSTER = "4L6g3nShT-eMCtK--X86sw"
 _SETTINGS = """\
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@{host}:{controller}
+node.id={number}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}
 advertised.listeners=PLAINTEXT://{host}:{port}
 controller.listener.names=CONTROLLER
 log.dirs={data}
 auto.create.topics.enable=false
 offsets.topic.num.partitions=2
-offsets.topic.replication.factor=1
+offsets.topic.replication.factor={replicas}
 transaction.state.log.num.partitions=2
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+transaction.state.log.replication.factor={replicas}
+transaction.state.log.min.isr={in_sync}
+transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 share.coordinator.state.topic.num.partitions=2
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.replication.factor={replicas}
+share.coordinator.state.topic.min.isr={in_sync}
 group.initial.rebalance.delay.ms=0
+"""
+# Controllers of a cluster could not vote: they ask each other before the rules are read.
+_AUTHORIZER = """\
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 allow.everyone.if.no.acl.found=true
 """
@@ -62,18 +68,32 @@ def missing(*, own: bool = False) -> str | None:
 
 
 class Broker:
-    """One broker; `kill` and `start` may follow each other, its data stays."""
+    """One broker; `kill` and `start` may follow each other, its data stays.
 
-    def __init__(self, directory: Path) -> None:
+    It is the `number`th of a cluster whose controllers have these ports; by default a cluster of its own.
+    """
+
+    def __init__(self, directory: Path, number: int = 1, controllers: Sequence[int] = ()) -> None:
+        controllers = controllers or (reserved_port(),)
         self._directory = directory
         self._data = directory / "data"
-        self.port = _free_port()
+        self.port = reserved_port()
         self.address = f"{HOST}:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
         self._settings = directory / "server.properties"
         self._settings.write_text(
-            _SETTINGS.format(host=HOST, port=self.port, controller=_free_port(), data=self._data)
+            _SETTINGS.format(
+                host=HOST,
+                port=self.port,
+                number=number,
+                controller=controllers[number - 1],
+                voters=",".join(f"{at}@{HOST}:{port}" for at, port in enumerate(controllers, 1)),
+                replicas=len(controllers),
+                in_sync=max(len(controllers) - 1, 1),
+                data=self._data,
+            )
+            + (_AUTHORIZER if len(controllers) == 1 else "")
         )
         tool = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(self._settings)]
         with (directory / "format.txt").open("wb") as out:
@@ -82,10 +102,19 @@ class Broker:
 
     def start(self, *flags: str) -> None:
         """Start it, and wait until it listens."""
+        self.launch(*flags)
+        self.wait()
+
+    def launch(self, *flags: str) -> None:
+        """Start it. Of a cluster it listens once most of them are started."""
         archive = flags or (f"-XX:SharedArchiveFile={ARCHIVE}",)
         command = ["java", *_LEAN, *archive, *_CLASS_PATH, "kafka.Kafka", str(self._settings)]
         with (self._directory / "broker.txt").open("ab") as out:
             self._process = subprocess.Popen(command, stdout=out, stderr=out)
+
+    def wait(self) -> None:
+        """Wait until it listens."""
+        assert self._process is not None
         until = time.monotonic() + READY_S
         while not _listens(self.port):
             assert self._process.poll() is None, (self._directory / "broker.txt").read_text()[-2000:]
@@ -100,16 +129,30 @@ class Broker:
             self._process = None
 
 
+class Brokers:
+    """A cluster; each broker may be killed and started again."""
+
+    def __init__(self, directory: Path, count: int = 3) -> None:
+        controllers = [reserved_port() for _ in range(count)]
+        self.each = [Broker(directory / str(at), at, controllers) for at in range(1, count + 1)]
+        self.address = ",".join(broker.address for broker in self.each)
+
+    def start(self) -> None:
+        """Start all, and wait until all listen."""
+        for broker in self.each:
+            broker.launch()
+        for broker in self.each:
+            broker.wait()
+
+    def kill(self) -> None:
+        """End all."""
+        for broker in self.each:
+            broker.kill()
+
+
 def _listens(port: int) -> bool:
     try:
         socket.create_connection((HOST, port), timeout=1).close()
     except OSError:
         return False
     return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -107,11 +107,13 @@ class Clients:
                 "enable.partition.eof": True,
             }
         )
-        partitions = consumer.list_topics(topic, timeout=CALL_S).topics[topic].partitions
+        until = time.monotonic() + PATIENCE_S
+        while not (partitions := consumer.list_topics(topic, timeout=CALL_S).topics[topic].partitions):
+            assert time.monotonic() < until, f"there is no topic {topic}"  # the service makes some of them
+            time.sleep(0.05)
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
         found: list[Got] = []
         at_end: set[int] = set()
-        until = time.monotonic() + PATIENCE_S
         while not (enough(found) and len(at_end) == len(partitions)):
             assert time.monotonic() < until, f"{topic} has only {len(found)} records"
             message = consumer.poll(0.2)

@@ -1,0 +1,31 @@
+"""Ports for servers that must know theirs beforehand: those that clients are told, and that restart at it.
+
+A port that was free a moment ago may be another process's now. A bound socket that does not listen keeps its
+port: the system gives it to nobody by itself, but a server that sets SO_REUSEADDR, as ours and Java's do, may
+bind it by its number (Linux, `inet_csk_bind_conflict`).
+"""
+
+import socket
+from functools import cache
+
+HOST = "127.0.0.1"
+
+
+def reserved_port() -> int:
+    """A port of the loopback that nobody else gets as long as this process lives."""
+    taken = socket.socket()
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    taken.bind((HOST, 0))
+    _kept().append(taken)
+    port: int = taken.getsockname()[1]
+    return port
+
+
+def reserved_address() -> str:
+    """The same as HOST:PORT."""
+    return f"{HOST}:{reserved_port()}"
+
+
+@cache
+def _kept() -> list[socket.socket]:
+    return []
