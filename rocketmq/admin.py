@@ -4,9 +4,12 @@ Answers with a map whose keys are objects are written as RocketMQ's JSON library
 standard JSON: `{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:{...}}}`.
 """
 
+import contextlib
+
 import orjson
 
 from timerwheel.engine import Engine
+from timerwheel.errors import UnknownTopicError
 from timerwheel.groups.config import LEASES
 from timerwheel.rocketmq.codes import VERSION, Call, Result
 from timerwheel.rocketmq.members import Members
@@ -18,6 +21,8 @@ from timerwheel.state.config_table import ConfigTable
 from timerwheel.tokens import Scope
 from timerwheel.version import version
 
+DELETE_WAIT_MS = 2_000
+"""How long `deleteTopic` waits for the end of a deletion; clients wait 5 seconds for their answer."""
 _QUEUES_MAX = 1 << 16
 
 
@@ -39,6 +44,22 @@ class Admin:
             for name in ("readQueueNums", "writeQueueNums")
         ]
         await self._engine.topics.change(topic, queues=max(wanted))
+        return Answer()
+
+    async def delete_topic(self, request: Request) -> Answer:
+        """Delete a topic; one that does not exist is no error, as with RocketMQ.
+
+        The answer comes when no message of it is delivered any more, or shortly after, with the last step.
+        """
+        topic = request.text("topic")
+        request.must_have(Scope.ADMIN, topic)
+        with contextlib.suppress(UnknownTopicError):
+            await self._engine.topic_deletions.delete(topic, DELETE_WAIT_MS)
+        return Answer()
+
+    def delete_route(self, request: Request) -> Answer:
+        """The name server forgets a topic: nothing to do, since a topic has its route from its name."""
+        request.must_have(Scope.ADMIN, request.text("topic"))
         return Answer()
 
     def update_group(self, request: Request) -> Answer:

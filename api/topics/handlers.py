@@ -13,7 +13,15 @@ from timerwheel.api.security import access
 from timerwheel.model.messages import QueuePage, TopicInfo
 from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.messages import Message
-from timerwheel.wire.topics import Delivered, QueuePath, ReadQuery, TopicChanges, TopicPath, Topics
+from timerwheel.wire.topics import (
+    DeleteQuery,
+    Delivered,
+    QueuePath,
+    ReadQuery,
+    TopicChanges,
+    TopicPath,
+    Topics,
+)
 
 TOPICS_AT_ONCE = 500  # some milliseconds; what is due goes on in between
 
@@ -56,6 +64,16 @@ class TopicCalls:
         )
         return responses.json(self._handle.engine.queues.topic(name))
 
+    async def delete(self, request: web.Request) -> web.Response:
+        """DELETE /v1/topics/{topic}: ends a topic with all that belongs to it; 202 if that goes on."""
+        wanted = query.read(request, DeleteQuery)
+        name = query.path(request, TopicPath).topic
+        deletions = self._handle.engine.topic_deletions
+        if wanted.dry_run:
+            return responses.json(deletions.plan(name))
+        deletion = await deletions.delete(name, wanted.wait_ms)
+        return responses.json(deletion, status=202 if deletion.state == "ending" else 200)
+
     async def delivered(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/topics/{topic}/queues/{queue}/messages: delivered messages; waits if there are none."""
         place = query.path(request, QueuePath)
@@ -77,8 +95,8 @@ class TopicCalls:
         while True:
             page = await engine.queues.read_queue(place.topic, place.queue, offset, wanted.max, wait_ms)
             left_ms = end_ms - engine.clock.monotonic_ms()
-            gone = request.transport is None or self._handle.stopping
-            if page.messages or left_ms <= 0 or gone:
+            over = request.transport is None or self._handle.stopping or not engine.ready
+            if page.messages or left_ms <= 0 or over:
                 if not page.messages:
                     engine.queues.topic(
                         place.topic

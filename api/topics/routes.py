@@ -10,8 +10,16 @@ from timerwheel.api.http.route import (
     Route,
 )
 from timerwheel.api.topics.handlers import TopicCalls
-from timerwheel.model.messages import TopicInfo
-from timerwheel.wire.topics import Delivered, QueuePath, ReadQuery, TopicChanges, TopicPath, Topics
+from timerwheel.model.messages import TopicDeletion, TopicInfo
+from timerwheel.wire.topics import (
+    DeleteQuery,
+    Delivered,
+    QueuePath,
+    ReadQuery,
+    TopicChanges,
+    TopicPath,
+    Topics,
+)
 
 
 def topic_routes(handle: EngineHandle) -> list[Route]:
@@ -71,7 +79,22 @@ def topic_routes(handle: EngineHandle) -> list[Route]:
                 "system_topic",
                 "queues_shrink",
                 "keys_move",
+                "topic_ending",
                 *STORE,
             ),
+        ),
+        Route(
+            method="DELETE",
+            path="/v1/topics/{topic}",
+            name="deleteTopic",
+            summary="Delete a topic with its messages, groups, schedules and subscriptions",
+            needs=Need.ADMIN,
+            audited=True,
+            also=(202,),
+            handler=calls.delete,
+            answer=TopicDeletion,
+            path_type=TopicPath,
+            query_type=DeleteQuery,
+            problems=(*ENGINE, "unknown_topic", "system_topic", *STORE),
         ),
     ]

@@ -90,7 +90,7 @@ class RestoredLog:
         """Make the log durable, then rename it into place; returns where it ends."""
         assert self._log is not None
         self._log.sync()
-        write_start(self._files, self._log, start)
+        write_start(self._log, start)
         self._files.sync_dir(self._log.directory)
         self._log.directory.rename(self._data / LOG_DIRECTORY)
         for directory in (self._data, self._data.absolute().parent):

@@ -1,7 +1,7 @@
 """The start of a restored log: the latest settings, and the next offset of each queue."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -11,12 +11,13 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from timerwheel.model.admission import DEAD_PREFIX
 from timerwheel.spark_jobs.archive.manifest import ArchivedSegment, Manifest
 from timerwheel.spark_jobs.archive.part import Part, batches_of, each_chunk
-from timerwheel.state.config_table import CONTROL_TOPIC, EVENTS, ConfigTable, Put
+from timerwheel.state.config_table import CONTROL_TOPIC, EVENTS, ConfigTable, Put, TopicEnd
 from timerwheel.state.groups import SEPARATOR, DeadLetters
 from timerwheel.state.log_manifest import LogStart
 from timerwheel.state.memtable import SettingsDump
 
 RESTORED_GAP_MESSAGES = 1 << 36
+_Queue = tuple[str, int]
 _NOT_RESTORED = EVENTS | {ConfigTable.LEASES}  # a restored log has other queue offsets than those of leases
 
 
@@ -93,9 +94,21 @@ def log_start(segments: Sequence[ArchivedSegment], puts: Sequence[Put], base: in
         for (topic, queue), first in firsts.items()
         if topic.startswith(DEAD_PREFIX) and queue == 0
     }
+    settings = [put for one in puts if (put := _restored(one, queues, firsts)) is not None]
     return LogStart(
         base,
         [(topic, queue, first) for (topic, queue), first in sorted(firsts.items())],
         base,
-        SettingsDump(list(puts), groups, dead),
+        SettingsDump(settings, groups, dead),
     )
+
+
+def _restored(put: Put, queues: Mapping[_Queue, int], firsts: Mapping[_Queue, int]) -> Put | None:
+    """Return a setting as the restored log has it: a topic that was not used since its end stays deleted."""
+    if put.table != ConfigTable.TOPIC_END:
+        return put
+    end = msgspec.convert(put.value, TopicEnd, strict=False)
+    own = {queue: first for (topic, queue), first in firsts.items() if topic == put.key}
+    if any(queues[put.key, queue] > end.queues.get(queue, 0) for queue in own):
+        return None
+    return Put(put.table, put.key, msgspec.to_builtins(TopicEnd(end.at_ms, end.until, own), str_keys=True))

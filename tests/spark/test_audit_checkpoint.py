@@ -126,7 +126,7 @@ def test_after_each_step_of_a_random_history_the_findings_are_those_of_a_whole_a
 
     asyncio.run(live())
     assert all(why.startswith("retention removed records") for why in again)
-    assert len(again) < 4
+    assert len(again) < 6  # of twelve; a deleted topic leaves segments that retention soon removes
 
 
 def prefix(source: Path, target: Path, until: int) -> None:

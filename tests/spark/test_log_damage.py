@@ -17,8 +17,10 @@ from timerwheel.spark_jobs.errors import job_error
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.segment_stats import survey
 from timerwheel.spark_jobs.segments import Damaged, Segment, SegmentGoneError, SegmentReader
-from timerwheel.state.log_manifest import LogStart, write_start
+from timerwheel.state.log_manifest import LogStart, encode_start
 from timerwheel.store.errors import CorruptionError, FormatError
+from timerwheel.store.files import DiskFiles
+from timerwheel.store.log_reader import START_FILE
 from timerwheel.store.record import HEADER_DTYPE, HEADER_SIZE, Kind, decode_header, encode
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE, encode_header, segment_name
 
@@ -237,6 +239,10 @@ def test_a_segment_that_is_missing_in_the_middle_is_named_with_where_the_log_goe
     assert (damaged.offset, damaged.end, damaged.torn) == (lost, after, False)
 
 
+def write_start(directory: Path, start: LogStart) -> None:
+    DiskFiles().write_whole(directory / START_FILE, encode_start(start))
+
+
 @pytest.mark.parametrize("sidecar", [False, True])
 def test_a_first_segment_that_is_missing_is_damage_unless_retention_says_that_it_dropped_it(
     data, sample, records, sidecar
@@ -253,7 +259,7 @@ def test_a_first_segment_that_is_missing_is_damage_unless_retention_says_that_it
     assert offsets == kept
     assert (damaged.offset, damaged.end) == (lost, following)
     log = open_log(data)
-    write_start(log.files, log, LogStart(following, []))
+    write_start(log.directory, LogStart(following, []))
     log.close()
     assert read(data) == (kept, [])
 
@@ -262,7 +268,7 @@ def test_a_segment_that_retention_drops_while_it_is_to_be_read_asks_for_another_
     [log] = find_logs([str(data)])
     first, second = log.segments[:2]
     log = open_log(data)
-    write_start(log.files, log, LogStart(second.base, []))
+    write_start(log.directory, LogStart(second.base, []))
     log.close()
     segment_path(data, first.base).unlink()
     for salvage in (False, True):

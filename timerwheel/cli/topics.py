@@ -1,13 +1,18 @@
-"""`topics list|set`: the topics of the running service."""
+"""`topics list|set|delete`: the topics of the running service."""
 
+import sys
 from typing import Annotated
 
+import msgspec
 import typer
 
 from timerwheel.cli.connection import ask
-from timerwheel.cli.options import JsonFlag, UrlOption
+from timerwheel.cli.options import JsonFlag, UrlOption, YesFlag, confirm_or_exit
 from timerwheel.cli.output import Output
-from timerwheel.client import DEFAULT_URL
+from timerwheel.client import DEFAULT_URL, Client, NotFoundError, TopicDeletion
+from timerwheel.clock import SystemClock
+
+_POLL_MS = 1_000
 
 
 def list_topics(
@@ -67,3 +72,55 @@ def change(
     if queues is not None:
         text += f" and has {info.queue_count} queue{'s' if info.queue_count > 1 else ''}"
     Output(as_json=as_json).result(info, text)
+
+
+def delete(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
+    yes: YesFlag = False,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonFlag = False,
+) -> None:
+    """Delete a topic with its messages, groups, schedules and subscriptions.
+
+    What goes is shown first, and deleted after you confirm. Ctrl-C then only ends the waiting: the service
+    goes on.
+    """
+    output = Output(as_json=as_json)
+    if dry_run or not yes:
+        planned = ask(url, lambda client: client.delete_topic(topic, dry_run=True))
+        if dry_run:
+            output.result(planned, f"would delete {_words(planned)}")
+            return
+        confirm_or_exit(f"Delete {_words(planned)}?")
+    deletion = ask(url, lambda client: _deleted(client, topic))
+    output.result(deletion, f"deleted {_words(deletion)}")
+
+
+async def _deleted(client: Client, topic: str) -> TopicDeletion:
+    deletion = await client.delete_topic(topic)
+    if deletion.state == "ending":
+        clock = SystemClock()
+        print(f"topic {topic} takes no more messages; its timers are being ended", file=sys.stderr)
+        while (left := await _pending(client, topic)) is not None:
+            print(f"{left:,} left", file=sys.stderr)
+            await clock.sleep_for(_POLL_MS)
+    return msgspec.structs.replace(deletion, state="deleted")
+
+
+async def _pending(client: Client, topic: str) -> int | None:
+    """Return how many timers a topic that is being deleted has left; None once it is deleted."""
+    try:
+        info = await client.topic(topic)
+    except NotFoundError:
+        return None
+    return info.pending if info.ending else None
+
+
+def _words(deletion: TopicDeletion) -> str:
+    groups = [f"{one.group} ({one.left:,} messages left)" for one in deletion.groups]
+    named = {"groups": groups, "schedules": deletion.schedules, "subscriptions": deletion.subscriptions}
+    lines = [f"\n  {what}: {', '.join(names)}" for what, names in named.items() if names]
+    counts = f"{deletion.pending:,} waiting and {deletion.visible:,} delivered messages"
+    return f"topic {deletion.topic} with {counts}{''.join(lines)}"

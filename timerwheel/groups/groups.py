@@ -582,7 +582,7 @@ class Groups:
 
     def _not_found(self, topic: str, group: str) -> GroupNotFoundError:
         topics = self._parts.queues
-        neither = "" if topics.topic_id(topic) >= 0 else ", and the topic does not exist"
+        neither = "" if topics.exists(topic) else ", and the topic does not exist"
         return GroupNotFoundError(
             f"topic {topic!r} has no group {group!r}{neither}; create the group with PUT, or "
             "receive with create: true"
@@ -603,6 +603,7 @@ class Groups:
             cursors = await cursors_for(self._parts, topic, to=config.start)
             texts = {str(queue): offset for queue, offset in cursors.items()}
             puts.append(Put(ConfigTable.CURSOR, name, texts))
+        self._parts.topics.check_open([topic])
         await self._parts.control.put(puts)
 
     def _info(self, state: GroupState) -> GroupInfo:

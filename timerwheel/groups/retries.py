@@ -77,6 +77,7 @@ class Retries:
         self, topic: str, body: bytes, properties: Mapping[str, str], delay_ms: int = 0, level: int = 0
     ) -> str:
         core = self._parts.core
+        self._parts.topics.check_open([topic])
         now_ms = core.clock.now_ms()
         unit = [copy_record(topic, body, properties, now_ms, delay_ms, level)]
         dues_ms = [now_ms + delay_ms] if delay_ms else []

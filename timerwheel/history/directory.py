@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from timerwheel.errors import UnknownMessageError
+from timerwheel.errors import DeletedMessageError, UnknownMessageError
 from timerwheel.history.groups import groups_now
 from timerwheel.history.history import Found, MessageHistory, Question
 from timerwheel.history.log_steps import RECORDS_MAX, slot_starts, step, steps
@@ -64,6 +64,8 @@ class _Places:
         right = found.root == root and Ids(self._log.log_id).encode(*found) == message_id
         if not right or header.flags & FLAG_LEASE or header.kind not in _OF_A_MESSAGE:
             raise UnknownMessageError(message_id)
+        if (end := self._state.end_of(record.topic, root)) is not None:
+            raise DeletedMessageError(message_id, record.topic, end.at_ms)
         if header.kind == Kind.CANCEL:
             return Found(message_id, State.RECALLED, offset, None, {})
         if header.kind == Kind.TIMER and (staged or self._waits(root, header.due_ms)):

@@ -4,7 +4,7 @@ Pure data. Times are epoch milliseconds of the wall clock, bodies are bytes, pro
 """
 
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -224,7 +224,8 @@ class TopicInfo(msgspec.Struct, frozen=True):
 
     Of its `queue_count` queues, `queues` has those that a message went to.
 
-    Of an `ordered` topic, a group has no more than one message of each sharding key in flight.
+    Of an `ordered` topic, a group has no more than one message of each sharding key in flight. A topic that
+    is `ending` is being deleted: its queues are empty for all readers, and `pending` falls to 0.
     """
 
     topic: str
@@ -234,6 +235,30 @@ class TopicInfo(msgspec.Struct, frozen=True):
     system: bool = False
     ordered: bool = False
     queue_count: int = 0
+    ending: bool = False
+
+
+class EndingGroup(msgspec.Struct, frozen=True):
+    """A group that goes with its topic; `left` are the messages that it is not done with."""
+
+    group: str
+    left: int
+
+
+class TopicDeletion(msgspec.Struct, frozen=True):
+    """The deletion of a topic: `state` is "planned" in a dry run, "ending" while it goes on, then "deleted".
+
+    `pending` messages are scheduled or belong to open transactions, `visible` are delivered and kept. They
+    go, and so do these groups, schedules and subscriptions, by name or id.
+    """
+
+    topic: str
+    state: Literal["planned", "ending", "deleted"]
+    pending: int
+    visible: int
+    groups: list[EndingGroup]
+    schedules: list[str]
+    subscriptions: list[str]
 
 
 class LevelInfo(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ import numpy as np
 from timerwheel.errors import (
     AlreadyDeliveredError,
     AlreadyRecalledError,
+    DeletedMessageError,
     Fault,
     OpenTransactionError,
     RefusedError,
@@ -28,7 +29,7 @@ from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.ids import root_in
 from timerwheel.model.messages import State
 from timerwheel.runtime.core import Core
-from timerwheel.runtime.current_record import CurrentRecord, current_record_of, read_at
+from timerwheel.runtime.current_record import CurrentRecord, cancel_of, current_record_of, read_at
 from timerwheel.runtime.firing import Firing
 from timerwheel.runtime.message_reader import MessageReader
 from timerwheel.runtime.message_views import rows_within
@@ -36,7 +37,7 @@ from timerwheel.runtime.outcome import failure_of
 from timerwheel.runtime.queue_reader import SYSTEM_TOPICS
 from timerwheel.runtime.recall_filter import Matches, RecallCount, RecallFilter, RecallResult, matcher
 from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError, StoreError
-from timerwheel.store.record import HEADER_SIZE, decode_header
+from timerwheel.store.record import HEADER_SIZE, Kind, Record, decode_header
 from timerwheel.store.rows import join
 from timerwheel.wheel.slot_table import ADD, ENTRY_DTYPE, Entries
 
@@ -55,9 +56,11 @@ _ENDED = {
 class _Tally:
     """A recall by condition in progress: what it looks for, and what it has done so far."""
 
-    def __init__(self, matches: Matches | None, *, dry_run: bool) -> None:
+    def __init__(self, matches: Matches | None, *, dry_run: bool, of_topic: str | None = None) -> None:
         self.matches = matches
         self.dry_run = dry_run
+        self.of_topic = of_topic  # all timers of this topic are ended, those that cannot be read too
+        self.quarantined: list[int] = []
         self.counted = 0
         self.recalled = 0
         self.missed = 0
@@ -98,10 +101,11 @@ class BulkRecalls:
         """Recall those of these messages that are pending; returns one result per id, in the order given.
 
         The codes are those of `recall`'s errors: already_delivered, already_recalled (also if an id is in the
-        array twice), open_transaction, unknown_message, corruption. It is not all or nothing: if the log had
-        no room for a part, its messages stay pending and have the code no_space. Raises RefusedError for more
-        than messages_per_request_max ids; NotReadyError or NoSpaceError if no recall at all could be stored.
-        After the code outcome_unknown, or an OutcomeUnknownError for all, they may have been recalled.
+        array twice), open_transaction, unknown_message, message_deleted, corruption. It is not all or
+        nothing: if the log had no room for a part, its messages stay pending and have the code no_space.
+        Raises RefusedError for more than messages_per_request_max ids; NotReadyError or NoSpaceError if no
+        recall at all could be stored. After the code outcome_unknown, or an OutcomeUnknownError for all, they
+        may have been recalled.
         """
         limit = self._settings.messages_per_request_max
         if len(ids) > limit:
@@ -141,6 +145,9 @@ class BulkRecalls:
                 under_way = self._in_flight.outcome(current.offset)
                 if under_way is not None:
                     busy[message_id] = under_way
+                    continue
+                if self._state.end_of(current.record.topic, current.root) is not None:
+                    answers[message_id] = RecallResult(message_id, DeletedMessageError.code, None)
                     continue
                 state = self._messages.state_of(current.record, current.offset)
                 if state is State.SCHEDULED and current.record.header.due_ms == HALF_DUE_MS:
@@ -237,6 +244,21 @@ class BulkRecalls:
                 await self._count_unit(tally)
         return RecallCount(tally.matched, tally.recalled, tally.missed)
 
+    async def end_topic(self, topic: str) -> None:
+        """End the timers of a topic, with those of open transactions and those that cannot be read.
+
+        Some may be left that were replaced in between: call it again. Raises NoSpaceError, NotReadyError.
+        """
+        async with self.turn:
+            self._life.check_ready()
+            tally = _Tally(None, dry_run=False, of_topic=topic)
+            topic_id = self._state.topic(topic).id
+            await self._sweep(Window(0, -1, lookups.FAR_MS, topic_id=topic_id), tally)
+            while tally.units:
+                await self._count_unit(tally)
+            for offset in tally.quarantined:
+                self._firing.quarantined.pop(offset, None)
+
     def _window(self, condition: RecallFilter) -> Window | None:
         """Return the due times and the topic of a condition; None if no message can meet it.
 
@@ -325,6 +347,7 @@ class BulkRecalls:
                     tally.missed += 1
                 else:
                     ready.append(current)
+            tally.quarantined += [one.offset for one in ready if one.offset in self._firing.quarantined]
             if ready:
                 tally.units.append((len(ready), self._end(ready)))
             while len(tally.units) > UNITS_IN_FLIGHT_MAX:
@@ -361,14 +384,12 @@ class BulkRecalls:
             return [(place, None) for place in speaking]
         part = part[speaking]
         found: list[tuple[int, CurrentRecord | None]] = []
-        for place, root, offset, data in zip(
-            speaking,
-            part["root"].tolist(),
-            part["offset"].tolist(),
-            self._log.read_many(part["offset"], part["size"]),
-            strict=True,
-        ):
-            if not isinstance(data, bytes):
+        records = self._log.read_many(part["offset"], part["size"])
+        columns = (speaking, part["root"].tolist(), part["offset"].tolist(), records)
+        for number, (place, root, offset, data) in enumerate(zip(*columns, strict=True)):
+            if isinstance(data, CorruptionError) and tally.of_topic is not None:
+                found.append((place, self._current_damaged(part[number], tally.of_topic, now_ms)))
+            elif not isinstance(data, bytes):
                 if tally.matches is None:
                     found.append((place, None))
             elif tally.matches is None or tally.matches(data):
@@ -376,6 +397,20 @@ class BulkRecalls:
                     (place, None if tally.dry_run else current_record_of(data, root, offset, now_ms))
                 )
         return found
+
+    def _current_damaged(self, entry: np.void, topic: str, now_ms: int) -> CurrentRecord:
+        """Build the CurrentRecord of a timer that cannot be read, from its wheel entry."""
+        offset, root, due_ms = int(entry["offset"]), int(entry["root"]), int(entry["due_ms"])
+        raw = self._log.read_raw(offset, HEADER_SIZE).ljust(HEADER_SIZE, b"\0")
+        header = decode_header(raw)._replace(
+            kind=int(Kind.TIMER),
+            size=int(entry["size"]),
+            due_ms=due_ms,
+            queue=int(entry["queue"]),
+            level=int(entry["delay_level"]),
+        )
+        cancel = cancel_of(header, topic.encode(), root, offset, now_ms)
+        return CurrentRecord(root, offset, Record(header, topic, b"", b""), cancel)
 
     # ------------------------------------------------------------------ both
 

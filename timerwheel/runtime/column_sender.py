@@ -118,6 +118,7 @@ class ColumnSender:
             if columns.keys is not None:
                 headers["flags"][[key is not None for key in columns.keys]] |= FLAG_KEYED
             block = await self._encode(columns, headers, prefixes, prefix)
+            self._topics.check_open(columns.topics)  # it may have been deleted since admission
             stored = self._commit.submit(block.parts, (), release, due_ms[waits].tolist(), block)
             offset = await stored
         except BaseException as error:
@@ -154,6 +155,7 @@ class ColumnSender:
         return sets, faults
 
     def _check_topics(self, columns: MessageColumns) -> None:
+        self._topics.check_open(columns.topics)
         new = self._sender.topics_without_room(columns.topics)
         if new:
             rows = np.array([topic in new for topic in columns.topics], bool)[columns.topic]

@@ -219,7 +219,8 @@ class DedupKeys:
         message_id = self._ids.encode(entry.root, entry.root_crc)
         if entry.ended is not None:
             state = State.RECALLED if entry.ended.recalled else State.DELIVERED
-            return Receipt(message_id, topic, entry.due_ms, state) if self._counts(entry) else None
+            counts = self._counts(entry) and self._state.end_of(topic, entry.root) is None
+            return Receipt(message_id, topic, entry.due_ms, state) if counts else None
         try:
             current = await self._messages.current(message_id)
             due_ms = current.record.header.due_ms

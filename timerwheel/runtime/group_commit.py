@@ -17,6 +17,7 @@ from itertools import accumulate
 import numpy as np
 
 from timerwheel.clock import Clock
+from timerwheel.errors import UnitTooLargeError
 from timerwheel.runtime.counters import Counters
 from timerwheel.runtime.outcome import CALL
 from timerwheel.runtime.threads import Threads
@@ -24,6 +25,7 @@ from timerwheel.settings import Settings
 from timerwheel.state.state import ReadRecords
 from timerwheel.store.block import Block
 from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError, WriteUnknownError
+from timerwheel.store.journaled_log import largest_unit_bytes
 from timerwheel.store.log import CommitLog
 from timerwheel.store.table import Table, merge, table_of
 
@@ -99,13 +101,17 @@ class GroupCommit:
 
         `on_effect` is called in the step of the loop in which the records take effect, just before; `dues_ms`
         are the due times of the unit's timers of messages. The future fails with NoSpaceError (nothing
-        stored, try again later), WriteUnknownError (the log has failed; the unit may be stored) or another
-        LogFailedError (the log has failed; the unit is not stored). A unit of thousands of records comes as a
-        `block`, whose parts are then the `records`.
+        stored, try again later), UnitTooLargeError (nothing stored, ever), WriteUnknownError (the log has
+        failed; the unit may be stored) or another LogFailedError (the log has failed; the unit is not
+        stored). A unit of thousands of records comes as a `block`, whose parts are then the `records`.
         """
         stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self._failure is not None:
             stored.set_exception(LogFailedError(self._failure))
+            return stored
+        limit = self._log.unit_bytes_max
+        if sum(map(len, records)) > limit and (size := largest_unit_bytes(records)) > limit:
+            stored.set_exception(UnitTooLargeError(size, limit))
             return stored
         if (call := CALL.get()) is not None:
             call.note(stored)

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import orjson
 
-from timerwheel.errors import IllegalCursorError, UnknownMessageError
+from timerwheel.errors import DeletedMessageError, IllegalCursorError, UnknownMessageError
 from timerwheel.index import forwarding, lookups, queues
 from timerwheel.model.delay_levels import LevelTable
 from timerwheel.model.ids import root_of
@@ -112,6 +112,8 @@ class MessageReader:
         found = record.header.identity(offset)
         if found.root != root or self._ids.encode(*found) != message_id:
             raise UnknownMessageError(message_id)
+        if (end := self._state.end_of(record.topic, root)) is not None:
+            raise DeletedMessageError(message_id, record.topic, end.at_ms)
         return Current(message_id, root, found.root_crc, offset, data, record, self.state_of(record, offset))
 
     def _read_current(self, root: int, known: int | None) -> tuple[int, bytes]:

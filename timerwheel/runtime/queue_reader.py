@@ -52,6 +52,7 @@ class QueueReader:
     def topic_names(self) -> list[str]:
         """Return the names of all topics, the two system topics last."""
         sent = {name for name, topic in self._state.topics.items() if not topic.internal}
+        sent.difference_update([name for name in self._state.control.topic_ends if not self.exists(name)])
         return [*sorted(sent.union(self._options.named())), *SYSTEM_TOPICS]
 
     def topics(self) -> list[TopicInfo]:
@@ -63,14 +64,35 @@ class QueueReader:
         if name in SYSTEM_TOPICS:
             return self._system_topic(name)
         ordered, queue_count = self._options.ordered(name), self.queues_of(name)
-        topic = self._state.topics.get(name)
-        if topic is None and self._options.has(name):
+        topic, ending = self._state.topics.get(name), name in self._options.ending
+        if topic is None or not (ending or self.exists(name)):
+            if not self._options.has(name):
+                raise UnknownTopicError(self._why_unknown(name))
             return TopicInfo(name, [], 0, 0, ordered=ordered, queue_count=queue_count)
-        if topic is None or topic.internal:
-            raise UnknownTopicError(f"topic {name!r} does not exist; sending a message creates it")
-        found = [QueueInfo(q, t.min_offset, t.next_offset) for q, t in sorted(topic.queues.items())]
+        if topic.internal:
+            raise UnknownTopicError(self._why_unknown(name))
+        queues = [
+            (queue, self._queue_tail(name, queue))
+            for queue in sorted(topic.queues)
+            if ending or self._state.is_used(topic, queue)
+        ]
+        found = [QueueInfo(queue, tail.min_offset, tail.next_offset) for queue, tail in queues]
         visible = sum(queue.max_offset - queue.min_offset for queue in found)
-        return TopicInfo(name, found, visible, topic.pending, ordered=ordered, queue_count=queue_count)
+        return TopicInfo(
+            *(name, found, visible, topic.pending),
+            ordered=ordered,
+            queue_count=queue_count,
+            ending=ending,
+        )
+
+    def exists(self, name: str) -> bool:
+        """Whether a topic of clients or a group's own has or had messages, and was not deleted since."""
+        return self._state.exists(name)
+
+    def _why_unknown(self, name: str) -> str:
+        end = self._state.control.topic_ends.get(name)
+        why = "does not exist" if end is None else f"was deleted at {end.at_ms}"
+        return f"topic {name!r} {why}; sending a message creates it"
 
     def _system_topic(self, name: str) -> TopicInfo:
         levelled = sum(self._state.level_pending.values())
@@ -113,7 +135,9 @@ class QueueReader:
                 return RecordPage(offset, positions, [], tail.min_offset, tail.next_offset)
             records = await self._record_cache.read(positions["offset"], positions["size"])
             # Retention may have dropped segments in between: their records are gone, not damaged. Or it is
-            # about to, and has raised `min_offset`: a page that began before that would contradict itself.
+            # about to, or the topic is being deleted, and `min_offset` was raised: a page that began before
+            # that would contradict itself.
+            tail = self._queue_tail(topic, queue)
             gone = int(np.searchsorted(positions["offset"], self._log.bases[0]))
             gone = max(gone, tail.min_offset - offset)
             offset, positions, records = offset + gone, positions[gone:], records[gone:]
@@ -216,11 +240,18 @@ class QueueReader:
         tail = self._queue_tail(topic, queue)
         return tail.min_offset, tail.next_offset
 
+    def first_of(self, topic: str, queue: int) -> int:
+        """Return the offset at which a queue began: 0, or where it went on when its topic was deleted."""
+        end = self._state.control.topic_ends.get(topic)
+        return 0 if end is None else end.queues.get(queue, 0)
+
     def bounds_of(self, topic: str) -> list[tuple[int, int]]:
         """Return the bounds of every queue of a topic, as `queue_bounds` does, in the order of the queues."""
         found = self._state.topics.get(topic)
         tails, none = {} if found is None else found.queues, QueueTail()
         every = [tails.get(queue, none) for queue in range(self.queues_of(topic))]
+        if topic in self._options.ending:
+            return [(tail.next_offset, tail.next_offset) for tail in every]
         return [(tail.min_offset, tail.next_offset) for tail in every]
 
     def offsets_of(self, topic: str, queue: int, log_offsets: Sequence[int]) -> list[int] | None:
@@ -237,8 +268,12 @@ class QueueReader:
         return None
 
     def _queue_tail(self, topic: str, queue: int) -> QueueTail:
+        """Return a queue; that of a topic which is being deleted is empty for all readers."""
         found = self._state.topics.get(topic)
-        return QueueTail() if found is None else found.queues.get(queue, QueueTail())
+        tail = QueueTail() if found is None else found.queues.get(queue, QueueTail())
+        if topic in self._options.ending:
+            return QueueTail(tail.next_offset, tail.next_offset)
+        return tail
 
     def _read_positions(self, topic_id: int, queue: int, offset: int, count_max: int) -> Positions:
         with self._index.read() as txn:

@@ -23,6 +23,7 @@ from timerwheel.runtime.dedup_keys import DedupKeys
 from timerwheel.runtime.in_flight import Taken, entry
 from timerwheel.runtime.message_reader import Current, MessageReader
 from timerwheel.runtime.sender import Sender, explain
+from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.state.config_table import CONTROL_TOPIC, Put, encode_puts
 from timerwheel.store.record import FLAG_EARLY, Kind, replace, unit_of
 
@@ -30,8 +31,16 @@ from timerwheel.store.record import FLAG_EARLY, Kind, replace, unit_of
 class Recalls:
     """Ends and reschedules pending timers. Belongs to the event loop."""
 
-    def __init__(self, core: Core, sender: Sender, messages: MessageReader, keys: DedupKeys) -> None:
+    def __init__(
+        self,
+        core: Core,
+        sender: Sender,
+        messages: MessageReader,
+        keys: DedupKeys,
+        topics: TopicOptions,
+    ) -> None:
         self._core = core
+        self._topics = topics
         self._clock = core.clock
         self._rules = sender.rules
         self._sender = sender
@@ -59,13 +68,15 @@ class Recalls:
         """Give a scheduled message another due time; its id stays the same.
 
         The new time follows the rules of admission; a time in the past delivers at once. Raises
-        AdmissionError, CongestedError, DiskReserveError, OpenTransactionError and the errors of `recall`.
+        AdmissionError, CongestedError, DiskReserveError, TopicEndingError, OpenTransactionError and the
+        errors of `recall`.
         """
         self._sender.check_accepting()
         admission.admit_delay(properties, self._clock.now_ms(), self._rules)
         current, taken = await self.take_pending(message_id)
         now_ms = self._clock.now_ms()
         try:
+            self._topics.check_open([current.record.topic])
             plan = admission.admit_delay(properties, now_ms, self._rules)
             release = self._core.slot_limit.admit(
                 [plan.due_ms] if plan.waits else [], current.record.header.due_ms

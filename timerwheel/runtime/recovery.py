@@ -30,15 +30,19 @@ from timerwheel.state.memtable import IndexState
 from timerwheel.state.state import LogState, ReadRecords
 from timerwheel.store.errors import (
     NO_SPACE,
+    CopyDamagedError,
     CorruptionError,
     FormatError,
     IndexBusyError,
     IndexDamagedError,
+    JournalMismatchError,
     LogDamagedError,
     NoSpaceError,
 )
 from timerwheel.store.files import Files, remove
 from timerwheel.store.index import FORMATS_READ, INDEX_FORMAT, Index
+from timerwheel.store.journal import Journal
+from timerwheel.store.journaled_log import JournaledLog, read_mark
 from timerwheel.store.log import CommitLog, OnDamage, Truncation
 from timerwheel.store.record import Kind
 from timerwheel.store.segment import SIDECAR_SUFFIX, segment_base
@@ -72,11 +76,13 @@ def recover(
     now_ms: int,
     progress: Callable[[int, int], None] | None = None,
     on_damage: OnDamage = OnDamage.REFUSE,
+    journal: Journal | None = None,
 ) -> Recovered:
     """Recover a data directory; the caller holds its lock. `progress` gets (log offset, log end).
 
-    Raises LogDamagedError for damage to the log that no crash can cause, unless `on_damage` says what to do
-    with it.
+    With a journal, the directory is a copy of it, which is brought up to its end first. Raises
+    LogDamagedError for damage to the log that no crash can cause, unless `on_damage` says what to do with it;
+    JournalMismatchError for a copy without its journal, and for a journal with another directory.
     """
     if is_backup(settings.data):
         raise FormatError(
@@ -89,15 +95,9 @@ def recover(
         )
     for leftover in (new_path(settings.data / INDEX_DIRECTORY), settings.data / STAGING_NAME):
         shutil.rmtree(leftover, ignore_errors=True)  # left over by a killed rebuild with Spark
-    direct_io = settings.direct_io and settings.flush == "sync"
-    log = CommitLog(settings.data / LOG_DIRECTORY, files, settings.segment_size_bytes, direct_io=direct_io)
     with _room_wanted(settings, files, 0):
-        files.make_dir(log.directory)
-        start = read_start(files, log.directory)
-        log.open(new_log_id=uuid.uuid4().bytes, now_ms=now_ms, keep_from=0 if start is None else start.offset)
+        log, start = _open_log(settings, files, now_ms, journal)
         index, found, rebuilt = _open_index(settings, log)
-    if direct_io and not log.direct_io:
-        logger.info("%s allows no direct writes: each small write takes a page of the disk", log.directory)
     with contextlib.ExitStack() as undone:
         undone.callback(index.close)  # a process cannot open an environment twice, and callers retry
         log_state, state = _begin(log, start, found, now_ms)
@@ -115,11 +115,64 @@ def recover(
             try:
                 replayed = _replay(log, log_state, writer, tables, settings.index_records_max, progress)
             except CorruptionError as error:
-                raise LogDamagedError(error.path, error.offset, error.reason) from error
+                kind = LogDamagedError if journal is None else CopyDamagedError
+                raise kind(error.path, error.offset, error.reason) from error
         undone.pop_all()
     log_state.origin_floor = log_state.settings_from = 0
     log_state.lost = []
     return Recovered(log, log_state, writer, truncation, rebuilt, replayed)
+
+
+def _open_log(
+    settings: Settings, files: Files, now_ms: int, journal: Journal | None
+) -> tuple[CommitLog, LogStart | None]:
+    """Open the log, and its manifest; with a journal, bring it up to the journal's end first."""
+    directory, size_bytes = settings.data / LOG_DIRECTORY, settings.segment_size_bytes
+    files.make_dir(directory)
+    direct_io = settings.direct_io and settings.flush == "sync" and journal is None
+    if journal is not None:
+        copy = JournaledLog(directory, files, size_bytes, journal)
+        copy.copy(_reported())
+        log: CommitLog = copy
+    elif (mark := read_mark(files, directory)) is not None:
+        raise JournalMismatchError(
+            f"{directory} is a copy of the journal {mark.journal}, which may have messages that it lacks; "
+            "start with --journal"
+        )
+    else:
+        log = CommitLog(directory, files, size_bytes, direct_io=direct_io)
+    start = read_start(files, directory)
+    with _copy_damage_told(journal):
+        keep_from = 0 if start is None else start.offset
+        log.open(new_log_id=uuid.uuid4().bytes, now_ms=now_ms, keep_from=keep_from)
+    if direct_io and not log.direct_io:
+        logger.info("%s allows no direct writes: each small write takes a page of the disk", directory)
+    return log, start
+
+
+@contextlib.contextmanager
+def _copy_damage_told(journal: Journal | None) -> Iterator[None]:
+    """Say of damage to the copy of a journal that it can be copied again."""
+    try:
+        yield
+    except CorruptionError as error:
+        if journal is None:
+            raise
+        raise CopyDamagedError(error.path, error.offset, error.reason) from error
+
+
+def _reported() -> Callable[[int, int], None]:
+    """Return what logs how far a copy is, at each tenth of it."""
+    told = 0
+
+    def report(at: int, end: int) -> None:
+        nonlocal told
+        tenth = 10 * at // end
+        if tenth > told:
+            told = tenth
+            logger.info("copied the journal up to position %d of %d", at, end)
+
+    return report
 
 
 def _cut_damage(log: CommitLog, until: int, now_ms: int) -> None:

@@ -28,8 +28,9 @@ from timerwheel.state.dedup_key import CARRIED_BYTES, KEY_KEPT_MS, Ended, KeyEnt
 from timerwheel.state.log_manifest import LogStart, write_start
 from timerwheel.state.memtable import SegmentCount
 from timerwheel.store import quarantine
-from timerwheel.store.errors import CorruptionError, NoSpaceError
+from timerwheel.store.errors import CorruptionError, JournalAwayError, NoSpaceError
 from timerwheel.store.index import IndexTransaction
+from timerwheel.store.journaled_log import JournaledLog
 from timerwheel.store.moved_timer import moved, topic_of
 from timerwheel.store.record import FLAG_LEASE, Kind, decode_header
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
@@ -278,13 +279,15 @@ class Retention:
             settings,
         )
         await self._threads.log(self._log.sync)  # the manifest may refer only to synced records
-        await self._threads.log(write_start, self._files, self._log, manifest)
+        await self._threads.log(write_start, self._log, manifest)
         # Before the segments go: readers of a queue must not look for records in them.
         for topic_id, queue, first in firsts:
             names[topic_id].queues[queue].min_offset = first
             self._state.memtable.topics.add(topic_id)
             self._state.forget_dead(topic_id, first)
         dropped = await self._threads.log(self._log.drop_before, keep_from)
+        if isinstance(self._log, JournaledLog):
+            await self._threads.read(self._trim_journal, self._log, keep_from)
         async with self._indexer.turn:  # a commit in progress may write counts of these segments again
             # Also for segments of an earlier turn that was stopped before this step.
             gone = [base for base in self._state.segments if base < keep_from]
@@ -294,6 +297,12 @@ class Retention:
             await self._threads.index(self._trim, gone, start, firsts)
         logger.info("retention removed %d segments; the log begins at %d", len(dropped), keep_from)
         return len(dropped)
+
+    def _trim_journal(self, log: JournaledLog, keep_from: int) -> None:
+        try:
+            log.trim(keep_from)
+        except JournalAwayError as error:
+            logger.warning("the journal keeps removed segments until retention removes others: %s", error)
 
     def _queue_firsts(self, start: int) -> list[tuple[int, int, int]]:
         """(topic, queue, first queue offset whose message is kept), for every queue."""

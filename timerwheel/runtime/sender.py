@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import orjson
 
-from timerwheel.errors import AdmissionError, Fault, RefusedError
+from timerwheel.errors import AdmissionError, Fault, RefusedError, TopicEndingError
 from timerwheel.model import admission
 from timerwheel.model.admission import ENVELOPE_PROPERTY, Plan, Rules
 from timerwheel.model.messages import Outgoing, Receipt, State
@@ -101,12 +101,14 @@ class Sender:
     def _admit(self, messages: Sequence[Outgoing], now_ms: int) -> tuple[list[Plan], list[Fault]]:
         plans: list[Plan] = []
         faults: list[Fault] = []
-        admit, rules = admission.admit, self.rules
+        admit, rules, ending = admission.admit, self.rules, self._topics.ending
         for index, message in enumerate(messages):
             try:
                 plans.append(admit(message, now_ms, rules))
                 if message.queue is not None:
                     self._check_queue(message.topic, message.queue)
+                if message.topic in ending:
+                    faults.append(Fault(index, TopicEndingError.code, str(TopicEndingError(message.topic))))
             except AdmissionError as error:
                 faults.append(Fault(index, error.code, error.detail))
         return plans, faults
@@ -239,6 +241,7 @@ class Sender:
             if puts:
                 records.append(encode_puts(puts, store_ms))
                 topics.append(CONTROL_TOPIC)
+            self._check_still_open(messages)
             stored = self._commit.submit(records, topics, release, dues_ms)
             offset = await self._stored(stored)
         except BaseException:
@@ -373,6 +376,21 @@ class Sender:
         self._life.check_ready()
         if (refusal := self._disk.refusal) is not None:
             raise refusal
+
+    def _check_still_open(self, messages: Sequence[Outgoing]) -> None:
+        """Raise RefusedError if the deletion of a topic has begun since the messages were admitted."""
+        if ending := self._topics.ending:
+            faults = [
+                Fault(index, TopicEndingError.code, str(TopicEndingError(message.topic)))
+                for index, message in enumerate(messages)
+                if message.topic in ending
+            ]
+            if faults:
+                raise RefusedError(faults)
+
+    def check_open(self, topics: Iterable[str]) -> None:
+        """Raise TopicEndingError if one of these topics is being deleted."""
+        self._topics.check_open(topics)
 
     def _check_topics(self, messages: Sequence[Outgoing]) -> None:
         new = self.topics_without_room([message.topic for message in messages])

@@ -1,4 +1,4 @@
-"""The options of topics: how many queues a topic has, and whether it is ordered by sharding key.
+"""The options of topics: how many queues, whether ordered by sharding key, and whether being deleted.
 
 1. A topic has the number of queues that its option says, else that of `queues_per_topic`, but at least one
    more than the highest queue that a message went to. All that need this number take it from here.
@@ -7,6 +7,8 @@
    from that number. So another number moves keys: on an ordered topic only if the call says so.
 4. So an ordered topic has a number of its own, stored in the change that makes it ordered: no other setting
    of `queues_per_topic` moves its keys. Those from before get theirs at the first start.
+5. From the step of the loop in which a topic is in `ending`, nothing is submitted to the log that adds
+   something to it. All that adds calls `check_open` in the step in which it submits.
 """
 
 import asyncio
@@ -22,6 +24,7 @@ from timerwheel.errors import (
     OutcomeUnknownError,
     QueuesShrinkError,
     RefusedError,
+    TopicEndingError,
     TopicOptionError,
 )
 from timerwheel.model.admission import check_topic
@@ -46,6 +49,8 @@ class TopicOptions:
         self._control = control
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._pinned: dict[str, int] = {}  # ordered topics from before that get their number of queues now
+        self.ending = set(control.items(ConfigTable.TOPIC_ENDING))
+        """The topics that are being deleted; `timerwheel.topic_deletion` changes it."""
 
     async def at_start(self) -> None:
         """Give ordered topics from before a number of queues: as many as are in use, else the setting.
@@ -69,9 +74,16 @@ class TopicOptions:
         return max(self._used(topic), self.send_queues_of(topic))
 
     def _used(self, topic: str) -> int:
-        """Return one more than the highest queue that a message went to, 0 if there is none."""
+        """Return one more than the highest queue that a message went to, 0 if there is none.
+
+        Messages from before the topic was deleted do not count.
+        """
         found = self._state.topics.get(topic)
-        return 0 if found is None else max(found.queues, default=-1) + 1
+        if found is None:
+            return 0
+        if topic not in self._state.control.topic_ends:
+            return max(found.queues, default=-1) + 1
+        return max((queue for queue in found.queues if self._state.is_used(found, queue)), default=-1) + 1
 
     def send_queues_of(self, topic: str) -> int:
         """Return over how many queues the service spreads new messages of a topic."""
@@ -98,6 +110,13 @@ class TopicOptions:
         """Whether a topic has options."""
         return self._control.get(ConfigTable.TOPIC, topic) is not None
 
+    def check_open(self, topics: Iterable[str]) -> None:
+        """Raise TopicEndingError if one of these topics is being deleted."""
+        if self.ending:
+            for topic in topics:
+                if topic in self.ending:
+                    raise TopicEndingError(topic)
+
     async def change(
         self, topic: str, *, ordered: bool | None = None, queues: int | None = None, move_keys: bool = False
     ) -> None:
@@ -106,7 +125,7 @@ class TopicOptions:
         Raises AdmissionError for the name, RefusedError if there are too many topics, TopicOptionError for a
         number of queues that is not allowed: QueuesShrinkError if it is less than now, KeysMoveError if
         messages of an ordered topic would get other queues than earlier ones of their sharding key, unless
-        `move_keys` says that they may.
+        `move_keys` says that they may. Raises TopicEndingError if the topic is being deleted.
         """
         check_topic(topic, is_known=topic in self._state.topics)
         if queues is not None and not 1 <= queues <= TOPIC_QUEUES_MAX:
@@ -126,6 +145,7 @@ class TopicOptions:
             is_default = not value["ordered"] and "queues" not in value
             if not is_default:
                 self._check_room(topic)
+            self.check_open([topic])
             await self._control.put([Put(ConfigTable.TOPIC, topic, None if is_default else value)])
 
     def _check_queues(self, topic: str, queues: int, *, keeps_keys: bool) -> None:
@@ -135,7 +155,7 @@ class TopicOptions:
                 f"queues = {queues}: topic {topic!r} has {now} queues, and their number can only grow"
             )
         spread = self.send_queues_of(topic)
-        if keeps_keys and queues != spread and topic in self._state.topics:
+        if keeps_keys and queues != spread and self._state.exists(topic):
             raise KeysMoveError(
                 f"queues = {queues}: topic {topic!r} is ordered and spreads sharding keys over "
                 f"{spread} queues; with another number, messages of a key can go to another queue and "

@@ -41,6 +41,7 @@ from timerwheel.runtime.message_reader import Current, MessageReader
 from timerwheel.runtime.recall import Recalls
 from timerwheel.runtime.sender import Sender, explain
 from timerwheel.runtime.shielded import finished
+from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError
 from timerwheel.store.record import FLAG_EARLY, Kind, crc_of, encode
 
@@ -74,8 +75,11 @@ class _Open(msgspec.Struct):
 class Transactions:
     """Begins and ends transactions, and has open ones checked. Belongs to the event loop."""
 
-    def __init__(self, core: Core, sender: Sender, recalls: Recalls, messages: MessageReader) -> None:
+    def __init__(
+        self, core: Core, sender: Sender, recalls: Recalls, messages: MessageReader, topics: TopicOptions
+    ) -> None:
         self._core = core
+        self._topics = topics
         self._clock = core.clock
         self._settings = core.settings
         self._sender = sender
@@ -114,6 +118,7 @@ class Transactions:
         times_ms = (now_ms, HALF_DUE_MS, now_ms)
         queue = self._sender.queue_of(message)
         unit = [encode(Kind.TIMER, message.topic.encode(), text, message.body, *times_ms, queue=queue)]
+        self._topics.check_open([message.topic])
         try:
             offset = await self._core.commit.submit(unit, [message.topic])
         except (NoSpaceError, LogFailedError) as error:
@@ -137,6 +142,7 @@ class Transactions:
         record, now_ms = current.record, self._clock.now_ms()
         header = record.header
         try:
+            self._topics.check_open([record.topic])
             properties: dict[str, str] = orjson.loads(record.properties)
             properties.pop(HALF_PROPERTY)
             envelope = {name: properties.pop(name) for name in (ENVELOPE_PROPERTY,) if name in properties}
@@ -176,6 +182,10 @@ class Transactions:
         view = await finished(self._recalls.recall(message_id, half=True))
         self._open.pop(root_of(message_id), None)
         return view
+
+    def forget(self, topic: str) -> None:
+        """Forget the open transactions of a topic, which were rolled back with it."""
+        self._open = {root: one for root, one in self._open.items() if one.topic != topic}
 
     def page(
         self,

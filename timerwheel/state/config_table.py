@@ -24,6 +24,10 @@ class ConfigTable(StrEnum):
 
     GROUP = "group"
     TOPIC = "topic"
+    TOPIC_ENDING = "topic_ending"
+    """The topics that are being deleted, with the time since when."""
+    TOPIC_END = "topic_end"
+    """The topics that were deleted, with the last `TopicEnd` of each."""
     SCHEDULE = "schedule"
     SUBSCRIPTION = "push"
     LEASES = "leases"
@@ -46,6 +50,17 @@ NO_SETTINGS = frozenset({ConfigTable.FAILURE, ConfigTable.CARRIED_KEYS})
 """Tables that hold no settings."""
 EVENTS = frozenset({ConfigTable.CURSOR, ConfigTable.PASSED}) | NO_SETTINGS
 """Tables that are not kept."""
+
+
+class TopicEnd(msgspec.Struct, frozen=True):
+    """The end of a topic: its messages whose first record lies before the log offset `until` are deleted.
+
+    `queues` has the offset at which each queue goes on if the topic is used again.
+    """
+
+    at_ms: int
+    until: int
+    queues: dict[int, int]
 
 
 class Put(msgspec.Struct, frozen=True):
@@ -102,6 +117,8 @@ class ControlTables:
 
     def __init__(self) -> None:
         self._tables: dict[str, dict[str, Any]] = {}
+        self.topic_ends: dict[str, TopicEnd] = {}
+        """The table `topic_end`, decoded."""
 
     def apply(self, put: Put) -> None:
         """Apply one change."""
@@ -110,6 +127,10 @@ class ControlTables:
             table.pop(put.key, None)
         else:
             table[put.key] = put.value
+        if put.table == ConfigTable.TOPIC_END and put.value is None:
+            self.topic_ends.pop(put.key, None)
+        elif put.table == ConfigTable.TOPIC_END:
+            self.topic_ends[put.key] = msgspec.convert(put.value, TopicEnd, strict=False)
 
     def get(self, table: str, key: str) -> Any | None:  # noqa: ANN401 - a JSON value
         """Return the value of a key, or None."""

@@ -10,14 +10,14 @@ import msgspec
 from timerwheel.state.memtable import SettingsDump
 from timerwheel.state.state import LogState
 from timerwheel.store.errors import FormatError
-from timerwheel.store.files import Files, ReadFiles, ReadPath, read_whole
-from timerwheel.store.log_reader import LogReader
+from timerwheel.store.files import ReadFiles, ReadPath, read_whole
+from timerwheel.store.log import CommitLog
+from timerwheel.store.log_reader import START_FILE
 from timerwheel.store.sealed_json import SealError, check_seal, seal
 
 LOG_DIRECTORY = "log"
 UNFINISHED_LOG = LOG_DIRECTORY + ".restoring"
 """The log of a restore in progress; renamed when it is complete."""
-START_FILE = "start"
 LOST_AND_FOUND = "lost+found"
 """The directory at the top of a file system; a directory with nothing else in it counts as empty."""
 
@@ -72,9 +72,14 @@ def decode_start(path: ReadPath, raw: bytes) -> LogStart:
         raise FormatError(f"{path} is not a manifest of a log: {error}") from None
 
 
-def write_start(files: Files, log: LogReader, start: LogStart) -> None:
+def write_start(log: CommitLog, start: LogStart) -> None:
     """Write the manifest; call it before the segments that it replaces are removed."""
-    files.write_whole(log.directory / START_FILE, seal(msgspec.json.encode(start)))
+    log.write_start(encode_start(start))
+
+
+def encode_start(start: LogStart) -> bytes:
+    """Encode a manifest, with its checksum."""
+    return seal(msgspec.json.encode(start))
 
 
 def begin_state(log_state: LogState, start: LogStart, begin: int) -> None:

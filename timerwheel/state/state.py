@@ -33,7 +33,14 @@ from timerwheel.state.batch import (
     tally,
     tally_segments,
 )
-from timerwheel.state.config_table import NO_SETTINGS, ConfigTable, ControlTables, Put, decode_puts
+from timerwheel.state.config_table import (
+    NO_SETTINGS,
+    ConfigTable,
+    ControlTables,
+    Put,
+    TopicEnd,
+    decode_puts,
+)
 from timerwheel.state.dedup_key import KeyEntry, keys_of
 from timerwheel.state.groups import DeadLetters, GroupTables, is_internal, lease_rows
 from timerwheel.state.memtable import (
@@ -107,8 +114,26 @@ class LogState:
 
     @property
     def client_topics(self) -> int:
-        """Return the number of topics that clients created."""
-        return len(self.topics) - len(self._internal)
+        """Return the number of topics that clients created and that were not deleted."""
+        deleted = sum(not self.exists(name) for name in self.control.topic_ends)
+        return len(self.topics) - len(self._internal) - deleted
+
+    def exists(self, name: str) -> bool:
+        """Whether a topic has or had messages, since it was deleted if it ever was."""
+        topic, end = self.topics.get(name), self.control.topic_ends.get(name)
+        if topic is None or end is None:
+            return topic is not None
+        return topic.pending > 0 or any(self.is_used(topic, queue) for queue in topic.queues)
+
+    def is_used(self, topic: Topic, queue: int) -> bool:
+        """Whether a message went to this queue of a topic since it was deleted, if it ever was."""
+        end = self.control.topic_ends.get(topic.name)
+        return topic.queues[queue].next_offset > (0 if end is None else end.queues.get(queue, 0))
+
+    def end_of(self, name: str, root: int) -> TopicEnd | None:
+        """Return the end of the topic with which the message of this root was deleted; None if it was not."""
+        end = self.control.topic_ends.get(name)
+        return end if end is not None and root < end.until else None
 
     # ------------------------------------------------------------------ taking effect
 
@@ -296,12 +321,24 @@ class LogState:
             return
         self.control.apply(put)
         self.memtable.control[put.table, put.key] = put
-        if put.table == ConfigTable.GROUP and put.value is None:
+        if put.table == ConfigTable.TOPIC_END and put.value is not None:
+            self._end_topic(put.key)
+        elif put.table == ConfigTable.GROUP and put.value is None:
             self.groups.drop(put.key, changed)
         elif put.table == ConfigTable.GROUP:
             topic = self.topic(put.key)
             self.memtable.topics.add(topic.id)
             self.groups.make(topic.id, put.key, changed, offset)
+
+    def _end_topic(self, name: str) -> None:
+        """Hide the messages of a topic that were delivered before its end."""
+        topic = self.topic(name)
+        self.memtable.topics.add(topic.id)
+        for number, first in self.control.topic_ends[name].queues.items():
+            queue = self.queue(topic, number)
+            queue.min_offset = max(queue.min_offset, first)
+            if number == 0:
+                self.forget_dead(topic.id, first)
 
     # ------------------------------------------------------------------ the way to the index
 

@@ -51,6 +51,13 @@ class ReadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
 
 
+class DeleteQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether to only say what would be deleted, and how long to wait for the end of the deletion."""
+
+    dry_run: bool = False
+    wait_ms: Annotated[int, Meta(ge=0, le=5_000)] = 1_000
+
+
 class TopicPath(msgspec.Struct, frozen=True):
     """One topic; `%`, `|` and other special characters percent-encoded."""
 

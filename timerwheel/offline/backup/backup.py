@@ -47,11 +47,11 @@ from timerwheel.offline.backup.files import (
 )
 from timerwheel.runtime.archived import MARKER_FILE
 from timerwheel.runtime.data_directory import MANIFEST_FILE, is_backup
-from timerwheel.state.log_manifest import LOG_DIRECTORY, LOST_AND_FOUND, START_FILE, log_directory, read_start
+from timerwheel.state.log_manifest import LOG_DIRECTORY, LOST_AND_FOUND, log_directory, read_start
 from timerwheel.store.errors import CorruptionError, FormatError, OffsetError
 from timerwheel.store.files import DiskFiles, make_directory, narrow, read_whole, remove
 from timerwheel.store.lock import DirectoryLock
-from timerwheel.store.log_reader import LogReader
+from timerwheel.store.log_reader import START_FILE, LogReader
 from timerwheel.store.record import UNKNOWN_VERSION
 from timerwheel.store.sealed_json import seal
 from timerwheel.store.segment import (

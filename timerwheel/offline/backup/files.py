@@ -17,9 +17,10 @@ import msgspec
 from timerwheel import tokens
 from timerwheel.runtime.archived import MARKER_FILE
 from timerwheel.runtime.data_directory import MANIFEST_FILE
-from timerwheel.state.log_manifest import LOG_DIRECTORY, START_FILE, read_start
+from timerwheel.state.log_manifest import LOG_DIRECTORY, read_start
 from timerwheel.store.errors import CorruptionError, FormatError, StoreError
 from timerwheel.store.files import DiskFiles, create_file, open_ordinary, read_ordinary
+from timerwheel.store.log_reader import START_FILE
 from timerwheel.store.sealed_json import check_seal
 from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
