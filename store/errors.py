@@ -45,6 +45,18 @@ class LogDamagedError(CorruptionError):
         self.later = later
 
 
+class CopyDamagedError(CorruptionError):
+    """The copy of a journal is damaged, which has the whole log."""
+
+    def __init__(self, path: Path | str, offset: int, reason: str) -> None:
+        super().__init__(path, offset, reason)
+        text = (
+            f"{path}: damaged at log offset {offset}: {reason}. This is a copy of a journal; remove the "
+            "directory of this file, and start again to copy it once more"
+        )
+        self.args = (text,)
+
+
 class FormatError(StoreError):
     """A file has a format that this version does not read."""
 
@@ -83,6 +95,24 @@ class WriteUnknownError(LogFailedError):
     """The log failed during this write: after the next start it is stored completely or not at all."""
 
     code = "outcome_unknown"
+
+
+class JournalAwayError(LogFailedError):
+    """The journal did not answer in time: opening the log again claims it as soon as it does."""
+
+    code = "journal_away"
+
+
+class JournalFencedError(LogFailedError):
+    """Another process has claimed the journal: this one may acknowledge nothing more."""
+
+    code = "journal_fenced"
+
+
+class JournalMismatchError(StoreError):
+    """The directory and the journal do not belong together, or the journal has lost a part of the log."""
+
+    code = "journal_mismatch"
 
 
 class NoSpaceError(StoreError):

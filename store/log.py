@@ -36,7 +36,7 @@ from timerwheel.store.errors import (
     NoSpaceError,
 )
 from timerwheel.store.files import Files, LogFile
-from timerwheel.store.log_reader import LogReader
+from timerwheel.store.log_reader import START_FILE, LogReader
 from timerwheel.store.record import FLAG_MORE, FLAGS_AT, RECORD_SIZE_MAX, UNKNOWN_VERSION, padded
 from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
@@ -110,6 +110,8 @@ class CommitLog(LogReader):
         super().__init__(directory, files)
         self.segment_size_bytes = segment_size_bytes
         self.synced = 0
+        self.unit_bytes_max = 1 << 62
+        """The largest unit that `append` takes."""
         self.on_sync: Callable[[float], None] | None = None  # called with the seconds that each sync took
         self.direct_io = direct_io
         """Whether small writes bypass the page cache; `open` turns it off where that does not work."""
@@ -136,7 +138,7 @@ class CommitLog(LogReader):
         for base in self.bases:
             self.log_id = read_header(self.file(base), self.path(base), base)
         if not self.bases:
-            self._create(keep_from, now_ms)
+            self._begin_segment(keep_from, now_ms)
         self._check_gaps(keep_from)
         last = self.bases[-1]
         self.tail = last + self.file(last).size()
@@ -437,7 +439,7 @@ class CommitLog(LogReader):
         """
         self._end_segment()
         sealed = self.file(self.bases[-1])
-        self._create(self.tail, now_ms)
+        self._begin_segment(self.tail, now_ms)
         sealed.end_writing()
 
     def _end_segment(self) -> None:
@@ -459,11 +461,14 @@ class CommitLog(LogReader):
             raise LogFailedError(self._failed)
         self._end_segment()
 
-    def _create(self, base: int, now_ms: int) -> None:
+    def _begin_segment(self, base: int, now_ms: int) -> None:
+        self._create(base, encode_header(base, self.log_id, now_ms))
+
+    def _create(self, base: int, header: bytes) -> None:
         path = self.path(base)
         try:
             file = self.files.open(path, create=True, direct=self.direct_io)
-            file.write(0, encode_header(base, self.log_id, now_ms))
+            file.write(0, header)
             file.sync()
             self.files.sync_dir(self.directory)
         except OSError as error:
@@ -480,6 +485,10 @@ class CommitLog(LogReader):
             self.bases = bases
             self._keep(base, file)
         self.tail = self.synced = base + SEGMENT_HEADER_SIZE
+
+    def write_start(self, raw: bytes) -> None:
+        """Write the manifest that says where the log begins; durable on return."""
+        self.files.write_whole(self.directory / START_FILE, raw)
 
     def drop_before(self, offset: int) -> list[int]:
         """Remove the sealed segments that end at or before `offset`; returns their bases.

@@ -42,6 +42,8 @@ from timerwheel.store.table import Rows, Table, merge, table_of, table_of_block
 Lost: TypeAlias = list[tuple[int, int]]
 """Damaged ranges [from, to) of the log."""
 
+START_FILE = "start"
+"""The manifest beside the segments: `timerwheel.state.log_manifest`."""
 OPEN_SEGMENTS_MAX = 256
 OPEN_SEGMENTS_SHARE = 4
 """Open segments use at most one in this many of the process's descriptors."""

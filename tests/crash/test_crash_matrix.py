@@ -158,6 +158,12 @@ async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books:
     """Open what a crash left, let all time pass, and check the books."""
     engine = await Engine.open(settings_in(directory), clock, files, threads=False)
     await settle(engine)
+    await check_books(engine, clock, books)
+    await engine.close()
+
+
+async def check_books(engine: Engine, clock: ManualClock, books: Books) -> None:
+    """Let all time pass, and compare what comes with what clients were told."""
     await consume(engine, books)
     for _ in range(4):
         await advance(engine, clock, books, 15 * 86_400_000)
@@ -173,7 +179,6 @@ async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books:
     still_open = {one.id for one in engine.transactions.page().transactions}
     assert books.open - books.maybe_committed - books.maybe_recalled <= still_open, "neither ended nor open"
     assert (await engine.messages.wheel()).pending == len(still_open)
-    await engine.close()
 
 
 async def run_once(directory: Path, crash_at: int | None) -> tuple[FaultyFiles, ManualClock, Books]:

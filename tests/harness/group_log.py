@@ -107,7 +107,7 @@ class GroupLog:
                 self.state.forget_dead(topic.id, queue.min_offset)
         rows = [(name, number, first) for (name, number), first in firsts.items()]
         settings = self.state.dump_settings()
-        write_start(self.log.files, self.log, LogStart(base, rows, self.state.until, settings))
+        write_start(self.log, LogStart(base, rows, self.state.until, settings))
         self.log.drop_before(base)
 
 

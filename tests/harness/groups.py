@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -152,6 +152,17 @@ class MemoryControl(Control):
             self._kept.apply(put)
 
 
+class MemoryTopics:
+    """Topics of which none is ever deleted."""
+
+    def __init__(self) -> None:
+        self.ending: set[str] = set()
+        self.on_ending: list[Callable[[str], Awaitable[None]]] = []
+
+    def check_open(self, topics: Iterable[str]) -> None:
+        assert not self.ending.intersection(topics)
+
+
 class MemoryEngine:
     """As much of an engine as a consumer sees."""
 
@@ -159,4 +170,5 @@ class MemoryEngine:
         self.clock = ManualClock()
         self.groups = MemoryGroups(self.clock)
         self.control = MemoryControl()
+        self.topics = self.topic_deletions = MemoryTopics()
         self.counters = Counters(self.clock)

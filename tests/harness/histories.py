@@ -4,6 +4,7 @@ import contextlib
 import random
 from pathlib import Path
 
+from tests.harness.drive import settle
 from tests.harness.world import World
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import GroupConfig
@@ -163,6 +164,12 @@ class History:
         act = self.random.choice((office.redrive, office.drop))
         await act(group, self.random.choice((None, [0], [1, 2])))
 
+    async def delete_topic(self) -> None:
+        topic = self.random.choice((*TOPICS, "%DLQ%closers"))
+        await self.world.engine.topic_deletions.delete(topic)
+        if self.random.random() < 0.7:
+            await settle(self.world.engine)
+
     async def crash(self) -> None:
         await self.world.crash(self.random)
 
@@ -177,4 +184,5 @@ STEPS = (
     *(History.put_reader, History.commit, History.commit, History.commit, History.move_reader),
     *(History.begin, History.begin, History.end_transaction, History.end_transaction),
     *(History.retain, History.retain, History.crash, History.restart, History.send_after_recall),
+    *(History.delete_topic,),
 )

@@ -9,11 +9,13 @@ import importlib
 import secrets
 from typing import TYPE_CHECKING, Final
 
+from timerwheel.clock import SystemClock
 from timerwheel.engine import Engine
 from timerwheel.errors import SettingsError
 from timerwheel.kafka.names import KafkaTopics, is_kafka_topic
 from timerwheel.model.kafka_counts import KafkaCounts
-from timerwheel.settings import Serving, Settings
+from timerwheel.settings import Serving, Settings, journal_of
+from timerwheel.store.journal import Journal
 
 if TYPE_CHECKING:
     from timerwheel.kafka.inlet import Inlet
@@ -95,6 +97,20 @@ class KafkaFront:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(inlet.close(), outlet.close())
+
+
+def journal_from(settings: Settings, serving: Serving) -> Journal:
+    """Return the journal that the settings name; does not wait for Kafka. SettingsError."""
+    if settings.flush != "sync":
+        raise SettingsError("journal: it needs flush = sync; a journal stores nothing later")
+    _check_installed()
+    from timerwheel.kafka import cluster  # noqa: PLC0415 - needs confluent-kafka
+    from timerwheel.kafka.journal import KafkaJournal  # noqa: PLC0415 - as above
+
+    path = serving.kafka_properties
+    properties = {} if path is None else cluster.read_properties(path)
+    replicas = serving.journal_replicas
+    return KafkaJournal(journal_of(serving.journal), properties, SystemClock(), replication=replicas)
 
 
 def service_name(log_id: bytes) -> str:

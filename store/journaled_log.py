@@ -1,0 +1,335 @@
+"""A commit log whose bytes are durable in a journal; its segments are a copy of the runs there.
+
+    units -> runs -> Journal.append -> segments, neither synced nor padded -> the caller is answered
+
+Invariants, beside those of `timerwheel.store.log` that are about the contents of segments:
+1. The copy has nothing that the journal does not have, at the same log offsets, byte for byte.
+2. What `append` reported stored is in the journal, and is durable there.
+3. The mark `journal` beside the segments names the journal, and a log offset up to which the copy is synced,
+   with the position in the journal at which the log goes on. Behind it, the copy is worth nothing after a
+   crash: the next start drops that part, and takes it from the journal again.
+4. A directory with segments but without a mark has a log of its own, and is never changed.
+
+Why a subclass: segments, rolling, readers and retention are those of the commit log; only where bytes become
+durable is another place.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from timerwheel.store.errors import (
+    CorruptionError,
+    FormatError,
+    JournalAwayError,
+    JournalMismatchError,
+    LogFailedError,
+    NoSpaceError,
+)
+from timerwheel.store.files import Files, ReadFiles, read_whole
+from timerwheel.store.journal import Extent, Journal, Parts, Placed, Run, RunKind, counts, in_parts
+from timerwheel.store.log import Appended, CommitLog
+from timerwheel.store.log_reader import START_FILE
+from timerwheel.store.record import FLAG_MORE, FLAGS_AT
+from timerwheel.store.sealed_json import SealError, check_seal, seal
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE, encode_header, read_header
+
+MARK_FILE = "journal"
+SPACE_BYTES = 1 << 20
+"""Free space that an append needs beside its own bytes, so that the copy does not fail after the journal."""
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """Of which journal a directory is a copy, and up to where it is synced: `offset` of the log.
+
+    The runs behind that offset are at `position` in the journal and after it. An offset of 0 stands for an
+    empty copy.
+    """
+
+    journal: str
+    offset: int
+    position: int
+
+
+def read_mark(files: ReadFiles, directory: Path) -> Mark | None:
+    """Return the mark of a copy, None for a log of its own. A damaged one stands for an empty copy."""
+    raw = read_whole(files, directory / MARK_FILE)
+    if raw is None:
+        return None
+    try:
+        check_seal(raw, required=True)
+        return msgspec.json.decode(raw, type=Mark)
+    except (SealError, msgspec.DecodeError, UnicodeDecodeError):
+        return Mark("", 0, 0)
+
+
+class JournaledLog(CommitLog):
+    """See the module. `copy` first, then as a `CommitLog`."""
+
+    def __init__(self, directory: Path, files: Files, segment_size_bytes: int, journal: Journal) -> None:
+        super().__init__(directory, files, segment_size_bytes)
+        self._journal = journal
+        self._name = ""
+        self.away: JournalAwayError | None = None
+        """Why the log has failed, if that is since the journal does not answer."""
+        self._position = 0  # of the next run in the journal
+        self._claimed = Extent("", 0, 0)
+        self._marked: Mark | None = None
+        self._headers: dict[
+            int, int
+        ] = {}  # the positions of segments' headers, as far as this process met them
+        self._parts = Parts()
+
+    # ------------------------------------------------------------------ copying
+
+    def copy(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Claim the journal, and bring the copy up to its end; `progress` gets two positions, at and end.
+
+        Raises JournalAwayError, and JournalMismatchError if the directory or the journal must not be used
+        for this. `open` follows.
+        """
+        extent = self._claimed = self._journal.claim()
+        self.unit_bytes_max = self._journal.run_bytes_max
+        self._name = extent.name
+        self.files.make_dir(self.directory)
+        self.bases = self._found_bases()
+        mark = self._own_mark(extent)
+        if mark is None or not self._cut_to(mark, extent):
+            self._clear()
+        for placed in self._journal.read(self._position, extent.end):
+            self._take(placed)
+            if progress is not None:
+                progress(placed.position + 1, extent.end)
+        if not self.bases and self._position > extent.start:
+            raise JournalMismatchError(
+                f"the journal {extent.name} does not begin with a segment: records were deleted from it"
+            )
+        self._position = extent.end
+        if self.bases:
+            super().sync()
+            self._put_mark(self.tail)
+
+    def _own_mark(self, extent: Extent) -> Mark | None:
+        """Return the mark if the directory has one; JournalMismatchError if the two must not be joined."""
+        mark = read_mark(self.files, self.directory)
+        if mark is None:
+            if self.bases or read_whole(self.files, self.directory / START_FILE) is not None:
+                raise JournalMismatchError(
+                    f"{self.directory} has a log of its own, which is not in the journal {extent.name}; "
+                    "start without --journal, or give an empty directory with --data"
+                )
+            return None
+        if self.bases and extent.start == extent.end:
+            raise JournalMismatchError(
+                f"the journal {extent.name} is empty, but {self.directory} is a copy of one: keep this copy, "
+                "and look at the brokers; or give an empty directory with --data"
+            )
+        if not mark.offset:
+            return None
+        if mark.journal != extent.name:
+            raise JournalMismatchError(
+                f"{self.directory} is a copy of the journal {mark.journal}, not of {extent.name}; give an "
+                "empty directory with --data. If the topic was made again by mistake, keep this copy"
+            )
+        if mark.position > extent.end:
+            raise JournalMismatchError(
+                f"the journal {extent.name} ends at {extent.end}, but {self.directory} is a copy of it up to "
+                f"{mark.position}: the brokers have lost records. Keep this copy, and look at the brokers"
+            )
+        return mark
+
+    def _cut_to(self, mark: Mark, extent: Extent) -> bool:
+        """Drop what is behind the mark; returns False if the copy cannot be used."""
+        kept = tuple(base for base in self.bases if base < mark.offset)
+        if not kept or mark.position < extent.start:
+            return False
+        try:
+            for base in kept:
+                self.log_id = read_header(self.file(base), self.path(base), base)
+            ends = [base + self.file(base).size() for base in kept]
+        except (CorruptionError, FormatError):
+            return False
+        if list(kept[1:]) != ends[:-1] or ends[-1] < mark.offset:
+            return False
+        for base in reversed(self.bases[len(kept) :]):
+            self._forget(base)
+        last = self.file(kept[-1])
+        self.files.unlink(self.sidecar_path(kept[-1]))
+        last.truncate(mark.offset - kept[-1])
+        last.sync()
+        self.bases, self.tail, self.synced = kept, mark.offset, mark.offset
+        self._position, self._marked = mark.position, mark
+        return not self.survey(kept[-1]).gaps
+
+    def _clear(self) -> None:
+        """Begin an empty copy. It is marked first: a crash must not leave segments that look like a log."""
+        self._position = self._claimed.start
+        self._put_mark(0)
+        for base in reversed(self.bases):
+            self._forget(base)
+        self.files.unlink(self.directory / START_FILE)
+        self.files.sync_dir(self.directory)
+        self.bases, self.tail, self.synced = (), 0, 0
+
+    def _take(self, placed: Placed) -> None:
+        """Write a run of the journal to the copy, if it counts."""
+        position, run = placed
+        if counts(run, self.tail if self.bases else None):
+            if run.kind is RunKind.SEGMENT:
+                if self.bases:
+                    self._end_segment()
+                self._headers[run.base] = position
+                self._create(run.base, run.data)
+            elif run.kind is RunKind.RECORDS:
+                self._write(run.data, ahead=False)
+            if (manifest := self._parts.add(run)) is not None:
+                super().write_start(manifest)
+        self._position = position + 1
+
+    # ------------------------------------------------------------------ writing
+
+    def append(self, units: Sequence[list[bytes]], *, sync: bool, now_ms: int) -> Appended:
+        """Store units in order in the journal, then in the copy. `sync` has to be True.
+
+        Raises LogFailedError, JournalAwayError and JournalFencedError among it: whether the units are stored,
+        the next start knows.
+        """
+        assert sync, "a journal stores nothing later"
+        if self._failed is not None:
+            raise LogFailedError(self._failed)
+        runs = _Runs(self, now_ms)
+        offsets = [runs.add(unit) for unit in units]
+        wanted = sum(len(run.data) for run in runs.done()) + SPACE_BYTES
+        if self.files.free_bytes(self.directory) < wanted:
+            return Appended([], NoSpaceError(f"{self.directory}: no space for {wanted} bytes"))
+        self._store(runs.done())
+        return Appended(offsets, None)
+
+    def _store(self, runs: Sequence[Run]) -> None:
+        """Append runs to the journal, and then write them to the copy."""
+        try:
+            positions = self._journal.append(runs)
+            for position, run in zip(positions, runs, strict=True):
+                self._take(Placed(position, run))
+        except NoSpaceError as error:
+            self._failed = f"the log is in the journal, but its copy could not be written: {error}"
+            raise LogFailedError(self._failed) from error
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: BaseException) -> None:
+        self._failed = str(error) or type(error).__name__
+        self.away = error if isinstance(error, JournalAwayError) else None
+
+    def rest(self) -> None:
+        """Let the journal tidy up between appends: call it every second."""
+        if self._failed is None:
+            try:
+                self._journal.rest()
+            except BaseException as error:
+                self._fail(error)
+                raise
+
+    def sync(self) -> None:
+        """Make the copy durable, and note its end in the mark."""
+        super().sync()
+        self._put_mark(self.tail)
+
+    def _put_mark(self, offset: int) -> None:
+        mark = Mark(self._name, offset, self._position)
+        if mark != self._marked:
+            self.files.write_whole(self.directory / MARK_FILE, seal(msgspec.json.encode(mark)))
+            self._marked = mark
+
+    def _begin_segment(self, base: int, now_ms: int) -> None:
+        self._store([Run(RunKind.SEGMENT, base, encode_header(base, self.log_id, now_ms))])
+
+    def write_start(self, raw: bytes) -> None:
+        """Write the manifest to the journal, and to the copy."""
+        self._store(in_parts(self.tail, raw, self._journal.run_bytes_max))
+
+    def trim(self, before: int) -> None:
+        """Drop the journal's part before the segment with this base; any thread may call.
+
+        If this process has not met that segment in the journal, it reads the part that goes.
+        Raises JournalAwayError; then the next call drops it.
+        """
+        position = self._headers.get(before)
+        if position is None:
+            position = self._find_header(before)
+        if position is not None:
+            self._journal.trim(position)
+
+    def _find_header(self, base: int) -> int | None:
+        tail: int | None = None
+        for position, run in self._journal.read(self._claimed.start, self._claimed.end):
+            if counts(run, tail):
+                if run.kind is RunKind.SEGMENT and run.base >= base:
+                    return position
+                tail = run.end
+        return None
+
+    def close(self) -> None:
+        """Release every descriptor and the journal; does not sync."""
+        super().close()
+        self._journal.close()
+
+
+class _Runs:
+    """Places units behind the tail of a log: runs that end with a segment, or before they grow too long."""
+
+    def __init__(self, log: JournaledLog, now_ms: int) -> None:
+        self._log = log
+        self._now_ms = now_ms
+        self._base = log.bases[-1]
+        self._tail = log.tail
+        self._runs: list[Run] = []
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+
+    def add(self, records: Sequence[bytes]) -> int:
+        """Place records that are in one segment; returns the log offset of the first."""
+        used, size = self._tail + self._pending_bytes - self._base, sum(map(len, records))
+        if used > SEGMENT_HEADER_SIZE and used + size > self._log.segment_size_bytes:
+            self._end_run()
+            self._base = self._tail
+            self._put(RunKind.SEGMENT, encode_header(self._base, self._log.log_id, self._now_ms))
+        first = self._tail + self._pending_bytes
+        for unit in _units(records) if size > self._log.unit_bytes_max else (records,):
+            unit_bytes = sum(map(len, unit))
+            if self._pending_bytes + unit_bytes > self._log.unit_bytes_max:
+                self._end_run()
+            self._pending.extend(unit)
+            self._pending_bytes += unit_bytes
+        return first
+
+    def _end_run(self) -> None:
+        if self._pending:
+            self._put(RunKind.RECORDS, b"".join(self._pending))
+            self._pending, self._pending_bytes = [], 0
+
+    def _put(self, kind: RunKind, data: bytes) -> None:
+        self._runs.append(Run(kind, self._tail, data))
+        self._tail += len(data)
+
+    def done(self) -> list[Run]:
+        """Return the runs of everything that was placed."""
+        self._end_run()
+        return self._runs
+
+
+def _units(records: Sequence[bytes]) -> list[list[bytes]]:
+    """Part records where a crash may part them."""
+    found: list[list[bytes]] = [[]]
+    for record in records:
+        found[-1].append(record)
+        if not record[FLAGS_AT] & FLAG_MORE:
+            found.append([])
+    return [unit for unit in found if unit]
+
+
+def largest_unit_bytes(records: Sequence[bytes]) -> int:
+    """Return the size of the largest part of these records that counts only as a whole."""
+    return max(sum(map(len, unit)) for unit in _units(records))

@@ -1,0 +1,138 @@
+"""The run of the crash matrix on a log with a journal: the disk is kept, torn, or another, empty one.
+
+What was acknowledged is in the journal, so the promises hold even if nothing of the disk is left. The steps
+are those of the disk, and each claim, each run and each trim of the journal.
+"""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from tests.crash.test_crash_matrix import Books, check_books, send, settings_in, workload
+from tests.harness.clock import ManualClock
+from tests.harness.crashes import Crash, crashes_of, keep_index
+from tests.harness.drive import settle
+from tests.harness.faulty import FaultyFiles, SimulatedCrashError
+from tests.harness.memory_journal import MemoryJournal
+from timerwheel.engine import Engine
+from timerwheel.errors import OutcomeUnknownError, TimerwheelError, UnitTooLargeError
+from timerwheel.store.errors import StoreError
+
+FATES = 2
+
+
+class JournalBooks(Books):
+    """The books, and the journal, which no crash reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.journal = MemoryJournal()
+
+
+async def opened(directory: Path, files: FaultyFiles, clock: ManualClock, books: JournalBooks) -> Engine:
+    return await Engine.open(
+        settings_in(directory), clock, files, threads=False, journal=books.journal.leader(files, 5_000)
+    )
+
+
+async def run_once(directory: Path, crash_at: int | None) -> tuple[FaultyFiles, ManualClock, JournalBooks]:
+    clock, files, books = ManualClock(), FaultyFiles(crash_at), JournalBooks()
+    engine = None
+    with contextlib.suppress(SimulatedCrashError, TimerwheelError, StoreError, RuntimeError):
+        engine = await opened(directory, files, clock, books)
+        await workload(engine, clock, books)
+        if crash_at is not None:
+            await engine.close()
+    if engine is not None:
+        with contextlib.suppress(SimulatedCrashError):
+            await engine.abandon()
+    return files, clock, books
+
+
+async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books: JournalBooks) -> None:
+    engine = await opened(directory, files, clock, books)
+    await settle(engine)
+    await check_books(engine, clock, books)
+    await engine.close()
+
+
+@pytest.fixture(scope="module")
+def crashes(tmp_path_factory: pytest.TempPathFactory) -> list[Crash]:
+    return asyncio.run(crashes_of(run_once, tmp_path_factory.mktemp("journal")))
+
+
+def test_the_run_takes_every_kind_of_step(tmp_path: Path) -> None:
+    files, _, books = asyncio.run(run_once(tmp_path, None))
+    kinds = {step.split()[0] for step in files.trace}
+    assert kinds >= {"claim", "store", "trim", "create", "append", "sync", "write", "rename", "unlink"}
+    assert books.journal.start > 0
+    assert len(books.seen) > 15
+
+
+def test_a_crash_at_any_step_loses_nothing_and_repeats_nothing(crashes: list[Crash]) -> None:
+    for crash in crashes:
+        for fate, files in crash.fates(FATES):
+            with crash.again("kept", fate) as (directory, clock, books):
+                asyncio.run(finish(directory, files, clock, books))
+
+
+def test_a_crash_at_any_step_loses_nothing_when_the_disk_is_lost(crashes: list[Crash]) -> None:
+    for crash in crashes:
+        with crash.again("lost", 0) as (directory, clock, books):
+            asyncio.run(finish(directory, FaultyFiles(), clock, books))
+
+
+def test_a_leader_that_was_replaced_acknowledges_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        books, clock = JournalBooks(), ManualClock()
+        directories = [tmp_path / "first", tmp_path / "second"]
+        for directory in directories:
+            directory.mkdir()
+        first = await opened(directories[0], FaultyFiles(), clock, books)
+        await workload(first, clock, books)
+        second = await opened(directories[1], FaultyFiles(), clock, books)
+        before = books.journal.runs.copy()
+        with pytest.raises(OutcomeUnknownError, match="another process has claimed the journal"):
+            await send(first, books, 1_000)
+        assert await first.failed() == "another process has claimed the journal"
+        assert first.journal_away is None  # so no next engine takes the journal back
+        assert books.journal.runs == before
+        await first.close()
+        await settle(second)
+        await check_books(second, clock, books)
+        await second.close()
+
+    asyncio.run(run())
+
+
+def test_the_index_of_an_emptied_disk_is_the_one_that_was_lost(tmp_path: Path) -> None:
+    async def run() -> None:
+        books, clock, files = JournalBooks(), ManualClock(), FaultyFiles()
+        engine = await opened(tmp_path, files, clock, books)
+        await workload(engine, clock, books)
+        before = await engine.messages.wheel()
+        await engine.close()
+        keep_index(tmp_path, "lost")
+        again = await opened(tmp_path, FaultyFiles(), clock, books)
+        assert await again.messages.wheel() == before
+        assert again.core.log.bases == engine.core.log.bases
+        assert again.core.log.log_id == engine.core.log.log_id
+        await again.close()
+
+    asyncio.run(run())
+
+
+def test_a_request_that_the_journal_does_not_take_at_once_is_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        books, clock = JournalBooks(), ManualClock()
+        engine = await opened(tmp_path, FaultyFiles(), clock, books)
+        before = books.journal.runs.copy()
+        with pytest.raises(UnitTooLargeError, match="the journal takes 5000 at once"):
+            await send(engine, books, *range(1_000, 1_020))
+        assert books.journal.runs == before
+        await send(engine, books, 1_000)
+        await engine.close()
+
+    asyncio.run(run())

@@ -1,0 +1,182 @@
+"""A topic of a real broker as a journal: what it stores, who may store, and which topics it refuses."""
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from tests.harness.kafka.clients import Clients
+from timerwheel.clock import SystemClock
+from timerwheel.kafka.journal import KafkaJournal
+from timerwheel.settings import JournalAddress
+from timerwheel.store.errors import JournalAwayError, JournalFencedError, JournalMismatchError
+from timerwheel.store.journal import Run, RunKind
+
+_numbers = itertools.count()
+QUICK = {"transaction.timeout.ms": "2000", "message.timeout.ms": "1500"}
+
+
+def run(base: int, data: bytes = b"x" * 10) -> Run:
+    return Run(RunKind.RECORDS, base, data)
+
+
+@pytest.fixture
+def cluster() -> str:
+    """A name of its own for each test."""
+    return f"shop-{next(_numbers)}-{time.time_ns()}"
+
+
+@pytest.fixture
+def journal(kafka: Clients, cluster: str) -> Iterator[Callable[..., KafkaJournal]]:
+    made: list[KafkaJournal] = []
+
+    def make(**properties: str) -> KafkaJournal:
+        address = JournalAddress(kafka.address, cluster)
+        settings = {name.replace("_", "."): value for name, value in properties.items()}
+        made.append(KafkaJournal(address, settings, SystemClock()))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_what_is_appended_is_read_by_the_next_leader(journal: Callable[..., KafkaJournal]) -> None:
+    first = journal()
+    assert first.claim().start == first.claim().end == 0
+    runs = [Run(RunKind.SEGMENT, 0, b"h" * 64), run(64), Run(RunKind.START, 74, b"m", 0, 2), run(74, b"")]
+    positions = first.append(runs[:1]) + first.append(runs[1:])
+    second = journal()
+    extent = second.claim()
+    assert [placed.run for placed in second.read(extent.start, extent.end)] == runs
+    assert [placed.position for placed in second.read(extent.start, extent.end)] == positions
+    assert [placed.run for placed in second.read(positions[2], positions[3])] == runs[2:3]
+    assert list(second.read(extent.end, extent.end)) == []
+    assert second.append([run(84)])[0] >= extent.end
+
+
+def test_a_leader_that_was_replaced_is_fenced_also_if_it_was_idle(
+    journal: Callable[..., KafkaJournal],
+) -> None:
+    busy, idle, last = journal(), journal(), journal()
+    busy.claim()
+    busy.append([run(0)])
+    idle.claim()
+    with pytest.raises(JournalFencedError, match="it leads now"):
+        busy.append([run(10)])
+    extent = last.claim()
+    with pytest.raises(JournalFencedError, match="it leads now"):
+        idle.append([run(20)])
+    with pytest.raises(JournalAwayError, match="is not claimed"):
+        idle.append([run(20)])
+    assert [placed.run.base for placed in last.read(extent.start, extent.end)] == [0]
+    again = journal().claim()
+    assert [placed.run.base for placed in last.read(again.start, again.end)] == [0]
+
+
+def test_an_idle_leader_is_not_fenced_by_its_own_transaction(
+    kafka: Clients, cluster: str, journal: Callable[..., KafkaJournal]
+) -> None:
+    """`transaction.timeout.ms` passes many times, as it does in ten idle minutes."""
+    leader = KafkaJournal(JournalAddress(kafka.address, cluster), QUICK, SystemClock())
+    leader.claim()
+    leader.append([run(0)])
+    for _ in range(10):
+        time.sleep(0.5)
+        leader.rest()
+    leader.append([run(10)])
+    leader.close()
+    extent = journal().claim()
+    assert [placed.run.base for placed in journal().read(extent.start, extent.end)] == [0, 10]
+
+
+def test_without_rest_the_brokers_end_a_transaction_and_its_leader(kafka: Clients, cluster: str) -> None:
+    """So `rest` is needed."""
+    leader = KafkaJournal(JournalAddress(kafka.address, cluster), QUICK, SystemClock())
+    leader.claim()
+    leader.append([run(0)])
+    time.sleep(4)
+    with pytest.raises((JournalFencedError, JournalAwayError)):
+        leader.append([run(10)])
+
+
+def test_a_trim_deletes_what_is_before(journal: Callable[..., KafkaJournal]) -> None:
+    leader = journal()
+    leader.claim()
+    positions = leader.append([run(0), run(10), run(20)])
+    leader.trim(positions[1])
+    extent = leader.claim()
+    assert extent.start == positions[1]
+    assert [placed.run.base for placed in leader.read(0, extent.end)] == [10, 20]
+
+
+def test_a_run_may_be_as_large_as_it_says(journal: Callable[..., KafkaJournal]) -> None:
+    leader = journal()
+    leader.claim()
+    assert leader.run_bytes_max > 64 << 20
+    large = run(0, b"x" * (24 << 20))
+    leader.append([large])
+    extent = leader.claim()
+    assert [placed.run for placed in leader.read(extent.start, extent.end)] == [large]
+
+
+def configured(kafka: Clients, topic: str) -> dict[str, str]:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    with AdminClient({"bootstrap.servers": kafka.address}) as admin:
+        found = admin.describe_configs([resource])[resource].result()
+    return {name: entry.value for name, entry in found.items()}
+
+
+def test_the_topic_is_made_with_the_settings_that_a_log_needs(
+    kafka: Clients, cluster: str, journal: Callable[..., KafkaJournal], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        journal().claim()
+    found = configured(kafka, f"{cluster}-log")
+    assert found["cleanup.policy"] == "delete"
+    assert found["retention.ms"] == found["retention.bytes"] == "-1"
+    assert found["unclean.leader.election.enable"] == "false"
+    assert "has one replica: if that broker loses its disk, the log is lost" in caplog.text
+    assert "everybody may read the Kafka topic" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("config", "match"),
+    [
+        ({"cleanup_policy": "compact"}, "cleanup.policy=compact: the cleaner would drop"),
+        ({"retention_ms": "86400000"}, "retention.ms=86400000: Kafka would delete"),
+        ({"retention_bytes": "1000000", "retention_ms": "-1"}, "retention.bytes=1000000"),
+        ({"unclean_leader_election_enable": "true", "retention_ms": "-1"}, "an election could lose"),
+        ({"partitions": 2}, "has 2 partitions; a log has one"),
+    ],
+)
+def test_a_topic_that_would_lose_messages_is_refused(
+    kafka: Clients, cluster: str, journal: Callable[..., KafkaJournal], config: dict, match: str
+) -> None:
+    kafka.make(f"{cluster}-log", **config)
+    with pytest.raises(JournalMismatchError, match=match):
+        journal().claim()
+
+
+def test_records_of_something_else_are_told(
+    kafka: Clients, cluster: str, journal: Callable[..., KafkaJournal]
+) -> None:
+    journal().claim()
+    kafka.send(f"{cluster}-log", b"hello")
+    kafka.flush()
+    leader = journal()
+    extent = leader.claim()
+    with pytest.raises(JournalMismatchError, match="something else writes to it"):
+        list(leader.read(extent.start, extent.end))
+
+
+def test_brokers_that_are_away_are_told(cluster: str) -> None:
+    leader = KafkaJournal(JournalAddress("127.0.0.1:9", cluster), {}, SystemClock())
+    with pytest.raises(JournalAwayError, match="Kafka does not answer"):
+        leader.claim()

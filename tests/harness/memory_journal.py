@@ -1,0 +1,84 @@
+"""A journal in memory, which outlives the machines that write it: the same rules as Kafka's, and no broker.
+
+`leader` gives each machine its own view. With the file layer of a test, an append is a step at which the
+machine may stop: before it, between two of its runs, or after all are stored and before it knows.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from tests.harness.faulty import FaultyFiles, SimulatedCrashError
+from timerwheel.store.errors import JournalAwayError, JournalFencedError
+from timerwheel.store.journal import Extent, Placed, Run, label, labelled
+
+
+class MemoryJournal:
+    """The part that stays: runs by their positions, and the epoch of the last claim."""
+
+    def __init__(self, name: str = "memory") -> None:
+        self.name = name
+        self.epoch = 0
+        self.start = 0
+        self.runs: list[tuple[bytes, bytes]] = []
+        self.is_away = False
+
+    def leader(self, files: FaultyFiles | None = None, run_bytes_max: int = 1 << 20) -> "MemoryLeader":
+        return MemoryLeader(self, files or FaultyFiles(), run_bytes_max)
+
+    def extent(self) -> Extent:
+        return Extent(self.name, self.start, len(self.runs))
+
+
+class MemoryLeader:
+    """`timerwheel.store.journal.Journal` of one machine."""
+
+    def __init__(self, journal: MemoryJournal, files: FaultyFiles, run_bytes_max: int) -> None:
+        self.journal = journal
+        self.run_bytes_max = run_bytes_max
+        self.rests = 0
+        self._files = files
+        self._epoch = 0
+
+    def _reach(self) -> None:
+        if self.journal.is_away:
+            raise JournalAwayError("the journal does not answer")
+
+    def claim(self) -> Extent:
+        self._reach()
+        crash = self._files.step("claim the journal")
+        self.journal.epoch += 1
+        if crash:
+            raise SimulatedCrashError("claim")
+        self._epoch = self.journal.epoch
+        return self.journal.extent()
+
+    def read(self, start: int, end: int) -> Iterator[Placed]:
+        self._reach()
+        for position in range(max(start, self.journal.start), end):
+            yield Placed(position, labelled(*self.journal.runs[position]))
+
+    def append(self, runs: Sequence[Run]) -> list[int]:
+        positions = []
+        for run in runs:
+            crash = self._files.step("store in the journal")
+            self._reach()
+            if self._epoch != self.journal.epoch:
+                raise JournalFencedError("another process has claimed the journal")
+            assert len(run.data) <= self.run_bytes_max
+            positions.append(len(self.journal.runs))
+            self.journal.runs.append((label(run), run.data))
+            if crash:
+                raise SimulatedCrashError("append")
+        return positions
+
+    def rest(self) -> None:
+        self.rests += 1
+
+    def trim(self, position: int) -> None:
+        self._reach()
+        crash = self._files.step("trim the journal")
+        self.journal.start = max(self.journal.start, position)
+        if crash:
+            raise SimulatedCrashError("trim")
+
+    def close(self) -> None:
+        self._epoch = 0

@@ -1,0 +1,324 @@
+"""A topic of one partition as the journal of a log: `timerwheel.store.journal.Journal`, by epoch append.
+
+    topic      CLUSTER-log, one partition, never compacted; a record is a run, with its label in a header
+    leader     the transactional producer CLUSTER-log; `init_transactions` is the claim
+    durable    acks=all: on `min.insync.replicas` brokers
+    readers    read_uncommitted: whether a transaction is committed or aborted means nothing
+
+A transaction is open only so that records have the producer's epoch, and only while records come: one that
+stays open for too long would fence its own producer. Why this loses nothing, and what of Kafka it needs:
+`doc/decisions.md`. After a failed append the producer is gone: only another claim makes a new one.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Event
+from typing import Any, Final
+
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from timerwheel.clock import Clock
+from timerwheel.errors import SettingsError
+from timerwheel.kafka import journal_topic
+from timerwheel.kafka.cluster import CALL_S, client_logger, said
+from timerwheel.settings import JournalAddress
+from timerwheel.store.errors import JournalAwayError, JournalFencedError, JournalMismatchError, LogFailedError
+from timerwheel.store.journal import Extent, Placed, Run, label, labelled
+
+APPEND_MS_MAX: Final = 15_000
+"""How long an append waits for the brokers: they replace a leader within about 10 s."""
+TRANSACTION_MS_MAX: Final = 60_000
+"""After this time the brokers abort a transaction that is still open, and fence its producer."""
+IDLE_MS: Final = 500
+"""An open transaction is ended once nothing was appended for so long."""
+OPEN_MS_MAX: Final = 10_000
+"""An open transaction is ended after so long also if more comes."""
+CLAIM_S: Final = 20.0
+"""How long a claim waits for the brokers, and for the end of another leader's transaction."""
+RETRY_S: Final = 0.1
+READ_RECORDS: Final = 200
+RUN_OVERHEAD_BYTES: Final = 512
+"""What a batch with one record takes beside the record's value, at most."""
+HEADER: Final = "run"
+PARTITION: Final = 0
+FENCED: Final = frozenset(
+    {
+        KafkaError._FENCED,  # noqa: SLF001 - so librdkafka's own errors are named
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.TRANSACTION_COORDINATOR_FENCED,
+    }
+)
+"""Errors that say that another process has claimed the journal."""
+
+logger = logging.getLogger(__name__)
+
+
+class KafkaJournal:
+    """See the module."""
+
+    def __init__(
+        self, address: JournalAddress, properties: Mapping[str, str], clock: Clock, *, replication: int = 0
+    ) -> None:
+        """Raises SettingsError if librdkafka does not accept the properties. Waits for no broker."""
+        self.topic = f"{address.cluster}-log"
+        self.run_bytes_max = 0
+        self._place = TopicPartition(self.topic, PARTITION)
+        self._replication = replication
+        self._clock = clock
+        self._properties = dict(properties)
+        self._servers = address.servers
+        self._producer: Producer | None = None
+        self._is_open = False
+        self._opened_ms = self._appended_ms = 0
+        try:
+            with self._admin():
+                pass
+        except KafkaException as error:
+            raise SettingsError(f"kafka_properties: {said(error)}") from None
+
+    def _client(self, **more: object) -> dict[str, Any]:
+        common = {
+            "bootstrap.servers": self._servers,
+            "logger": client_logger,
+            "log_level": 4,
+            "log.connection.close": False,
+        }
+        return {**common, **more}
+
+    def _admin(self) -> AdminClient:
+        return AdminClient(self._properties | self._client())
+
+    def _consumer(self) -> Consumer:
+        return Consumer(
+            self._properties
+            | self._client(
+                **{
+                    "group.id": self.topic,  # librdkafka wants one; it is never joined
+                    "enable.auto.commit": False,
+                    "enable.auto.offset.store": False,
+                    "auto.offset.reset": "error",
+                    "enable.partition.eof": True,
+                    "isolation.level": "read_uncommitted",
+                    "queued.max.messages.kbytes": 32_768,
+                }
+            )
+        )
+
+    def _new_producer(self, message_bytes_max: int) -> Producer:
+        times = {"message.timeout.ms": APPEND_MS_MAX, "transaction.timeout.ms": TRANSACTION_MS_MAX}
+        return Producer(
+            {**times, **self._properties}
+            | self._client(
+                **{
+                    "transactional.id": self.topic,
+                    "linger.ms": 0,
+                    "message.max.bytes": message_bytes_max,
+                    "queue.buffering.max.kbytes": 1 << 21,
+                    "topic.metadata.propagation.max.ms": 5_000,
+                    "retry.backoff.ms": 50,
+                    "reconnect.backoff.max.ms": 1_000,
+                }
+            )
+        )
+
+    def claim(self) -> Extent:
+        """Become the leader; makes the topic if it is missing.
+
+        Raises JournalAwayError, and JournalMismatchError for a topic with settings that would lose records.
+        """
+        until_ms = self._clock.monotonic_ms() + int(CLAIM_S * 1000)
+        with _explained(), self._admin() as admin:
+            if self.topic not in admin.list_topics(timeout=CALL_S).topics:
+                self._make(admin)
+            while True:
+                try:
+                    return self._lead(admin)
+                except KafkaException as error:  # a broker hears late of a topic that was just made
+                    unknown = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+                    if not unknown or self._clock.monotonic_ms() >= until_ms:
+                        raise
+                Event().wait(RETRY_S)
+
+    def _lead(self, admin: AdminClient) -> Extent:
+        self.close()
+        message_bytes_max = journal_topic.check(admin, self.topic)
+        self.run_bytes_max = message_bytes_max - RUN_OVERHEAD_BYTES
+        found = admin.describe_topics(TopicCollection([self.topic]), request_timeout=CALL_S)
+        name = f"{self.topic}/{found[self.topic].result().topic_id}"
+        self._producer = self._new_producer(message_bytes_max)
+        self._until_done(self._producer.init_transactions, CLAIM_S)
+        with self._consumer() as consumer:  # asked only now: behind all that was stored before the claim
+            start, end = consumer.get_watermark_offsets(self._place, timeout=CALL_S)
+        logger.info("claimed the Kafka topic %s, which has positions %d to %d", self.topic, start, end)
+        return Extent(name, start, end)
+
+    def _make(self, admin: AdminClient) -> None:
+        brokers = len(admin.list_topics(timeout=CALL_S).brokers)
+        replicas = self._replication or min(journal_topic.REPLICAS, brokers)
+        topic = NewTopic(self.topic, 1, replicas, config=journal_topic.config(replicas))
+        try:
+            admin.create_topics([topic], request_timeout=CALL_S)[self.topic].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise JournalMismatchError(
+                    f"the Kafka topic {self.topic} is missing and cannot be made: {said(error)}; make it "
+                    "yourself, as doc/cluster.md says"
+                ) from None
+        logger.info("made the Kafka topic %s with %d replicas", self.topic, replicas)
+
+    def read(self, start: int, end: int) -> Iterator[Placed]:
+        """Yield the runs at the positions [start, end) that were not deleted. Any thread may call."""
+        with _explained(), self._consumer() as consumer:
+            start = max(start, consumer.get_watermark_offsets(self._place, timeout=CALL_S)[0])
+            if start >= end:
+                return
+            consumer.assign([TopicPartition(self.topic, PARTITION, start)])
+            while True:
+                first = consumer.poll(CLAIM_S)
+                if first is None:
+                    raise JournalAwayError(f"the Kafka topic {self.topic} could not be read to its end")
+                for message in (first, *consumer.consume(READ_RECORDS, 0)):
+                    position = message.offset() or 0
+                    if (error := message.error()) is not None:
+                        if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - so it is named
+                            raise KafkaException(error)
+                        if position >= end:
+                            return
+                    elif position >= end:
+                        return
+                    else:
+                        yield Placed(position, _run_of(message))
+
+    def append(self, runs: Sequence[Run]) -> list[int]:
+        """Store runs in order; returns their positions once all are on `min.insync.replicas` brokers.
+
+        Raises JournalFencedError and JournalAwayError; then the producer is gone.
+        """
+        positions: list[int] = []
+        failed: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                positions.append(message.offset() or 0)
+            else:
+                failed.append(error)
+
+        with self._leading() as producer:
+            self._appended_ms = self._clock.monotonic_ms()
+            if not self._is_open:
+                producer.begin_transaction()
+                self._is_open, self._opened_ms = True, self._appended_ms
+            for run in runs:
+                headers: list[tuple[str, str | bytes | None]] = [(HEADER, label(run))]
+                producer.produce(
+                    self.topic, run.data, partition=PARTITION, on_delivery=delivered, headers=headers
+                )
+            while producer.flush(CALL_S):
+                pass
+            if failed:
+                raise self._cause_of(failed, producer)
+        return positions
+
+    def _cause_of(self, failed: Sequence[KafkaError], producer: Producer) -> KafkaException:
+        """Return why records were not stored: of a fenced producer, only its transaction tells."""
+        try:
+            producer.commit_transaction(CALL_S)
+        except KafkaException as error:
+            if error.args[0].code() in FENCED:
+                return error
+        return KafkaException(failed[0])
+
+    def rest(self) -> None:
+        """End a transaction that is idle or old. Raises as `append`."""
+        now_ms = self._clock.monotonic_ms()
+        if self._is_open and (
+            now_ms - self._appended_ms >= IDLE_MS or now_ms - self._opened_ms >= OPEN_MS_MAX
+        ):
+            with self._leading() as producer:
+                self._until_done(producer.commit_transaction, APPEND_MS_MAX / 1000)
+                self._is_open = False
+
+    @contextmanager
+    def _leading(self) -> Iterator[Producer]:
+        """Give the producer for a block; it is gone after an exception."""
+        if self._producer is None:
+            raise JournalAwayError(f"the Kafka topic {self.topic} is not claimed")
+        try:
+            with _explained():
+                yield self._producer
+        except BaseException:
+            self.close()
+            raise
+
+    def _until_done(self, call: Callable[[float], None], patience_s: float) -> None:
+        """Call again and again while the error says that this is the way to go on; KafkaException."""
+        until_ms = self._clock.monotonic_ms() + int(patience_s * 1000)
+        while True:
+            try:
+                call(CALL_S)
+            except KafkaException as error:
+                cause = error.args[0]
+                late = self._clock.monotonic_ms() >= until_ms
+                if late or cause.fatal() or cause.txn_requires_abort() or not cause.retriable():
+                    raise
+            else:
+                return
+
+    def trim(self, position: int) -> None:
+        """Delete the records before a position. Any thread may call; JournalAwayError."""
+        with _explained(), self._admin() as admin:
+            place = TopicPartition(self.topic, PARTITION, position)
+            for deleted in admin.delete_records([place], request_timeout=CALL_S).values():
+                deleted.result()
+
+    def close(self) -> None:
+        """Drop the producer; what the next leader claims ends its transaction."""
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer = None  # not `close`, which would wait to abort first
+        self._is_open = False
+
+
+def _run_of(message: Message) -> Run:
+    headers: Any = message.headers() or []  # pairs, though it is declared as a dict too
+    for name, value in headers:
+        if name == HEADER:
+            return labelled(value or b"", message.value() or b"")
+    raise JournalMismatchError(
+        f"the record {message.offset()} of the Kafka topic {message.topic()} is not of a log: something else "
+        "writes to it"
+    )
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Raise what a client reports as an error of the journal."""
+    try:
+        yield
+    except KafkaException as error:
+        raise _error_of(error) from error
+    except SystemError as error:
+        # confluent-kafka sets a fatal error while it still calls back, and Python says so of the callback.
+        if isinstance(error.__cause__, KafkaException):
+            raise _error_of(error.__cause__) from error
+        raise
+
+
+def _error_of(error: KafkaException) -> LogFailedError:
+    if error.args[0].code() in FENCED:
+        return JournalFencedError(
+            "another process has claimed the journal: it leads now, and this one stores nothing more"
+        )
+    return JournalAwayError(f"Kafka does not answer as it should: {said(error)}")
