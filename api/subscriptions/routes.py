@@ -21,7 +21,7 @@ KNOWN = (*ENGINE, "unknown_subscription")
 # What a subscription says of its group is the group's to refuse.
 FIELDS = (
     *("illegal_subscription", "illegal_topic", "illegal_group", "illegal_filter"),
-    *("system_topic", "too_many_groups", "too_many_subscriptions", "setting_too_large"),
+    *("system_topic", "topic_ending", "too_many_groups", "too_many_subscriptions", "setting_too_large"),
 )
 
 
@@ -31,7 +31,7 @@ def subscription_routes(handle: EngineHandle) -> list[Route]:
     one = partial(
         Route, needs=Need.RECEIVE, path_type=SubscriptionPath, answer=SubscriptionView, problems=KNOWN
     )
-    change = partial(one, audited=True, problems=(*KNOWN, *STORE))
+    change = partial(one, audited=True, problems=(*KNOWN, "topic_ending", *STORE))
     return [
         Route(
             method="POST",

@@ -24,6 +24,9 @@ from timerwheel.push.subscription import (
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The subscription's id.")]
 ConcurrencyOption = Annotated[int | None, typer.Option(min=1, help="Most concurrent requests.")]
+RateLimitOption = Annotated[
+    float | None, typer.Option(min=0, help="Most requests a second; 0 for no limit.", metavar="NUMBER")
+]
 TimeoutOption = Annotated[
     int | None,
     typer.Option(
@@ -66,6 +69,7 @@ def add(
     max_attempts: AttemptsOption = None,
     backoff: BackoffOption = None,
     concurrency: ConcurrencyOption = None,
+    rate_limit: RateLimitOption = None,
     timeout_ms: TimeoutOption = None,
     headers: HeadersOption = None,
     cloudevents: CloudEventsOption = None,
@@ -94,7 +98,7 @@ def add(
         cloudevents=cloudevents,
         paused=paused or None,
         secret=secret,
-    )
+    ) | _rate_limit(rate_limit)
     show_subscription(
         ask(url, lambda client: client.subscriptions.add(topic, target, **options)), as_json=as_json
     )
@@ -108,6 +112,7 @@ def update(
     max_attempts: AttemptsOption = None,
     backoff: BackoffOption = None,
     concurrency: ConcurrencyOption = None,
+    rate_limit: RateLimitOption = None,
     timeout_ms: TimeoutOption = None,
     headers: HeadersOption = None,
     cloudevents: CloudEventsOption = None,
@@ -124,7 +129,7 @@ def update(
         timeout_ms=timeout_ms,
         headers=None if headers is None else parse_pairs(headers, "--header"),
         cloudevents=cloudevents,
-    )
+    ) | _rate_limit(rate_limit)
     if not changes:
         raise typer.BadParameter("give at least one option to change")
     show_subscription(
@@ -236,7 +241,7 @@ def show_subscription(view: SubscriptionView, *, as_json: bool) -> None:
         ("status", f"{view.status}{disabled}"),
         *_health(view, output),
         ("attempts", f"{view.max_attempts}, backoff {format_backoff(view.backoff)}"),
-        ("requests", f"{view.concurrency} concurrent requests, timeout {format_duration(view.timeout_ms)}"),
+        ("requests", ", ".join(_requests(view))),
     ]
     if view.header_names:
         facts.append(("headers", ", ".join(view.header_names)))
@@ -247,3 +252,17 @@ def show_subscription(view: SubscriptionView, *, as_json: bool) -> None:
     elif view.secrets_valid > 1:
         facts.append(("secret", "rotation in progress: the old secret signs too"))
     output.facts(facts)
+
+
+def _rate_limit(per_second: float | None) -> dict[str, float | None]:
+    """Return the field of a call: nothing if it was not given, null for no limit."""
+    return {} if per_second is None else {"rate_limit": per_second or None}
+
+
+def _requests(view: SubscriptionView) -> list[str]:
+    limit = [] if view.rate_limit is None else [f"at most {view.rate_limit:g} a second"]
+    return [
+        f"{view.concurrency} concurrent requests",
+        *limit,
+        f"timeout {format_duration(view.timeout_ms)}",
+    ]

@@ -46,7 +46,15 @@ from timerwheel.clock import Clock, SystemClock
 from timerwheel.groups.config import Exponential, GroupConfig, Ladder
 from timerwheel.history.history import MessageHistory
 from timerwheel.model.live_events import LevelSlots, Tick, Wheel
-from timerwheel.model.messages import GroupInfo, LevelInfo, OpenTransaction, Receipt, SlotInfo, WheelInfo
+from timerwheel.model.messages import (
+    GroupInfo,
+    LevelInfo,
+    OpenTransaction,
+    Receipt,
+    SlotInfo,
+    TopicDeletion,
+    WheelInfo,
+)
 from timerwheel.model.messages import TopicInfo as Topic
 from timerwheel.wire.arrow import stream_of
 from timerwheel.wire.groups import Held as Delivery
@@ -93,6 +101,7 @@ __all__ = [
     "Sent",
     "Tick",
     "Topic",
+    "TopicDeletion",
     "UnreachableError",
     "Wheel",
     "When",
@@ -383,6 +392,19 @@ class Client:
         if queues is not None:
             content["queues"] = queues
         return await self._connection.call("PATCH", _topic_path(topic), Topic, content=content)
+
+    async def delete_topic(
+        self, topic: str, *, dry_run: bool = False, wait_ms: int | None = None
+    ) -> TopicDeletion:
+        """Delete a topic with its messages, groups, schedules and subscriptions.
+
+        A dry run only says what that is. When this returns, no message of the topic is delivered any more.
+        The `state` is "ending" if timers are still being ended after `wait_ms` (by default 1,000, at most
+        5,000); the service goes on with that, and `topic` fails with NotFoundError once it is over.
+        """
+        query = {"dry_run": "true" if dry_run else None, "wait_ms": wait_ms}
+        path = with_query(_topic_path(topic), query)
+        return await self._connection.call("DELETE", path, TopicDeletion, wait_ms=wait_ms or 0)
 
     async def wheel(self) -> WheelInfo:
         """Return an overview of the wheel: counts per level, next due, overdue."""

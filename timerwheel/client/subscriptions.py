@@ -17,6 +17,7 @@ class PushOptions(TypedDict, total=False):
     max_attempts: int
     backoff: Ladder | Exponential
     concurrency: int
+    rate_limit: float | None
     timeout_ms: int
     headers: dict[str, str]
     cloudevents: bool

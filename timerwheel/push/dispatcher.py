@@ -12,6 +12,8 @@
    its messages' attempts and is not overrun when it is up again, and one that hangs from the start holds one
    connection.
 4. Retry-After delays the message by its full length, and all requests of the subscription by at most 60 s.
+5. With a rate limit, no more requests begin in any second; a message waits for its turn in the group, without
+   a lease. Each process counts for itself: after a restart the first second is a new one.
 
 Belongs to the event loop.
 """
@@ -27,6 +29,7 @@ from timerwheel.groups.config import UnknownGroupError
 from timerwheel.groups.groups import Groups
 from timerwheel.model.messages import Delivery, MessageView
 from timerwheel.push.outcome import Outcome
+from timerwheel.push.rate_limit import RateLimit
 from timerwheel.push.stats import FAILURES_IN_ROW, Health, Stats, StatsView, SubscriptionCounts
 from timerwheel.push.subscription import Subscription
 from timerwheel.runtime.counters import Counters
@@ -66,8 +69,8 @@ class Slots:
 class Calls(Protocol):
     """The part of `timerwheel.push.endpoint.Caller` that a dispatcher uses."""
 
-    async def attempt(self, subscription: Subscription, message: MessageView) -> Outcome:
-        """Deliver once."""
+    async def attempt(self, subscription: Subscription, message: MessageView, number: int = 1) -> Outcome:
+        """Deliver once; `number` counts the attempts from 1."""
 
 
 class Counted:
@@ -77,9 +80,9 @@ class Counted:
         self._calls = calls
         self._measures = measures
 
-    async def attempt(self, subscription: Subscription, message: MessageView) -> Outcome:
+    async def attempt(self, subscription: Subscription, message: MessageView, number: int = 1) -> Outcome:
         """Deliver once."""
-        outcome = await self._calls.attempt(subscription, message)
+        outcome = await self._calls.attempt(subscription, message, number)
         self._measures.attempted(outcome.kind, outcome.latency_ms)
         return outcome
 
@@ -106,6 +109,7 @@ class Dispatcher:
         self._width = 1
         self._largest_bytes = 1
         self._resume_ms = 0  # monotonic
+        self._limit = RateLimit(subscription.rate_limit)
         self._reserved = 0
         self._held = 0  # shared slots
         self._loop: asyncio.Task[None] | None = None
@@ -130,6 +134,8 @@ class Dispatcher:
         """Use this subscription from the next request on; another URL is tried at once."""
         if subscription.url != self.subscription.url:
             self._resume_ms = 0
+        if subscription.rate_limit != self.subscription.rate_limit:
+            self._limit.change(subscription.rate_limit)
         self.subscription = subscription
         self._notify()
 
@@ -183,7 +189,8 @@ class Dispatcher:
 
     async def _run(self) -> None:
         while True:
-            pause_ms = self._resume_ms - self._clock.monotonic_ms()
+            now_ms = self._clock.monotonic_ms()
+            pause_ms = max(self._resume_ms - now_ms, self._limit.wait_ms(now_ms))
             if pause_ms > 0:
                 await self._clock.wait_for(self._change(), pause_ms)
             else:
@@ -212,7 +219,9 @@ class Dispatcher:
     def _room(self) -> int:
         """Return how many more requests may be in progress."""
         by_size = max(BODY_BYTES_UNDER_WAY_MAX // self._largest_bytes, 1)
-        return min(self._width, self.subscription.concurrency, by_size) - len(self._under_way)
+        room = min(self._width, self.subscription.concurrency, by_size) - len(self._under_way)
+        by_rate = self._limit.room(self._clock.monotonic_ms())
+        return room if by_rate is None else min(room, by_rate)
 
     def _reserve(self, wanted: int) -> int:
         """Reserve this many requests, or as many as there are shared slots for; returns how many."""
@@ -240,6 +249,7 @@ class Dispatcher:
                 invisible_ms=subscription.lease_ms,
                 wait_ms=wait_ms,
             )
+            self._limit.begin(self._clock.monotonic_ms(), len(deliveries))
             for delivery in deliveries:
                 task = asyncio.create_task(self._deliver(delivery))
                 self._under_way.add(task)
@@ -270,7 +280,7 @@ class Dispatcher:
     async def _deliver(self, delivery: Delivery) -> None:
         subscription = self.subscription
         self._largest_bytes = max(len(delivery.message.body), self._largest_bytes * 7 // 8, 1)
-        outcome = await self._caller.attempt(subscription, delivery.message)
+        outcome = await self._caller.attempt(subscription, delivery.message, delivery.attempt)
         self._stats.record(outcome, self._clock.now_ms())
         self._steer(outcome)
         if outcome.kind == "gone":

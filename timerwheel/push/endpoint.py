@@ -67,18 +67,19 @@ class Caller:
             trace_configs=[trace],
         )
 
-    async def attempt(self, subscription: Subscription, message: MessageView) -> Outcome:
-        """Deliver once. Every failure is an outcome; only a cancellation raises, and ends the request.
+    async def attempt(self, subscription: Subscription, message: MessageView, number: int = 1) -> Outcome:
+        """Deliver once; `number` counts the attempts from 1.
 
+        Every failure is an outcome; only a cancellation raises, and ends the request.
         While `calls_max` are in progress the next one waits; its time begins after that.
         """
         async with self._places:
-            return await self._attempt(subscription, message)
+            return await self._attempt(subscription, message, number)
 
-    async def _attempt(self, subscription: Subscription, message: MessageView) -> Outcome:
+    async def _attempt(self, subscription: Subscription, message: MessageView, number: int) -> Outcome:
         began_ms = self._clock.monotonic_ms()
         outcomes: list[Outcome] = []
-        task = asyncio.create_task(self._exchange(subscription, message, outcomes))
+        task = asyncio.create_task(self._exchange(subscription, message, number, outcomes))
         try:
             await self._clock.wait_for(task, subscription.timeout_ms)
         finally:
@@ -91,17 +92,17 @@ class Caller:
         return msgspec.structs.replace(outcome, latency_ms=self._clock.monotonic_ms() - began_ms)
 
     async def _exchange(
-        self, subscription: Subscription, message: MessageView, outcomes: list[Outcome]
+        self, subscription: Subscription, message: MessageView, number: int, outcomes: list[Outcome]
     ) -> None:
         trace = SimpleNamespace(reused=False)
         try:
             try:
-                outcome = await self._post(subscription, message, trace)
+                outcome = await self._post(subscription, message, number, trace)
             except (aiohttp.ServerDisconnectedError, ConnectionResetError, aiohttp.ClientOSError):
                 if not trace.reused:
                     raise
                 # The receiver closed an idle connection as we took it: not its fault, and not an attempt.
-                outcome = await self._post(subscription, message, SimpleNamespace(reused=False))
+                outcome = await self._post(subscription, message, number, SimpleNamespace(reused=False))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             outcome = failed(_reason(error))
         except Exception as error:
@@ -110,13 +111,13 @@ class Caller:
         outcomes.append(outcome)
 
     async def _post(
-        self, subscription: Subscription, message: MessageView, trace: SimpleNamespace
+        self, subscription: Subscription, message: MessageView, number: int, trace: SimpleNamespace
     ) -> Outcome:
         now_ms = self._clock.now_ms()
         async with self._session.post(
             subscription.url,
             data=io.BytesIO(message.body),
-            headers=headers_of(subscription, message, now_ms),
+            headers=headers_of(subscription, message, now_ms, number),
             allow_redirects=False,
             trace_request_ctx=trace,
         ) as answer:

@@ -86,6 +86,7 @@ class Push:
         self._changing = asyncio.Lock()
         self._closing = False
         self._opened: Caller | None = None
+        engine.topic_deletions.on_ending.append(self._end_topic)
 
     async def start(self) -> None:
         """Start delivering for the stored subscriptions."""
@@ -97,7 +98,9 @@ class Push:
         )
         for key, value in self._engine.control.items(ConfigTable.SUBSCRIPTION).items():
             try:
-                self._add(from_value(value))
+                subscription = from_value(value)
+                if subscription.topic not in self._engine.topics.ending:
+                    self._add(subscription)
             except SubscriptionError as error:
                 logger.error("subscription %s cannot be read, so it does not deliver: %s", key, error)  # noqa: TRY400
 
@@ -259,6 +262,14 @@ class Push:
                 with contextlib.suppress(UnknownGroupError):
                     await self._engine.groups.delete(subscription.topic, subscription.group)
 
+    async def _end_topic(self, topic: str) -> None:
+        """Delete the subscriptions of a topic that is being deleted."""
+        every = [dispatcher.subscription for dispatcher in self._dispatchers.values()]
+        for subscription in every:
+            if subscription.topic == topic:
+                with contextlib.suppress(UnknownSubscriptionError):
+                    await self._delete(subscription.id)
+
     async def delete_group(self, topic: str, group: str) -> None:
         """Delete a group that no subscription uses: GroupInUseError, UnknownGroupError."""
         await finished(self._delete_group(topic, group))
@@ -332,6 +343,7 @@ class Push:
             await self._engine.groups.put(subscription.topic, subscription.group, subscription.group_config)
 
     async def _store(self, subscription: Subscription) -> None:
+        self._engine.topics.check_open([subscription.topic])
         await self._engine.control.put(
             [Put(ConfigTable.SUBSCRIPTION, subscription.id, to_value(subscription))]
         )

@@ -1,4 +1,4 @@
-"""The headers of a delivery: Standard Webhooks, the sender's trace context, CloudEvents if wanted. Pure."""
+"""The headers of a delivery: Standard Webhooks, what is known of the message, CloudEvents if wanted. Pure."""
 
 import datetime as dt
 import re
@@ -7,7 +7,7 @@ from urllib.parse import quote
 import msgspec
 
 from timerwheel.model.messages import MessageView
-from timerwheel.model.trace_context import context_of
+from timerwheel.model.trace_context import CONTEXT_PROPERTIES, context_of
 from timerwheel.push.signing import signature
 from timerwheel.push.subscription import Subscription
 
@@ -16,17 +16,25 @@ CONTENT_TYPE_PROPERTY = "CONTENT_TYPE"
 EVENT_TYPE_PROPERTY = "CE_TYPE"
 EVENT_TYPE = "timerwheel.message"
 KEYS_PROPERTY = "KEYS"
+TAGS_PROPERTY = "TAGS"
+PROPERTY_PREFIX = "timerwheel-property-"
+PROPERTY_HEADERS_BYTES_MAX = 4_096
+"""Bytes of the headers that carry properties: common servers accept 8 KiB of headers in all."""
 
 _JSON, _BYTES = "application/json", "application/octet-stream"
 _MEDIA_TYPE = re.compile(r"[!-~]+/[!-~]+(?: ?[!-~]+)*")
 _MEDIA_TYPE_CHARACTERS_MAX = 256
 _HEADER_CHARACTERS_MAX = 2_048
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_WITH_OWN_HEADER = CONTEXT_PROPERTIES | {TAGS_PROPERTY, KEYS_PROPERTY, CONTENT_TYPE_PROPERTY}
+_NAME_SAFE = "!#$&'*+^`|"  # what may stand in a header's name beside letters, digits and -._~; but for %
 # CloudEvents, HTTP binding 3.1.3.2: printable ASCII without space, double quote and percent stays as it is.
 _EVENT_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 
 
-def headers_of(subscription: Subscription, message: MessageView, now_ms: int) -> dict[str, str]:
+def headers_of(
+    subscription: Subscription, message: MessageView, now_ms: int, attempt: int = 1
+) -> dict[str, str]:
     """Return the headers of an attempt at `now_ms`; every attempt has the same id, and its own time."""
     timestamp_s = now_ms // 1_000
     headers = {
@@ -37,6 +45,8 @@ def headers_of(subscription: Subscription, message: MessageView, now_ms: int) ->
         "webhook-timestamp": str(timestamp_s),
         "webhook-signature": signature(subscription.secrets, message.id, timestamp_s, message.body),
         **context_of(message.properties),
+        **_message_headers(message, attempt),
+        **_property_headers(message),
     }
     if subscription.cloudevents:
         headers |= _event_headers(message)
@@ -59,19 +69,56 @@ def content_type(message: MessageView) -> str:
     return _JSON
 
 
+def _message_headers(message: MessageView, attempt: int) -> dict[str, str]:
+    headers = {
+        "timerwheel-topic": message.topic,
+        "timerwheel-attempt": str(attempt),
+        "timerwheel-due": _rfc3339(message.due_ms),
+        "timerwheel-delivered": _rfc3339(_delivered_ms(message)),
+        "timerwheel-tags": message.properties.get(TAGS_PROPERTY),
+        "timerwheel-keys": message.properties.get(KEYS_PROPERTY),
+    }
+    return {name: _as_header(value) for name, value in headers.items() if value}
+
+
+def _property_headers(message: MessageView) -> dict[str, str]:
+    """Return a header for each property that fits, and how many do not."""
+    headers: dict[str, str] = {}
+    left_bytes, left_out = PROPERTY_HEADERS_BYTES_MAX, 0
+    for name, value in message.properties.items():
+        if name in _WITH_OWN_HEADER:
+            continue
+        header = PROPERTY_PREFIX + quote(name.lower(), safe=_NAME_SAFE)
+        text = quote(value, safe=_EVENT_SAFE)
+        size_bytes = len(header) + len(text)
+        if size_bytes > left_bytes or header in headers:
+            left_out += 1
+        else:
+            headers[header] = text
+            left_bytes -= size_bytes
+    return headers | ({"timerwheel-properties-left-out": str(left_out)} if left_out else {})
+
+
 def _event_headers(message: MessageView) -> dict[str, str]:
-    at_ms = message.due_ms if message.delivered_ms is None else message.delivered_ms
     headers = {
         "ce-specversion": "1.0",
         "ce-id": message.id,
         "ce-source": f"/topics/{quote(message.topic, safe='')}",
         "ce-type": message.properties.get(EVENT_TYPE_PROPERTY) or EVENT_TYPE,
-        "ce-time": _rfc3339(at_ms),
+        "ce-time": _rfc3339(_delivered_ms(message)),
     }
     subject = message.properties.get(KEYS_PROPERTY)
     if subject:
         headers["ce-subject"] = subject
-    return {name: quote(value, safe=_EVENT_SAFE)[:_HEADER_CHARACTERS_MAX] for name, value in headers.items()}
+    return {name: _as_header(value) for name, value in headers.items()}
+
+
+def _as_header(value: str) -> str:
+    return quote(value, safe=_EVENT_SAFE)[:_HEADER_CHARACTERS_MAX]
+
+
+def _delivered_ms(message: MessageView) -> int:
+    return message.due_ms if message.delivered_ms is None else message.delivered_ms
 
 
 def _rfc3339(at_ms: int) -> str:

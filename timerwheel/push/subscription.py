@@ -32,6 +32,8 @@ GROUP_FIELDS = ("start", "tags", "max_attempts", "backoff")
 
 SUBSCRIPTIONS_MAX = 10_000
 CONCURRENCY_MAX = 256
+RATE_LIMIT_MIN, RATE_LIMIT_MAX = 0.001, 10_000
+"""Requests per second."""
 TIMEOUT_MS_MIN, TIMEOUT_MS_MAX = 100, 300_000
 LEASE_MARGIN_MS = 15_000
 HEADERS_MAX = 32
@@ -42,7 +44,7 @@ SECRETS_MAX = 2
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[!-~](?:[ !-~]*[!-~])?|")
-_OWN_PREFIXES = ("webhook-", "ce-", "proxy-")
+_OWN_PREFIXES = ("webhook-", "ce-", "proxy-", "timerwheel-")
 # They belong to one connection or to the framing of the request; a wrong one would make it ambiguous.
 _OWN_HEADERS = frozenset(
     {
@@ -84,6 +86,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int = 16
     backoff: Ladder | Exponential = Ladder()
     concurrency: int = 8
+    rate_limit: float | None = None
     timeout_ms: int = 15_000
     headers: dict[str, str] = {}
     cloudevents: bool = False
@@ -133,6 +136,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_attempts: int | UnsetType = UNSET
     backoff: Ladder | Exponential | UnsetType = UNSET
     concurrency: int | UnsetType = UNSET
+    rate_limit: Annotated[float | None, Meta(description="Requests per second")] | UnsetType = UNSET
     timeout_ms: int | UnsetType = UNSET
     headers: dict[str, str] | UnsetType = UNSET
     cloudevents: bool | UnsetType = UNSET
@@ -190,6 +194,7 @@ class SubscriptionView(Health, frozen=True, kw_only=True):
     max_attempts: int
     backoff: Ladder | Exponential
     concurrency: int
+    rate_limit: float | None
     timeout_ms: int
     header_names: list[str]
     cloudevents: bool
@@ -259,6 +264,8 @@ def checked(subscription: Subscription, *, allow_private: bool) -> Subscription:
     check_group(subscription.group)
     subscription.group_config.check()
     _check_range("concurrency", subscription.concurrency, 1, CONCURRENCY_MAX)
+    if subscription.rate_limit is not None:
+        _check_range("rate_limit", subscription.rate_limit, RATE_LIMIT_MIN, RATE_LIMIT_MAX)
     _check_range("timeout_ms", subscription.timeout_ms, TIMEOUT_MS_MIN, TIMEOUT_MS_MAX)
     _check_headers(subscription.headers)
     _check_secrets(subscription.secrets)
@@ -269,7 +276,7 @@ def checked(subscription: Subscription, *, allow_private: bool) -> Subscription:
     return msgspec.structs.replace(subscription, url=url)
 
 
-def _check_range(field: str, value: int, low: int, high: int) -> None:
+def _check_range(field: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise SubscriptionError(field, f"{value} is not from {low} to {high}")
 

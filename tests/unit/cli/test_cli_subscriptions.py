@@ -18,6 +18,7 @@ def view(**fields):
         "max_attempts": 16,
         "backoff": Ladder(),
         "concurrency": 8,
+        "rate_limit": None,
         "timeout_ms": 15_000,
         "header_names": [],
         "cloudevents": False,
@@ -41,3 +42,10 @@ def test_an_endpoint_that_fails_is_shown_with_since_when_the_last_answer_and_the
     shown = capsys.readouterr().out
     assert r"no response: no \x1b connection" in shown
     assert "next attempt" not in shown
+
+
+def test_the_rate_limit_is_shown_beside_the_concurrency(capsys):
+    subscriptions.show_subscription(view(), as_json=False)
+    assert "a second" not in capsys.readouterr().out
+    subscriptions.show_subscription(view(rate_limit=2.5), as_json=False)
+    assert "at most 2.5 a second" in capsys.readouterr().out

@@ -77,6 +77,7 @@ CHANGED_BY_NAME = {
     "rocketmq_address": "[::1]:9876",
     "rocketmq_grpc": "127.0.0.1:8081",
     "kafka": "127.0.0.1:9092,[::1]:9093",
+    "journal": "kafka://127.0.0.1:9092,[::1]:9093/orders",
     "host": "::1",
     "fast_path": False,
     "direct_io": False,

@@ -25,12 +25,14 @@ class Endpoint:
     def __init__(self, answer: Outcome | None) -> None:
         self.answer = answer
         self.attempts: list[str] = []
+        self.numbers: list[int] = []
         self.under_way = 0
         self.most_under_way = 0
         self._waiting: list[asyncio.Future[Outcome]] = []
 
-    async def attempt(self, _subscription: Subscription, message: MessageView) -> Outcome:
+    async def attempt(self, _subscription: Subscription, message: MessageView, number: int = 1) -> Outcome:
         self.attempts.append(message.id)
+        self.numbers.append(number)
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
         try:
@@ -129,6 +131,40 @@ async def test_a_failure_comes_back_after_the_backoff_of_the_group(bench: Make):
     await b.advance(10_000)
     assert b.told("ack") == [("ack", message_id)]
     assert b.endpoint.attempts == [message_id] * 2
+    assert b.endpoint.numbers == [1, 2]
+
+
+@pytest.mark.parametrize(("limit", "each_ms", "most"), [(5, 1_000, 5), (0.5, 2_000, 1), (2.5, 800, 2)])
+async def test_no_more_requests_begin_in_any_second_than_the_limit(
+    bench: Make, limit: float, each_ms: int, most: int
+):
+    b = bench(rate_limit=limit, concurrency=256)
+    b.add(40)
+    begun_ms: list[int] = []
+    while len(begun_ms) < 40:
+        await b.settle()
+        begun_ms += [b.clock.monotonic_ms()] * (len(b.endpoint.attempts) - len(begun_ms))
+        b.clock.advance(50)
+    assert max(sum(at <= other < at + each_ms for other in begun_ms) for at in begun_ms) == most
+    assert begun_ms[-1] - begun_ms[0] < (40 // most) * (each_ms + 50)
+
+
+async def test_a_limit_that_is_changed_counts_from_the_next_request_on(bench: Make):
+    b = bench(rate_limit=0.001)
+    b.add(9)
+    await b.advance(60_000)
+    assert len(b.endpoint.attempts) == 1
+    b.dispatcher.replace(msgspec.structs.replace(b.dispatcher.subscription, rate_limit=None))
+    await b.settle()
+    assert len(b.endpoint.attempts) == 9
+
+
+async def test_a_message_that_waits_for_its_turn_is_not_leased(bench: Make):
+    b = bench(rate_limit=1)
+    b.add(3)
+    await b.settle()
+    assert [held.receipt for held in b.groups.held["orders", "g"]] == [None, None]
+    assert len(b.endpoint.attempts) == 1
 
 
 async def test_retry_after_delays_the_message_as_long_and_the_others_up_to_a_minute(bench: Make):

@@ -1,8 +1,11 @@
+import re
+from urllib.parse import unquote
+
 import msgspec
 import pytest
 
 from timerwheel.model.messages import MessageView, State
-from timerwheel.push.request import content_type, headers_of
+from timerwheel.push.request import PROPERTY_HEADERS_BYTES_MAX, content_type, headers_of
 from timerwheel.push.signing import new_secret, signature
 from timerwheel.push.subscription import Subscription
 
@@ -97,3 +100,39 @@ def test_a_message_that_was_not_delivered_yet_gives_its_due_time():
     assert (
         headers_of(subscription(cloudevents=True), waiting, NOW_MS)["ce-time"] == "2027-01-15T08:00:00.000Z"
     )
+
+
+def test_what_is_known_of_the_message_comes_as_headers():
+    sent = message(TAGS="late", KEYS="17 18", orderId="A 17%", CONTENT_TYPE="text/plain")
+    headers = headers_of(subscription(), sent, NOW_MS, 3)
+    assert {name: value for name, value in headers.items() if name.startswith("timerwheel-")} == {
+        "timerwheel-topic": "orders%25",
+        "timerwheel-attempt": "3",
+        "timerwheel-due": "2027-01-15T08:00:00.000Z",
+        "timerwheel-delivered": "2027-01-15T08:00:00.007Z",
+        "timerwheel-tags": "late",
+        "timerwheel-keys": "17%2018",
+        "timerwheel-property-orderid": "A%2017%25",
+    }
+
+
+@pytest.mark.parametrize("text", ["a\r\nX-Evil: 1", "ü☃", '"', "%41", "\0", "a b", "a:b"])
+def test_no_property_breaks_out_of_its_header(text):
+    headers = headers_of(subscription(), message(**{text: text, "TAGS": text, "KEYS": text}), NOW_MS)
+    names = [name for name in headers if name.startswith("timerwheel-property-")]
+    assert [unquote(name) for name in names] == [f"timerwheel-property-{text.lower()}"]
+    assert unquote(headers[names[0]]) == text
+    for name, value in headers.items():
+        assert re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name)
+        assert value.isascii()
+        assert value.isprintable()
+
+
+def test_properties_that_do_not_fit_or_share_a_name_are_counted():
+    sent = message(a="x" * 3_000, b="y" * 3_000, c="z", C="other")
+    headers = headers_of(subscription(), sent, NOW_MS)
+    assert headers["timerwheel-properties-left-out"] == "2"
+    assert headers["timerwheel-property-c"] == "z"
+    assert "timerwheel-property-b" not in headers
+    own = [name + value for name, value in headers.items() if name.startswith("timerwheel-property-")]
+    assert sum(map(len, own)) <= PROPERTY_HEADERS_BYTES_MAX

@@ -103,6 +103,8 @@ def test_what_never_changes_cannot_be_patched(field):
         ("id", {"id": "a" * 65}),
         ("concurrency", {"concurrency": 0}),
         ("concurrency", {"concurrency": 257}),
+        ("rate_limit", {"rate_limit": 0}),
+        ("rate_limit", {"rate_limit": 10_001}),
         ("timeout_ms", {"timeout_ms": 99}),
         ("timeout_ms", {"timeout_ms": 300_001}),
         ("url", {"url": "http://127.0.0.1/"}),
