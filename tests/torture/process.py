@@ -2,9 +2,7 @@
 
 import asyncio
 import os
-import random
 import signal
-import socket
 import subprocess
 from pathlib import Path
 from time import monotonic
@@ -16,22 +14,6 @@ from tests.harness.processes import COMMAND, environment
 READY_S_MAX = 60.0
 STOP_S_MAX = 30.0  # a quiet machine needs less than one
 _POLL_S = 0.01
-
-
-def free_port(dice: random.Random) -> int:
-    """A port outside of what systems hand out: a client that calls while the service is down must never be
-    given the service's own port as its source, which would connect it to itself."""
-    for port in dice.sample(range(15_000, 30_000), 100):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                continue
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise OSError("no free port was found")
 
 
 class Service:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
+from tests.harness.ports import reserved_port
 from tests.harness.processes import timerwheel
 from tests.torture.killing import SEED_VARIABLE
-from tests.torture.process import Service, free_port
+from tests.torture.process import Service
 from tests.torture.producer import Producer
 from tests.torture.team import Team
 from tests.torture.worker_books import WorkerBooks
@@ -62,7 +63,7 @@ class WorkerLoop:
         self.queue_count = self.dice.choice((1, 3))
         errors = self.directory / "stderr"
         with (
-            Service(self.directory / "data", free_port(self.dice), errors) as self.service,
+            Service(self.directory / "data", reserved_port(), errors) as self.service,
             Team(self.service.url, self.directory, random.Random(self.dice.random())) as self.team,
         ):
             await self._set_up()
