@@ -1,6 +1,7 @@
 """A handle on the engine for the API: empty while the engine opens; it also knows when the service stops.
 
-With it the socket can be bound, and `/healthz` can answer, before a long recovery is over.
+With it the socket can be bound, and `/healthz` can answer, before a long recovery is over. It is empty again
+between two engines, while the journal is away: so ask it for the engine in each call and each turn of a loop.
 """
 
 from timerwheel.engine import Engine
@@ -22,32 +23,48 @@ class EngineHandle:
         self.stopping = False
         self._engine: Engine | None = None
         self._push: Push | None = None
+        self.why_closed = ""
+        """Why there is no engine after there was one, or was to be one."""
 
     def open(self, engine: Engine, push: Push) -> None:
         """Let requests through to `engine`, and to `push`, which delivers its messages."""
         self._engine = engine
         self._push = push
+        self.why_closed = ""
+
+    def close(self, reason: str) -> None:
+        """Answer requests with this reason until the next `open`."""
+        self._engine = self._push = None
+        self.why_closed = reason
 
     @property
     def push(self) -> Push:
         """The push subscriptions; raises `NotReadyError` before `open`."""
         if self._push is None:
-            raise NotReadyError("the service is starting and still recovering its data")
+            raise self._not_open()
         return self._push
 
     @property
     def engine(self) -> Engine:
         """The engine; raises `NotReadyError` before `open`."""
         if self._engine is None:
-            raise NotReadyError("the service is starting and still recovering its data")
+            raise self._not_open()
         return self._engine
+
+    def _not_open(self) -> NotReadyError:
+        return NotReadyError(self.why_closed or "the service is starting and still recovering its data")
 
     @property
     def status(self) -> str:
-        """One of starting, ready, stopping, or "failed: " and why."""
+        """One of starting, ready, stopping, or "waiting: " or "failed: " and why."""
         if self._engine is None:
-            return "starting"
+            return f"waiting: {self.why_closed}" if self.why_closed else "starting"
         return "stopping" if self.stopping else self._engine.status
+
+    @property
+    def refusal(self) -> str:
+        """Why it is not ready, as a sentence."""
+        return "the service is stopping" if self.stopping else f"the service is not ready: {self.status}"
 
     @property
     def ready(self) -> bool:

@@ -1,5 +1,8 @@
 """Run the service: bind, open the engine, serve until a signal to stop, close in order.
 
+With a journal, an engine ends when the brokers are away for too long. The process stays, answers 503, and
+opens the next engine once they are back (`_Lives`).
+
 Order at the start: the socket is bound first, so `/healthz` answers during a long recovery and a port in
 use is found before the data is touched. Order at the stop: no new connections, waiting reads end, running
 requests finish, then the engine closes; what was acknowledged is durable before the process ends.
@@ -11,7 +14,7 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
@@ -32,13 +35,17 @@ from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.push.push import Push
 from timerwheel.settings import Serving, Settings
+from timerwheel.store.errors import JournalAwayError
 from timerwheel.store.file_reserve import FileReserve, ReservedFiles
 from timerwheel.store.files import Files
+from timerwheel.store.journal import Journal
 from timerwheel.store.log import OnDamage
 from timerwheel.tls import ssl_context
 from timerwheel.tracing.collector import open_traces
 
 FINISH_S_MAX = 10.0
+JOURNAL_RETRY_MS = 1_000
+"""Between two tries to open the engine while its journal is away."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SWITCH_INTERVAL_S = 0.001
 COLLECT_THRESHOLDS = (100_000, 20, 100)
@@ -64,7 +71,10 @@ class Front(Protocol):
     """Another protocol on the same engine, beside HTTP."""
 
     def bind(self) -> None:
-        """Take the address, without listening yet: a port in use is found before the data is touched."""
+        """Take the address, without listening yet: a port in use is found before the data is touched.
+
+        After `close` it takes the same address again.
+        """
 
     async def open(self, engine: Engine, auth: Auth) -> None:
         """Serve clients with this engine; `auth` knows callers by their tokens."""
@@ -73,7 +83,7 @@ class Front(Protocol):
         """Stop listening, and finish requests in progress. A second call does nothing."""
 
 
-async def serve(  # noqa: PLR0913, PLR0915 - the seams for the command line and for tests; one step after another
+async def serve(  # noqa: PLR0913 - the seams for the command line and for tests; one step after another
     settings: Settings,
     serving: Serving,
     ready: Callable[[str], None] | None = None,
@@ -83,10 +93,12 @@ async def serve(  # noqa: PLR0913, PLR0915 - the seams for the command line and 
     reload: Read | None = None,
     on_damage: OnDamage = OnDamage.REFUSE,
     fronts: Sequence[Front] = (),
+    journal: Journal | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; `ready` gets the URL once messages are taken.
 
-    `fronts` serve the same engine over other protocols. On SIGHUP `reload` reads the configuration again.
+    `fronts` serve the same engine over other protocols. With a journal, that makes messages durable.
+    On SIGHUP `reload` reads the configuration again.
     Raises `SettingsError` for certificates that cannot be used and for an address that needs tokens,
     `FileLimitError`, `TokensError`, `ListenError`, what `Engine.open` raises, and `EngineFailedError` when
     the engine dies; returns after an orderly stop.
@@ -111,26 +123,21 @@ async def serve(  # noqa: PLR0913, PLR0915 - the seams for the command line and 
             stop = stack.enter_context(_stop_signals())
             stack.enter_context(_rare_collections())
             stack.enter_context(_quick_turns())
-            # A first signal during recovery waits for it: the files are closed in order, not dropped.
-            engine = await Engine.open(settings, clock, files or ReservedFiles(reserve), on_damage=on_damage)
-            push = Push(
-                engine,
-                allow_private=settings.push_private_targets,
-                calls_max=shares.push_calls,
-                traces=traces,
-            )
-            try:
-                await push.start()
-                handle.open(engine, push)
-                await _open(fronts, engine, app[AUTH])
-                if ready is not None and not stop.is_set():
-                    ready(url)
-                await _until_stopped(engine, stop)
-            finally:
-                await _close(fronts)
-                await push.close()
-                await runner.cleanup()
-                await engine.close()
+            lives = _Lives(handle, app[AUTH], runner, fronts, stop, clock or SystemClock())
+
+            async def open_engine() -> tuple[Engine, Push]:
+                # A first signal during recovery waits for it: the files are closed in order, not dropped.
+                found = files or ReservedFiles(reserve)
+                engine = await Engine.open(settings, clock, found, on_damage=on_damage, journal=journal)
+                push = Push(
+                    engine,
+                    allow_private=settings.push_private_targets,
+                    calls_max=shares.push_calls,
+                    traces=traces,
+                )
+                return engine, push
+
+            await lives.run(open_engine, lambda: None if ready is None else ready(url))
     finally:
         await _close(fronts)
         await runner.cleanup()
@@ -139,23 +146,108 @@ async def serve(  # noqa: PLR0913, PLR0915 - the seams for the command line and 
             await traces.close()
 
 
-async def _until_stopped(engine: Engine, stop: asyncio.Event) -> None:
-    stopped = asyncio.create_task(stop.wait())
-    failed = asyncio.create_task(engine.failed())
-    try:
-        await asyncio.wait({stopped, failed}, return_when=asyncio.FIRST_COMPLETED)
-        if failed.done():
-            logger.error("the engine failed: %s", failed.result())
-            raise EngineFailedError(f"the engine failed: {failed.result()}")
-    finally:
-        stopped.cancel()
-        failed.cancel()
-    logger.info("stopping")
+class _Lives:
+    """Serves with one engine after the other, until the signal to stop.
+
+    1. An engine whose journal is away is followed by another, which goes on where the journal ends: nothing
+       that was acknowledged is lost, and what was on its way is in the journal or not.
+    2. Any other failure ends the process, and so does another process that claims the journal: taking it back
+       would end that one.
+    3. So it is at the start: one of the brokers may be away just then.
+    """
+
+    def __init__(
+        self,
+        handle: EngineHandle,
+        auth: Auth,
+        runner: Runner,
+        fronts: Sequence[Front],
+        stop: asyncio.Event,
+        clock: Clock,
+    ) -> None:
+        self._handle = handle
+        self._auth = auth
+        self._runner = runner
+        self._fronts = fronts
+        self._stop = stop
+        self._clock = clock
+
+    async def run(
+        self, open_engine: Callable[[], Awaitable[tuple[Engine, Push]]], ready: Callable[[], None]
+    ) -> None:
+        """Serve; `ready` is called once messages are taken for the first time."""
+        lives = 0
+        away: JournalAwayError | None = None
+        while True:
+            try:
+                engine, push = await open_engine()
+                if lives:
+                    for front in self._fronts:
+                        front.bind()
+                lives += 1
+                away = await self._live(engine, push, ready if lives == 1 else _nothing)
+            except JournalAwayError as error:
+                away = error
+            if away is None:
+                return
+            if str(away) != self._handle.why_closed:
+                logger.warning("waiting for the journal: %s", away)
+            self._handle.close(str(away))
+            if await self._stopped_within(JOURNAL_RETRY_MS):
+                return
+
+    async def _live(self, engine: Engine, push: Push, ready: Callable[[], None]) -> JournalAwayError | None:
+        """Serve with one engine; returns why its journal is away, or None after the signal to stop."""
+        away: JournalAwayError | None = None
+        try:
+            await push.start()
+            self._handle.open(engine, push)
+            for front in self._fronts:
+                await front.open(engine, self._auth)
+            if not self._stop.is_set():
+                ready()
+            await self._until_stopped(engine)
+        except Exception:
+            away = engine.journal_away
+            if away is None:
+                raise
+        finally:
+            if away is not None:
+                self._handle.close(str(away))
+            await _close(self._fronts)
+            await push.close()
+            if away is None:
+                await self._runner.cleanup()
+            await engine.close()
+        return away
+
+    async def _until_stopped(self, engine: Engine) -> None:
+        stopped = asyncio.create_task(self._stopped())
+        failed = asyncio.create_task(engine.failed())
+        try:
+            await asyncio.wait({stopped, failed}, return_when=asyncio.FIRST_COMPLETED)
+            if failed.done():
+                logger.error("the engine failed: %s", failed.result())
+                raise EngineFailedError(f"the engine failed: {failed.result()}")
+        finally:
+            stopped.cancel()
+            failed.cancel()
+        logger.info("stopping")
+
+    async def _stopped_within(self, wait_ms: int) -> bool:
+        stopped = asyncio.create_task(self._stopped())
+        try:
+            await self._clock.wait_for(stopped, wait_ms)
+        finally:
+            stopped.cancel()
+        return self._stop.is_set()
+
+    async def _stopped(self) -> None:
+        await self._stop.wait()
 
 
-async def _open(fronts: Sequence[Front], engine: Engine, auth: Auth) -> None:
-    for front in fronts:
-        await front.open(engine, auth)
+def _nothing() -> None:
+    """Do nothing."""
 
 
 async def _close(fronts: Sequence[Front]) -> None:

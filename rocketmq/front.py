@@ -110,6 +110,8 @@ class Remoting:
             Call.VIEW_MESSAGE: lookups.view,
             Call.QUERY_MESSAGE: lookups.query,
             Call.UPDATE_TOPIC: admin.update_topic,
+            Call.DELETE_TOPIC: admin.delete_topic,
+            Call.DELETE_TOPIC_ROUTE: admin.delete_route,
             Call.UPDATE_GROUP: admin.update_group,
             Call.TOPIC_CONFIG: admin.topic_config,
             Call.TOPIC_STATS: admin.topic_stats,
@@ -270,6 +272,7 @@ class RemotingFront:
             self._socket = socket.socket(family, kind, protocol)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind(name)
+            self._host = self.address
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 reason = "another program uses this port; choose one with --rocketmq"
@@ -316,16 +319,18 @@ class RemotingFront:
 
     async def close(self) -> None:
         """Stop listening, finish requests in progress, close all connections."""
-        if self._listener is not None:
-            self._listener.close()
+        listener, remoting, greeting, watch = self._listener, self._remoting, self.greeting, self._watch
+        self._listener = self._remoting = self.greeting = self._watch = None
+        if listener is not None:
+            listener.close()
         elif self._socket is not None:
             self._socket.close()
-        if self._watch is not None:
-            self._watch.cancel()
-        if self.greeting is not None:
-            self.greeting.close()
-        if self._remoting is not None:
-            await self._remoting.close()
+        if watch is not None:
+            watch.cancel()
+        if greeting is not None:
+            greeting.close()
+        if remoting is not None:
+            await remoting.close()
 
 
 def _unknown(request: Request) -> Answer:

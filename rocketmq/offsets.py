@@ -1,6 +1,6 @@
 """Offsets: the bounds of a queue, the offset of a time, and how far a group has come.
 
-A group that has committed nothing begins at 0 as long as the first message of the queue is kept. RocketMQ
+A group that has committed nothing begins at the first message of the queue as long as that is kept. RocketMQ
 does so too: a consumer that wants to begin at the end still reads a young topic from its beginning.
 """
 
@@ -25,9 +25,12 @@ class Offsets:
         offset = self.of(topic, group, queue)
         if offset is not None:
             return _offset(offset)
-        is_first_kept = self._engine.queues.queue_bounds(topic, queue)[0] == 0
-        if is_first_kept and request.text("setZeroIfNotFound", "true") != "false":
-            return _offset(0)
+        low, first = (
+            self._engine.queues.queue_bounds(topic, queue)[0],
+            self._engine.queues.first_of(topic, queue),
+        )
+        if low == first and request.text("setZeroIfNotFound", "true") != "false":
+            return _offset(first)
         raise RefusalError(Result.QUERY_NOT_FOUND, f"group {group!r} has committed no offset of this queue")
 
     async def commit(self, request: Request) -> Answer:

@@ -32,6 +32,7 @@ _RESULTS = {
     "illegal_property": Result.MESSAGE_ILLEGAL,
     "illegal_frame": Result.MESSAGE_ILLEGAL,
     "unknown_topic": Result.TOPIC_NOT_EXIST,
+    "topic_ending": Result.TOPIC_NOT_EXIST,
     "unknown_queue": Result.SYSTEM_ERROR,
     "group_differs": Result.NO_PERMISSION,
     "illegal_group": Result.SYSTEM_ERROR,
@@ -41,6 +42,7 @@ _RESULTS = {
     "already_delivered": Result.ILLEGAL_OPERATION,
     "already_recalled": Result.ILLEGAL_OPERATION,
     "unknown_message": Result.ILLEGAL_OPERATION,
+    "message_deleted": Result.ILLEGAL_OPERATION,
     "illegal_handle": Result.ILLEGAL_OPERATION,
 }
 

@@ -38,8 +38,8 @@ class Topics:
         self._engine = engine
 
     def exists(self, topic: str) -> bool:
-        """Whether the topic has or had messages, or has options."""
-        return self._engine.queues.topic_id(topic) >= 0 or self._engine.topics.has(topic)
+        """Whether the topic has or had messages since it was last deleted, or has options."""
+        return self._engine.queues.exists(topic) or self._engine.topics.has(topic)
 
     def has_route(self, topic: str) -> bool:
         """Whether a topic can have this name, and clients may know of it."""

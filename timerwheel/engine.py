@@ -15,6 +15,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import numpy as np
 
@@ -53,11 +54,14 @@ from timerwheel.schedules.scheduler import Scheduler
 from timerwheel.settings import Settings
 from timerwheel.state.config_table import Control
 from timerwheel.state.state import ReadRecords
-from timerwheel.store.errors import IndexDamagedError, StoreError
+from timerwheel.store.errors import IndexDamagedError, JournalAwayError, StoreError
 from timerwheel.store.files import FILE_MODE, DiskFiles, Files
+from timerwheel.store.journal import Journal
+from timerwheel.store.journaled_log import JournaledLog
 from timerwheel.store.lock import DirectoryLock
 from timerwheel.store.log import OnDamage
 from timerwheel.store.table import Table
+from timerwheel.topic_deletion import TopicDeletions
 from timerwheel.wheel.near import NearWheel
 from timerwheel.wheel.slot_limit import SlotLimit
 from timerwheel.wheel.slot_table import entries_of
@@ -73,7 +77,8 @@ class Engine:
     What it does is done by its parts, which are there once it has recovered: `sender` takes messages,
     `column_sender` thousands in columns, `messages` and `queues` answer questions, `recalls` and
     `bulk_recalls` end pending timers, `transactions` have two steps, `groups` serve consumers, `keys` are the
-    deduplication keys, `schedules` send by the calendar, `topics` are the options of topics.
+    deduplication keys, `schedules` send by the calendar, `topics` are the options of topics,
+    `topic_deletions` end them.
     """
 
     recovered: Recovered
@@ -94,6 +99,7 @@ class Engine:
     control: Control
     groups: Groups
     schedules: Scheduler
+    topic_deletions: TopicDeletions
     gauges: Gauges
 
     def __init__(self, settings: Settings, clock: Clock, files: Files, threads: Threads) -> None:
@@ -120,6 +126,12 @@ class Engine:
         """Recovered and accepting."""
         return self.life.ready
 
+    @property
+    def journal_away(self) -> JournalAwayError | None:
+        """Why the journal cannot be reached, if that made the engine fail."""
+        log = self.core.log
+        return log.away if isinstance(log, JournaledLog) else None
+
     # ------------------------------------------------------------------ opening and closing
 
     @classmethod
@@ -131,23 +143,25 @@ class Engine:
         *,
         threads: bool = True,
         on_damage: OnDamage = OnDamage.REFUSE,
+        journal: Journal | None = None,
     ) -> "Engine":
         """Lock the directory, recover, start the loops.
 
-        Raises LockedError, SettingsError, CorruptionError, and LogDamagedError for damage to the log about
-        which `on_damage` has to decide.
+        With a journal, what is stored is durable there, and the directory is a copy. Raises LockedError,
+        SettingsError, CorruptionError, LogDamagedError for damage to the log about which `on_damage` has to
+        decide, JournalAwayError if the journal does not answer, and JournalMismatchError.
         """
         clock, files = clock or SystemClock(), files or DiskFiles()
         engine = cls(settings, clock, files, Threads(inline=not threads))
         try:
-            await engine.start(on_damage)
+            await engine.start(on_damage, journal)
         except IndexDamagedError:
             # It is marked now, and the second try rebuilds it from the log.
             engine = cls(settings, clock, files, Threads(inline=not threads))
-            await engine.start(on_damage)
+            await engine.start(on_damage, journal)
         return engine
 
-    async def start(self, on_damage: OnDamage = OnDamage.REFUSE) -> None:
+    async def start(self, on_damage: OnDamage = OnDamage.REFUSE, journal: Journal | None = None) -> None:
         """Recover and begin; `status` and `progress` tell how far it is."""
         settings, clock, threads = self.settings, self.clock, self._threads
         now_ms = clock.now_ms()
@@ -155,17 +169,21 @@ class Engine:
         try:
             await threads.index(close_to_others, settings.data)
             recovered = await threads.index(
-                recover, settings, self._files, now_ms, self._on_progress, on_damage
+                recover, settings, self._files, now_ms, self._on_progress, on_damage, journal
             )
         except BaseException:
+            if journal is not None:
+                journal.close()
             self._lock.release()
             raise
         self._assemble(recovered)
         recovered.writer.index.on_damage = self._on_index_damage(asyncio.get_running_loop())
         try:
             await self._begin()
-        except BaseException:
+        except BaseException as error:
             await self.abandon()
+            if self.journal_away is not None:  # what failed had to store something
+                raise self.journal_away from error
             raise
         logger.info(
             "the engine is ready after %d ms; replayed %d records",
@@ -200,8 +218,11 @@ class Engine:
         self._spawn("watch", self._watch)
         self._spawn("flush", self._flush)
         self._spawn("feed", self._feed)
+        if isinstance(core.log, JournaledLog):
+            self._spawn("journal", partial(self._rest, core.log))
         self._spawn("schedules", self.schedules.run)
         self._spawn("offsets", self.groups.offsets.run)
+        self._spawn("topic deletions", self.topic_deletions.run)
         self._spawn("read ahead", lambda: read_ahead(core.record_cache, core.near, clock))
         if self.recovered.rebuilt is not None:
             self._spawn("scrub", lambda: check_log(core.log, core.threads))
@@ -246,9 +267,9 @@ class Engine:
         self.retention = Retention(core, self.indexer, self.keys)
         self.sender = Sender(core, self.rules, self.firing, self.keys, self.topics)
         self.column_sender = ColumnSender(core, self.sender, self.keys, self.topics)
-        self.recalls = Recalls(core, self.sender, self.messages, self.keys)
+        self.recalls = Recalls(core, self.sender, self.messages, self.keys, self.topics)
         self.bulk_recalls = BulkRecalls(core, self.messages, self.firing)
-        self.transactions = Transactions(core, self.sender, self.recalls, self.messages)
+        self.transactions = Transactions(core, self.sender, self.recalls, self.messages, self.topics)
         self.groups = Groups(
             GroupParts(
                 core,
@@ -262,6 +283,16 @@ class Engine:
         )
         self.gauges = Gauges(core, self.firing, self.groups.counts)
         self.schedules = Scheduler(core, self.sender, self.messages, self.keys, self.recalls, self.control)
+        self.topic_deletions = TopicDeletions(
+            core,
+            self.control,
+            self.topics,
+            queues=self.queues,
+            bulk_recalls=self.bulk_recalls,
+            transactions=self.transactions,
+            groups=self.groups,
+            schedules=self.schedules,
+        )
 
     def _on_progress(self, at: int, end: int) -> None:
         self.progress = (at, end)
@@ -402,6 +433,12 @@ class Engine:
             await self.clock.sleep_for(self.settings.flush_interval_ms)
             if self.settings.flush == "async" and log.synced < log.tail:
                 await self._threads.log(log.sync)
+
+    async def _rest(self, log: JournaledLog) -> None:
+        """Each second: let the journal tidy up."""
+        while True:
+            await self.clock.sleep_for(_CHECK_INTERVAL_MS)
+            await self._threads.log(log.rest)
 
     async def _feed(self) -> None:
         """Let the indexer load at once when the near wheel ran dry behind the clock."""

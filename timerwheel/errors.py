@@ -40,7 +40,7 @@ class AdmissionError(TimerwheelError):
 
     Codes: illegal_delay, delay_too_long, reserved_property, system_topic, illegal_topic, body_too_large,
     too_many_properties, properties_too_large, illegal_property, transactional, illegal_key, reserved_key,
-    illegal_queue.
+    illegal_queue, topic_ending.
     """
 
     def __init__(self, code: str, detail: str) -> None:
@@ -57,6 +57,17 @@ class RefusedError(TimerwheelError):
     def __init__(self, faults: list[Fault]) -> None:
         super().__init__("; ".join(f"message {f.index}: {f.detail}" for f in faults[:5]))
         self.faults = faults
+
+
+class UnitTooLargeError(TimerwheelError):
+    """What is stored together or not at all is larger than the journal takes at once."""
+
+    code = "request_too_large"
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"the request has {size} bytes in the log, the journal takes {limit} at once; part it"
+        )
 
 
 class CongestedError(TimerwheelError):
@@ -105,12 +116,23 @@ class OutcomeUnknownError(TimerwheelError):
 
 
 class UnknownMessageError(TimerwheelError):
-    """No message has this id: forged, mistyped, or removed by retention."""
+    """No message has this id: forged, mistyped, or removed by retention or with its topic."""
 
     code = "unknown_message"
 
-    def __init__(self, message_id: str) -> None:
-        super().__init__(f"there is no message with the id {message_id!r}")
+    def __init__(self, message_id: str, why: str = "") -> None:
+        super().__init__(f"there is no message with the id {message_id!r}{why}")
+
+
+class DeletedMessageError(UnknownMessageError):
+    """The message was deleted with its topic; `deleted_ms` is when the topic was deleted last."""
+
+    code = "message_deleted"
+
+    def __init__(self, message_id: str, topic: str, at_ms: int) -> None:
+        super().__init__(message_id, f": it was deleted with its topic {topic!r}, at {at_ms}")
+        self.topic = topic
+        self.facts = {"deleted_ms": at_ms}
 
 
 class AlreadyDeliveredError(TimerwheelError):
@@ -155,6 +177,15 @@ class UnknownTopicError(TimerwheelError):
     """No message was ever sent to this topic."""
 
     code = "unknown_topic"
+
+
+class TopicEndingError(TimerwheelError):
+    """The topic is being deleted; it can be used again once that is over."""
+
+    code = "topic_ending"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic!r} is being deleted; once that is over, the name can be used again")
 
 
 class UnknownQueueError(TimerwheelError):

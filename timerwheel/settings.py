@@ -295,6 +295,17 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
         Path | None,
         Setting("File of librdkafka properties (name=value), for TLS and SASL towards Kafka."),
     ] = None
+    journal: Annotated[
+        str,
+        Setting(
+            "Kafka topic that makes the log durable (kafka://HOST:PORT,.../CLUSTER: the topic CLUSTER-log); "
+            "unset for the local disk. It needs the extra kafka."
+        ),
+    ] = ""
+    journal_replicas: Annotated[
+        int,
+        Setting("Replicas of the journal's topic when it is made; 0 for 3, or all brokers.", ge=0, le=100),
+    ] = 0
     traces: Annotated[
         Literal["off", "otlp"],
         Setting("Send spans of traced messages to a collector (otlp), or not at all (off)."),
@@ -314,6 +325,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
                 _check_address(name, text)
         for address in filter(None, self.kafka.split(",")):
             _check_address("kafka", address.strip())
+        if self.journal:
+            journal_of(self.journal)
         if self.rocketmq_address and not self.rocketmq:
             raise SettingsError("rocketmq_address: nothing listens for RocketMQ's clients; give rocketmq too")
         if (self.tls_certificate is None) != (self.tls_key is None):
@@ -347,6 +360,29 @@ def address_of(text: str) -> tuple[str, int]:
     """Return host and port of a HOST:PORT that `Serving.check` accepted; an IPv6 host is in brackets."""
     host, _, port = text.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class JournalAddress(NamedTuple):
+    """Where a journal is: brokers, and the name of the log there."""
+
+    servers: str
+    cluster: str
+
+
+_match_journal = re.compile(r"kafka://([^/]+)/([A-Za-z0-9._-]{1,200})").fullmatch
+
+
+def journal_of(text: str) -> JournalAddress:
+    """Parse the setting `journal`; SettingsError."""
+    found = _match_journal(text)
+    if found is None:
+        raise SettingsError(
+            f"journal = {text!r} is not the address of a journal; give kafka://HOST:PORT/CLUSTER, where the "
+            "topic is CLUSTER-log, and separate several HOST:PORT by commas"
+        )
+    for address in found[1].split(","):
+        _check_address("journal", address)
+    return JournalAddress(found[1], found[2])
 
 
 def _check_address(name: str, text: str) -> None:

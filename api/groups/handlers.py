@@ -97,7 +97,7 @@ class GroupCalls:
         found = await consumer.first(
             wanted.max, invisible_ms, wanted.wait_ms, tags, start, create=wanted.create
         )
-        while not found and not consumer.gone and not self._handle.stopping:
+        while not found and not consumer.gone and self._handle.ready:
             left_ms = end_ms - clock.monotonic_ms()
             if left_ms <= 0:
                 break

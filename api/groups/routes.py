@@ -35,7 +35,10 @@ DEAD = f"{GROUP}/dead-letters"
 DEAD_OF_NAME = "/v1/groups/{group}/dead-letters"
 
 # Receiving may create the group.
-MAKING = ("illegal_group", "illegal_topic", "system_topic", "illegal_filter", "too_many_groups", *STORE)
+MAKING = (
+    *("illegal_group", "illegal_topic", "system_topic", "topic_ending", "illegal_filter", "too_many_groups"),
+    *STORE,
+)
 SETTLING = (*ENGINE, *JSON_BODY, "illegal_group", "unknown_group", *STORE)
 
 

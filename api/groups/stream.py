@@ -108,8 +108,8 @@ class _Stream:
                     await self._send(held)
                 elif self._clock.monotonic_ms() - self._sent_ms >= KEEP_ALIVE_MS:
                     await self._send_bytes(b": still here\n\n")
-                if self._handle.stopping:
-                    await self._end(problems.problem("not_ready", "the service is stopping"))
+                if not self._handle.ready:
+                    await self._end(problems.problem("not_ready", self._handle.refusal))
                     return
                 found = await self._next(invisible_ms)
         except ConnectionError:
@@ -191,7 +191,7 @@ class _Stream:
         patience_ms = PATIENCE_MS
         while not writing.done():
             await self._clock.wait_for(writing, LOOK_UP_MS)
-            if self._handle.stopping:
+            if not self._handle.ready:
                 patience_ms -= LOOK_UP_MS
             if patience_ms <= 0:
                 transport.abort()

@@ -49,6 +49,7 @@ ADMISSION = (
     "illegal_property",
     "too_many_properties",
     "too_many_topics",
+    "topic_ending",
     "properties_too_large",
     "body_too_large",
     "transactional",
@@ -57,7 +58,7 @@ KEY = ("illegal_key", "reserved_key", "key_reused", "key_recalled", "conflicting
 RAW_CONFLICTS = ("conflicting_delay", "conflicting_tags", "conflicting_keys")
 CONFLICTS = ("conflicting_body", *RAW_CONFLICTS)
 ARROW_ANSWER = ("not_acceptable",)  # what a call that answers in Arrow may answer, too
-SETTLED = ("unknown_message", "already_delivered", "already_recalled")
+SETTLED = ("unknown_message", "message_deleted", "already_delivered", "already_recalled")
 
 
 class Tag(StrEnum):

@@ -12,7 +12,7 @@ from timerwheel.api.http import bodies, query, responses
 from timerwheel.api.http.problems import RequestError
 from timerwheel.api.security import access
 from timerwheel.api.security.access import Access
-from timerwheel.errors import UnknownMessageError
+from timerwheel.errors import DeletedMessageError, UnknownMessageError
 from timerwheel.model.admission import check_topic
 from timerwheel.runtime.recall_filter import RecallCount, RecallFilter, RecallResult
 from timerwheel.store.errors import CorruptionError
@@ -72,6 +72,8 @@ class RecallCalls:
         for one in dict.fromkeys(ids):
             try:
                 topic = (await self._handle.engine.messages.current(one)).record.topic
+            except DeletedMessageError as error:
+                topic = error.topic
             except UnknownMessageError:
                 continue
             except CorruptionError:

@@ -91,7 +91,7 @@ def message_routes(handle: EngineHandle) -> list[Route]:
             needs=Need.EITHER,
             handler=calls.get,
             answer=Message,
-            problems=(*ENGINE, "unknown_message"),
+            problems=(*ENGINE, "unknown_message", "message_deleted"),
         ),
         one(
             method="DELETE",
@@ -112,7 +112,7 @@ def message_routes(handle: EngineHandle) -> list[Route]:
             bodies={JSON: NewTime},
             problems=(
                 *(*ENGINE, *JSON_BODY, *DELAY, "conflicting_delay"),
-                *(*SETTLED, "open_transaction", *STORE),
+                *(*SETTLED, "open_transaction", "topic_ending", *STORE),
             ),
         ),
         Route(
@@ -148,7 +148,7 @@ def history_routes(handle: EngineHandle) -> list[Route]:
         handler=HistoryCalls(handle).history,
         answer=MessageHistory,
         path_type=MessagePath,
-        problems=(*ENGINE, "unknown_message"),
+        problems=(*ENGINE, "unknown_message", "message_deleted"),
     )
     alias = "Get the history of a message, at its old path; use getHistory instead"
     story = msgspec.structs.replace(
@@ -192,7 +192,7 @@ def transaction_routes(handle: EngineHandle) -> list[Route]:
             summary="Commit a transaction: its message is delivered after its delay",
             handler=calls.commit,
             answer=Accepted,
-            problems=(*ENGINE, *SETTLED, "no_open_transaction", *STORE),
+            problems=(*ENGINE, *SETTLED, "no_open_transaction", "topic_ending", *STORE),
         ),
         end(
             path="/v1/transactions/{id}/rollback",
@@ -237,7 +237,7 @@ def topic_message_routes(handle: EngineHandle) -> list[Route]:
             needs=Need.EITHER,
             handler=calls.get,
             answer=Message,
-            problems=(*ENGINE, "unknown_message"),
+            problems=(*ENGINE, "unknown_message", "message_deleted"),
         ),
         keyed(
             method="DELETE",
@@ -256,6 +256,6 @@ def topic_message_routes(handle: EngineHandle) -> list[Route]:
             handler=calls.reschedule,
             answer=Accepted,
             bodies={JSON: NewTime},
-            problems=(*ENGINE, *JSON_BODY, *DELAY, "conflicting_delay", *SETTLED, *STORE),
+            problems=(*ENGINE, *JSON_BODY, *DELAY, "conflicting_delay", *SETTLED, "topic_ending", *STORE),
         ),
     ]

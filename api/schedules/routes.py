@@ -17,7 +17,7 @@ def schedule_routes(handle: EngineHandle) -> list[Route]:
     """Calls under `/v1/schedules`."""
     calls = ScheduleCalls(handle)
     one = partial(Route, needs=Need.SEND, path_type=SchedulePath, answer=Schedule)
-    change = partial(one, audited=True, problems=(*KNOWN, *STORE))
+    change = partial(one, audited=True, problems=(*KNOWN, "topic_ending", *STORE))
     return [
         Route(
             method="GET",

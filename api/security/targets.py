@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from timerwheel.api.engine_handle import EngineHandle
+from timerwheel.errors import DeletedMessageError
 from timerwheel.push.subscription import UnknownSubscriptionError
 from timerwheel.schedules.errors import UnknownScheduleError
 from timerwheel.state.groups import dead_topic
@@ -27,7 +28,10 @@ async def _named(_: EngineHandle, path: TopicPath | QueuePath | KeyPath | GroupP
 
 async def _of_message(handle: EngineHandle, path: MessagePath) -> str:
     """Return the topic of the message's current record; a damaged record has none that can be trusted."""
-    return (await handle.engine.messages.current(path.id)).record.topic
+    try:
+        return (await handle.engine.messages.current(path.id)).record.topic
+    except DeletedMessageError as error:
+        return error.topic
 
 
 async def _of_schedule(handle: EngineHandle, path: SchedulePath) -> str | None:

@@ -18,8 +18,9 @@ from aiohttp import web
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import problems, query, responses
+from timerwheel.clock import Clock
 from timerwheel.engine import Engine
-from timerwheel.errors import TimerwheelError
+from timerwheel.errors import NotReadyError, TimerwheelError
 from timerwheel.model.live_events import LevelSlots, Tick, Wheel
 from timerwheel.model.messages import SlotInfo
 from timerwheel.runtime.queue_reader import SYSTEM_TOPICS
@@ -34,6 +35,8 @@ SLOTS_MAX = 400  # of each level in an event; the rest is a sum
 OVERDUE_MS = 1_000  # a message due for this long should have fired
 PATIENCE_S = 5.0  # with a client that reads nothing
 
+NOT_READY, INTERNAL = NotReadyError.code, "internal"
+
 logger = logging.getLogger(__name__)
 
 
@@ -45,8 +48,9 @@ class Live:
         self._newest: dict[str, tuple[int, bytes]] = {}  # kind -> (number, event)
         self._number = 0
         self._listeners = 0
-        self._maker: asyncio.Task[None] | None = None
+        self._maker: asyncio.Task[str] | None = None
         self._published: asyncio.Future[None]
+        self._clock: Clock
         self._wheel_at_ms = 0
 
     def check_ready(self) -> None:
@@ -57,14 +61,15 @@ class Live:
     def listening(self) -> Iterator[None]:
         """Publish events inside the block."""
         self._listeners += 1
-        if self._maker is None:
+        if self._maker is None or self._maker.done():
+            self._clock = self._handle.engine.clock
             self._published = asyncio.get_running_loop().create_future()
             self._maker = asyncio.create_task(self._make())
         try:
             yield
         finally:
             self._listeners -= 1
-            if not self._listeners:
+            if not self._listeners and self._maker is not None:
                 self._maker.cancel()
                 self._maker = None
                 self._newest.clear()  # the next listener needs only new ones
@@ -75,26 +80,29 @@ class Live:
         return self._number, b"".join(event for _, event in news)
 
     @property
-    def works(self) -> bool:
-        """Whether more events will come."""
-        return self._maker is not None and not self._maker.done()
+    def ended(self) -> str | None:
+        """The code of the error with which it ended; None as long as more events will come."""
+        return self._maker.result() if self._maker is not None and self._maker.done() else None
 
     async def wait(self, number: int, wait_ms: int) -> None:
         """Wait for an event after `number`, at most `wait_ms`."""
         if self._number <= number:
-            await self._handle.engine.clock.wait_for(self._published, wait_ms)
+            await self._clock.wait_for(self._published, wait_ms)
 
-    async def _make(self) -> None:
-        engine = self._handle.engine
-        self._wheel_at_ms = engine.clock.monotonic_ms()
+    async def _make(self) -> str:
+        self._wheel_at_ms = self._clock.monotonic_ms()
         try:
-            await self._go_on(engine)
+            while True:
+                await self._go_on(self._handle.engine)
+        except NotReadyError:
+            return NOT_READY  # the engine has gone, and another may come
         except Exception:
             # The stream of each listener ends with an event that refers to the log.
             logger.exception("the live view failed")
+            return INTERNAL
 
     async def _go_on(self, engine: Engine) -> None:
-        while True:
+        while engine is self._handle.engine:
             began_ms = engine.clock.monotonic_ms()
             self._publish("tick", tick_of(engine, self._handle.status))
             if began_ms >= self._wheel_at_ms:
@@ -180,11 +188,11 @@ class LiveCalls:
             number, events = self._live.after(number)
             if events:
                 await _write(response, events)
-            if self._handle.stopping:
-                await _end(response, problems.problem("not_ready", "the service is stopping"))
+            if self._handle.stopping or self._live.ended == NOT_READY:
+                await _end(response, problems.problem(NOT_READY, self._handle.refusal))
                 return
-            if not self._live.works:
-                await _end(response, problems.problem("internal", "the service's log has the details"))
+            if self._live.ended is not None:
+                await _end(response, problems.problem(INTERNAL, "the service's log has the details"))
                 return
             await self._live.wait(number, TICK_MS)
 

@@ -105,8 +105,9 @@ class ServiceCollector(Collector):
         if self.seen is None:
             return
         engine, gauges = self.seen
-        own = (one for one in self._handle.push.counts() if may(one.topic))
-        self.pushed = list(itertools.islice(own, NAMED_MAX))
+        with contextlib.suppress(NotReadyError):  # as below
+            own = (one for one in self._handle.push.counts() if may(one.topic))
+            self.pushed = list(itertools.islice(own, NAMED_MAX))
         for group in gauges.survey.groups if gauges.survey is not None else ():
             if group.topic:
                 with contextlib.suppress(UnknownGroupError, NotReadyError):  # it may be gone by now

@@ -78,13 +78,15 @@ class GrpcFront:
 
     async def close(self) -> None:
         """End streams and waiting receives, finish other calls, and close all connections."""
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.gather(self._renewing, return_exceptions=True)
-        if self._service is not None:
-            self._service.stop()
-        if self._listener is not None:
-            await self._listener.stop(FINISH_S_MAX)
+        listener, service, renewing = self._listener, self._service, self._renewing
+        self._listener = self._service = self._renewing = None
+        if renewing is not None:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+        if service is not None:
+            service.stop()
+        if listener is not None:
+            await listener.stop(FINISH_S_MAX)
 
 
 def _server_module() -> ModuleType:

@@ -160,8 +160,8 @@ MUTANTS = [
         "log-new-segment-unsynced",
         "store/log.py",
         "the header of a new segment is durable before records follow it",
-        "            file.write(0, encode_header(base, self.log_id, now_ms))\n            file.sync()\n",
-        "            file.write(0, encode_header(base, self.log_id, now_ms))\n",
+        "            file.write(0, header)\n            file.sync()\n",
+        "            file.write(0, header)\n",
         (POWER_CUT, LOG),
     ),
     Mutant(

@@ -10,8 +10,10 @@ from tests.harness.engine_machine import EngineMachine, thorough
 from timerwheel.errors import (
     AlreadyDeliveredError,
     AlreadyRecalledError,
+    DeletedMessageError,
     NoOpenTransactionError,
     OpenTransactionError,
+    UnknownTopicError,
 )
 from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.messages import Outgoing, State
@@ -46,9 +48,11 @@ class EngineModel(EngineMachine):
         self.waiting: dict[str, Waiting] = {}
         self.delivered: dict[str, list[str]] = {topic: [] for topic in TOPICS}
         self.recalled: set[str] = set()
+        self.recalled_of: dict[str, set[str]] = {topic: set() for topic in TOPICS}
         self.dues: dict[str, int] = {}
         self.halves: dict[str, int] = {}
         self.ended: set[str] = set()
+        self.deleted: set[str] = set()
         self.order = 0
         self.open()
 
@@ -94,7 +98,7 @@ class EngineModel(EngineMachine):
         if message_id in self.waiting:
             view = self.run(self.engine.recalls.recall(message_id))
             assert view.state is State.RECALLED
-            del self.waiting[message_id]
+            self.recalled_of[self.waiting.pop(message_id).topic].add(message_id)
             self.recalled.add(message_id)
             return
         wrong = AlreadyRecalledError if message_id in self.recalled else AlreadyDeliveredError
@@ -143,7 +147,8 @@ class EngineModel(EngineMachine):
     def roll_back(self, data: st.DataObject) -> None:
         message_id = data.draw(st.sampled_from(sorted(self.halves)))
         assert self.run(self.engine.transactions.rollback(message_id)).state is State.RECALLED
-        del self.halves[message_id], self.waiting[message_id]
+        del self.halves[message_id]
+        self.recalled_of[self.waiting.pop(message_id).topic].add(message_id)
         self.recalled.add(message_id)
         self.ended.add(message_id)
 
@@ -160,6 +165,32 @@ class EngineModel(EngineMachine):
             wrong = NoOpenTransactionError
         with pytest.raises(wrong):
             self.run(end(message_id))
+
+    @rule(topic=st.sampled_from(TOPICS))
+    def delete_topic(self, topic: str) -> None:
+        if topic not in self.engine.queues.topic_names():
+            with pytest.raises(UnknownTopicError):
+                self.run(self.engine.topic_deletions.delete(topic))
+            return
+        self.run(self.engine.topic_deletions.delete(topic))
+        assert self.run(read_all(self.engine, topic)) == []
+        gone = {i for i, w in self.waiting.items() if w.topic == topic}
+        gone.update(self.delivered[topic], self.recalled_of[topic])
+        self.deleted |= gone
+        self.delivered[topic].clear()
+        self.recalled_of[topic].clear()
+        for message_id in gone:
+            for known in (self.waiting, self.halves, self.dues):
+                known.pop(message_id, None)
+        self.ended -= gone
+        self.recalled -= gone
+        self.come_due()  # the deletion goes on until its end
+
+    @precondition(lambda self: self.deleted)
+    @rule(data=st.data())
+    def ask_for_a_deleted_message(self, data: st.DataObject) -> None:
+        with pytest.raises(DeletedMessageError):
+            self.run(self.engine.messages.get(data.draw(st.sampled_from(sorted(self.deleted)))))
 
     @rule(duration_ms=ADVANCES_MS)
     def advance(self, duration_ms: int) -> None:
@@ -194,8 +225,10 @@ class EngineModel(EngineMachine):
         assert [m.id for m in page.messages] == [i for _, _, i in expected]
         for topic in TOPICS:
             waiting = sum(w.topic == topic for w in self.waiting.values())
-            if topic in self.engine.core.state.topics:
+            if topic in self.engine.queues.topic_names():
                 assert self.engine.queues.topic(topic).pending == waiting
+            else:
+                assert not waiting
 
     @invariant()
     def what_is_open_is_what_the_model_says(self) -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from timerwheel.kafka.front import KafkaFront
     from timerwheel.rocketmq.front import RemotingFront
     from timerwheel.rocketmq.grpc.front import GrpcFront
+    from timerwheel.store.journal import Journal
+    from timerwheel.store.log import OnDamage
 
 logger = logging.getLogger("timerwheel")
 
@@ -135,7 +137,17 @@ def _run(found: Configuration, again: Callable[[], Configuration], on_damage: st
 
     reload, decided = (lambda: again()[1:3]), OnDamage(on_damage)
     served = (*fronts.values(), *bridges)
-    uvloop.run(serve_http(settings, found.serving, ready, reload=reload, on_damage=decided, fronts=served))
+    uvloop.run(
+        serve_http(
+            settings,
+            found.serving,
+            ready,
+            reload=reload,
+            on_damage=decided,
+            fronts=served,
+            journal=_journal(settings, found.serving, decided),
+        )
+    )
 
 
 def _fronts(settings: Settings, serving: Serving) -> "dict[str, RemotingFront | GrpcFront]":
@@ -159,6 +171,20 @@ def _bridges(settings: Settings, serving: Serving) -> "list[KafkaFront]":
     from timerwheel.kafka.front import KafkaFront
 
     return [KafkaFront.of(settings, serving)]
+
+
+def _journal(settings: Settings, serving: Serving, on_damage: "OnDamage") -> "Journal | None":
+    """Return the journal that the settings ask for; SettingsError."""
+    if not serving.journal:
+        return None
+    if on_damage.value != "refuse":
+        raise SettingsError(
+            "journal: --salvage and --cut mend a log of the directory's own; of a copy, remove the "
+            "directory, and start again to copy the log once more"
+        )
+    from timerwheel.kafka.front import journal_from
+
+    return journal_from(settings, serving)
 
 
 def _named(front: "RemotingFront | GrpcFront") -> str:

@@ -51,7 +51,9 @@ TABLE: dict[str, str | Group] = {
         "Manage API tokens, which control access to the service.",
         {"create": "tokens:create", "list": "tokens:list_tokens", "revoke": "tokens:revoke"},
     ),
-    "topics": Group("Topics.", {"list": "topics:list_topics", "set": "topics:change"}),
+    "topics": Group(
+        "Topics.", {"list": "topics:list_topics", "set": "topics:change", "delete": "topics:delete"}
+    ),
     "groups": Group(
         "Consumer groups: each receives every message of its topic until it acknowledges it.",
         {

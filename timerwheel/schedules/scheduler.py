@@ -209,6 +209,7 @@ class Scheduler:
                 # From the clock, so that a schedule that was deleted and created again reuses no number.
                 self._generation = max(self._generation + 1, now_ms)
                 begun = Stored.begin(name, spec, old, self._generation, now_ms)
+                self._sender.check_open([spec.topic])
                 await self._store(name, begun)
                 self._after_outage.discard(name)
                 self._look_at(name, now_ms)

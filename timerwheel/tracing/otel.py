@@ -162,14 +162,14 @@ class _TracedCalls:
         self._calls = calls
         self._traces = traces
 
-    async def attempt(self, subscription: Subscription, message: MessageView) -> Outcome:
+    async def attempt(self, subscription: Subscription, message: MessageView, number: int = 1) -> Outcome:
         """Deliver once."""
         span = self._traces.begin_delivery(message, subscription.group, "process")
         if span is None:
-            return await self._calls.attempt(subscription, message)
+            return await self._calls.attempt(subscription, message, number)
         span.set_attribute("timerwheel.subscription", subscription.id)
         try:
-            outcome = await self._calls.attempt(subscription, message)
+            outcome = await self._calls.attempt(subscription, message, number)
             if outcome.status is not None:
                 span.set_attribute("http.response.status_code", outcome.status)
             if outcome.kind != "delivered":

@@ -42,6 +42,7 @@ async def test_a_subscription_shows_its_secret_once_and_delivers_signed_messages
         "max_attempts": 16,
         "backoff": {"type": "ladder"},
         "concurrency": 8,
+        "rate_limit": None,
         "timeout_ms": 15_000,
         "header_names": ["X-Token"],
         "cloudevents": False,
@@ -79,6 +80,9 @@ async def test_a_subscription_is_changed_paused_and_resumed(service, receiver):
     assert (await service.call("GET", AT)).content["status"] == "paused"
     changed = await service.call("PATCH", AT, json={"concurrency": 2, "url": receiver.url("other")})
     assert (changed.status, changed.content["concurrency"]) == (200, 2)
+    for limit in (2.5, None):
+        changed = await service.call("PATCH", AT, json={"rate_limit": limit})
+        assert (changed.status, changed.content["rate_limit"]) == (200, limit)
     assert (changed.content["status"], changed.content["timeout_ms"]) == ("paused", 15_000)
     await service.send({"topic": "orders", "body": "b"})
     resumed = await service.call("POST", f"{AT}/resume")

@@ -257,3 +257,50 @@ async def test_of_a_raw_body_a_queue_in_the_query_is_a_property(service):
     answer = await service.call("POST", "/v1/topics/wide/messages?queue=7", data=b"x")
     found = await service.call("GET", f"/v1/messages/{answer.content['id']}")
     assert (found.content["queue"], found.content["properties"]) == (0, {"queue": "7"})
+
+
+async def test_a_topic_is_deleted_with_what_it_has(service):
+    answer = await service.send([{"topic": "old"}, {"topic": "old", "delay_ms": 3_600_000}])
+    message_id = answer.content[1]["id"]
+    await service.call("PUT", "/v1/topics/old/groups/workers", json={})
+    planned = (await service.call("DELETE", "/v1/topics/old?dry_run=true")).content
+    assert planned == {
+        "topic": "old",
+        "state": "planned",
+        "pending": 1,
+        "visible": 1,
+        "groups": [{"group": "workers", "left": 1}],
+        "schedules": [],
+        "subscriptions": [],
+    }
+    answer = await service.call("DELETE", "/v1/topics/old?wait_ms=5000")
+    assert (answer.status, answer.content) == (200, planned | {"state": "deleted"})
+    for path in ("/v1/topics/old", "/v1/topics/old/queues/0/messages"):
+        answer = await service.call("GET", path)
+        assert (answer.status, answer.code) == (404, "unknown_topic")
+    for path in (f"/v1/messages/{message_id}", f"/v1/messages/{message_id}/history"):
+        answer = await service.call("GET", path)
+        assert (answer.status, answer.code) == (404, "message_deleted")
+        assert answer.content["deleted_ms"] > 0
+    assert (await service.call("DELETE", "/v1/topics/old")).status == 404
+    await service.send({"topic": "old"})
+    assert (await service.read("old")).content["min_offset"] == 1
+
+
+async def test_a_topic_that_is_being_deleted_says_so_and_takes_nothing(service):
+    await service.send({"topic": "old", "delay_ms": 3_600_000})
+    service.engine.topics.ending.add("old")
+    answer = await service.call("DELETE", "/v1/topics/old?wait_ms=0")
+    assert (answer.status, answer.content["state"]) == (202, "ending")
+    assert (await service.call("GET", "/v1/topics/old")).content["ending"] is True
+    for answer in (
+        await service.send({"topic": "old"}),
+        await service.call("PATCH", "/v1/topics/old", json={"queues": 2}),
+        await service.call("PUT", "/v1/topics/old/groups/workers", json={}),
+    ):
+        assert (answer.status, answer.code) == (409, "topic_ending")
+
+
+async def test_the_services_own_topics_are_not_deleted(service):
+    answer = await service.call("DELETE", "/v1/topics/SCHEDULE_TOPIC_XXXX")
+    assert (answer.status, answer.code) == (400, "system_topic")

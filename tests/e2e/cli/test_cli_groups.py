@@ -240,3 +240,15 @@ def test_what_is_out_of_bounds_is_reported_in_the_units_of_the_command_line(run,
     refused = run("groups", *arguments)
     assert (refused.code, refused.out) == (2, "")
     assert bounds in " ".join(refused.err.replace("│", " ").split())
+
+
+def test_a_topic_is_deleted_after_a_question(run):
+    run("send", "gone", "x")
+    run("send", "gone", "x", "--delay", "1h")
+    run("groups", "put", "gone", "workers")
+    planned = "topic gone with 1 waiting and 1 delivered messages\n  groups: workers (1 messages left)"
+    assert run("topics", "delete", "gone", "--dry-run").out == f"would delete {planned}\n"
+    asked = run("topics", "delete", "gone", input="n\n")
+    assert (asked.code, planned in asked.err) == (1, True)
+    assert run("topics", "delete", "gone", "--yes").out == f"deleted {planned}\n"
+    assert "was deleted" in run("topics", "delete", "gone", "--yes").err

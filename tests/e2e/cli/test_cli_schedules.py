@@ -96,6 +96,8 @@ def test_a_subscription_is_made_shown_changed_and_deleted_and_its_secret_is_show
     assert "value" not in shown
     changed = run("subscriptions", "update", "hook", "--concurrency", 2, "--cloudevents", "--json").json
     assert (changed["concurrency"], changed["cloudevents"], changed["timeout_ms"]) == (2, True, 3_000)
+    assert "at most 2.5 a second" in run("subscriptions", "update", "hook", "--rate-limit", 2.5).out
+    assert run("subscriptions", "update", "hook", "--rate-limit", 0, "--json").json["rate_limit"] is None
     assert HOOK in run("subscriptions", "list").out
     rotated = run("subscriptions", "rotate", "hook").out
     assert "whsec_" in rotated

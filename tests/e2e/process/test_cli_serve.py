@@ -3,6 +3,8 @@
 import re
 import signal
 import socket
+import subprocess
+import sys
 
 import orjson
 import pytest
@@ -127,6 +129,10 @@ def test_of_two_equal_flags_the_later_one_counts(tmp_path):
 def test_version_and_help_need_nothing():
     assert timerwheel("--version").out.startswith("timerwheel ")
     assert "serve" in timerwheel("--help").out
+    as_module = subprocess.run(
+        [sys.executable, "-m", "timerwheel", "--version"], capture_output=True, text=True, check=True
+    )
+    assert as_module.stdout == timerwheel("--version").out
 
 
 def test_the_page_on_the_command_line_names_every_command():

@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from tests.harness.remoting import Caller, Callers, Peer, bodies_in, remoting_of
+from timerwheel.groups.config import GroupConfig
 from timerwheel.model.messages import Outgoing
 from timerwheel.rocketmq import connection as connections
 from timerwheel.rocketmq import front
@@ -163,7 +164,7 @@ async def test_requests_are_counted_by_name_and_by_how_they_ended(world, remotin
     await peer.send(properties={"DELAY": "-1"})
     peer.put(peer.send_frame(one_way=True))
     await peer.pull()
-    for code in (Call.DELETE_TOPIC, 9_999, -1):  # clients choose codes: the names stay few
+    for code in (Call.CHECK_TRANSACTION, 9_999, -1):  # clients choose codes: the names stay few
         assert (await peer.ask(code)).code == Result.NOT_SUPPORTED
     await Peer(remoting, "unknown").ask(Call.CLUSTER)
     assert world.engine.counters.front_calls == {
@@ -332,7 +333,26 @@ async def test_mqadmin_makes_topics_and_sees_their_queues(world, peer):
     assert (await peer.ask(Call.TOPIC_CONFIG, {"topic": "orders"})).code == Result.TOPIC_NOT_EXIST
     assert (await peer.ask(Call.UPDATE_GROUP)).code == Result.SUCCESS
     assert orjson.loads((await peer.ask(Call.BROKER_RUNTIME_INFO)).body)["table"]["brokerVersionDesc"]
-    assert (await peer.ask(Call.DELETE_TOPIC, {"topic": "orders"})).code == Result.NOT_SUPPORTED
+
+
+async def test_a_deleted_topic_begins_again_where_it_ended(world, peer):
+    await peer.send(e=0)
+    await peer.send(e=0, properties={"DELAY": "18"})
+    await world.engine.groups.put("orders", "workers", GroupConfig(kind="offsets"))
+    for call in (Call.DELETE_TOPIC, Call.DELETE_TOPIC_ROUTE, Call.DELETE_TOPIC):
+        assert (await peer.ask(call, {"topic": "orders"})).code == Result.SUCCESS
+    assert orjson.loads((await peer.ask(Call.ALL_TOPICS)).body) == {"topicList": []}
+    assert world.engine.groups.all("orders") == []
+    await peer.send(e=0)
+    fields = {"consumerGroup": "workers", "topic": "orders", "queueId": 0}
+    answer = await peer.ask(Call.QUERY_OFFSET, fields)  # a young topic is read from its beginning
+    assert (answer.code, answer.fields["offset"]) == (Result.SUCCESS, "1")
+
+
+async def test_a_topic_that_is_being_deleted_takes_no_sends(world, peer):
+    await peer.send()
+    world.engine.topics.ending.add("orders")
+    assert (await peer.send()).code == Result.TOPIC_NOT_EXIST
 
 
 async def test_a_reset_moves_a_group_and_tells_its_clients(world, peer):
@@ -358,7 +378,15 @@ async def test_a_reset_moves_a_group_and_tells_its_clients(world, peer):
 
 
 @pytest.mark.parametrize(
-    "call", [Call.UPDATE_TOPIC, Call.UPDATE_GROUP, Call.RESET_OFFSETS, Call.BROKER_RUNTIME_INFO]
+    "call",
+    [
+        Call.UPDATE_TOPIC,
+        Call.DELETE_TOPIC,
+        Call.DELETE_TOPIC_ROUTE,
+        Call.UPDATE_GROUP,
+        Call.RESET_OFFSETS,
+        Call.BROKER_RUNTIME_INFO,
+    ],
 )
 async def test_what_changes_the_service_needs_an_admin(world, call):
     callers = Callers(user=Caller(Scope.SEND, Scope.RECEIVE))

@@ -30,7 +30,7 @@ EXPECTED = {
         *("listTopics", "getTopic", "listTransactions"),
     },
     Need.ADMIN: {
-        *("changeTopic", "putGroup", "deleteGroup", "rewindGroup"),
+        *("changeTopic", "deleteTopic", "putGroup", "deleteGroup", "rewindGroup"),
         *("redriveGroupDeadLetters", "dropGroupDeadLetters", "redriveDeadLetters", "dropDeadLetters"),
     },
 }

@@ -27,7 +27,16 @@ FOR_AN_EXTRA = {
     *(f"rocketmq/grpc/{name}.py" for name in ("schema", "server")),
     *(
         f"timerwheel/kafka/{name}.py"
-        for name in ("cluster", "consumer", "inlet", "outlet", "positions", "producer")
+        for name in (
+            "cluster",
+            "consumer",
+            "inlet",
+            "journal",
+            "journal_topic",
+            "outlet",
+            "positions",
+            "producer",
+        )
     ),
     "timerwheel/tracing/otel.py",
     *(f"spark_jobs/delta/{name}.py" for name in ("tables", "audits", "archive")),

@@ -26,7 +26,7 @@ async def test_an_unknown_route_is_a_problem(service, path):
     [
         ("PUT", "/v1/messages", {"GET", "HEAD", "POST"}),
         ("POST", "/v1/messages/x", {"GET", "HEAD", "DELETE", "PATCH"}),
-        ("DELETE", "/v1/topics/a", {"GET", "HEAD", "PATCH"}),
+        ("PUT", "/v1/topics/a", {"GET", "HEAD", "PATCH", "DELETE"}),
         ("OPTIONS", "/v1/wheel", {"GET", "HEAD"}),
         ("GET", "/v1/topics/a/messages", {"POST"}),
         ("GET", "/v1/messages/recall", {"POST"}),

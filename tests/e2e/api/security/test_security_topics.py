@@ -72,6 +72,20 @@ async def test_messages_of_other_topics_can_neither_be_sent_nor_seen_nor_recalle
     assert await owner.fails("GET", "/v1/topics/orders-us") == "unknown_topic", "the array stored nothing"
 
 
+async def test_a_message_of_a_deleted_topic_still_belongs_to_it(admin_and_owner):
+    admin, owner = admin_and_owner
+    theirs = (await admin.does("POST", "/v1/messages", {"topic": "bills"}))["id"]
+    own = (await owner.does("POST", "/v1/messages", {"topic": "orders-eu"}))["id"]
+    await owner.may_not("DELETE", "/v1/topics/orders-eu")
+    await owner.may_not("DELETE", "/v1/topics/orders-eu?dry_run=true")
+    for topic in ("bills", "orders-eu"):
+        await admin.does("DELETE", f"/v1/topics/{topic}?wait_ms=5000")
+    await owner.may_not("GET", f"/v1/messages/{theirs}")
+    assert await owner.fails("GET", f"/v1/messages/{own}") == "message_deleted"
+    found = (await owner.does("POST", "/v1/messages/recall", {"ids": [theirs, own]}))["results"]
+    assert [one["code"] for one in found] == ["forbidden", "message_deleted"]
+
+
 async def test_queues_and_groups_of_other_topics_and_of_the_service_itself_are_closed(admin_and_owner):
     admin, owner = admin_and_owner
     for topic in ("bills", "orders"):
