@@ -10,7 +10,7 @@ import orjson
 
 from timerwheel.engine import Engine
 from timerwheel.errors import UnknownTopicError
-from timerwheel.groups.config import LEASES
+from timerwheel.groups.config import LEASES, UnknownGroupError
 from timerwheel.rocketmq.codes import VERSION, Call, Result
 from timerwheel.rocketmq.members import Members
 from timerwheel.rocketmq.name_server import BROKER
@@ -62,9 +62,31 @@ class Admin:
         request.must_have(Scope.ADMIN, request.text("topic"))
         return Answer()
 
+    def delete_config(self, request: Request) -> Answer:
+        """The name server forgets a value: `mqadmin` asks for that when it deletes a topic. None are kept."""
+        request.must_have(Scope.ADMIN)
+        return Answer()
+
     def update_group(self, request: Request) -> Answer:
         """Groups are made when they are used."""
         request.must_have(Scope.ADMIN)
+        return Answer()
+
+    async def delete_group(self, request: Request) -> Answer:
+        """Forget how far a group has come in each topic, if that is asked for.
+
+        Otherwise there is nothing to delete, since groups are made when they are used. A group that does not
+        exist is no error. Dead letters stay.
+        """
+        group = request.text("groupName")
+        topics = self._known_in(group)
+        request.must_have(Scope.ADMIN)
+        for topic in topics:
+            request.must_have(Scope.ADMIN, topic)
+        if request.text("cleanOffset", "false") == "true":
+            for topic in topics:
+                with contextlib.suppress(UnknownGroupError):  # deleted by another call since
+                    await self._engine.groups.delete(topic, group)
         return Answer()
 
     def topic_config(self, request: Request) -> Answer:
@@ -124,10 +146,14 @@ class Admin:
 
     def _topics_of(self, group: str) -> list[str]:
         """Return the topics of a group, and those to which its members subscribe."""
-        names = (name.rpartition("/") for name in self._engine.control.items(ConfigTable.GROUP))
         data = [member.data for member in self._members.of(group).values()]
         subscribed = {one.topic for each in data for one in each.subscription_data_set}
-        return sorted({topic for topic, _, found in names if found == group} | subscribed)
+        return sorted({*self._known_in(group), *subscribed})
+
+    def _known_in(self, group: str) -> list[str]:
+        """Return the topics in which there is a group of this name."""
+        names = (name.rpartition("/") for name in self._engine.control.items(ConfigTable.GROUP))
+        return [topic for topic, _, found in names if found == group]
 
     async def _stored_ms(self, topic: str, queue: int, offset: int) -> int:
         _, positions = await self._engine.queues.positions(topic, queue, offset, 1)

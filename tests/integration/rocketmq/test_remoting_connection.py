@@ -349,6 +349,25 @@ async def test_a_deleted_topic_begins_again_where_it_ended(world, peer):
     assert (answer.code, answer.fields["offset"]) == (Result.SUCCESS, "1")
 
 
+async def test_a_deleted_group_keeps_its_offsets_unless_they_are_to_go_too(world, peer):
+    for topic in ("orders", "tickets"):
+        await peer.send(topic=topic)
+        await world.engine.groups.put(topic, "workers", GroupConfig(kind="offsets"))
+    await world.engine.groups.put("orders", "others", GroupConfig(kind="offsets"))
+    fields = {"groupName": "workers"}
+    for kept in ({}, {"cleanOffset": "false"}):
+        assert (await peer.ask(Call.DELETE_GROUP, fields | kept)).code == Result.SUCCESS
+        assert len(world.engine.groups.all("orders")) == 2
+    for _ in range(2):
+        assert (await peer.ask(Call.DELETE_GROUP, fields | {"cleanOffset": "true"})).code == Result.SUCCESS
+    assert [info.group for info in world.engine.groups.all("orders")] == ["others"]
+    assert world.engine.groups.all("tickets") == []
+    for topic in ("%RETRY%workers", "%DLQ%workers"):  # what mqadmin deletes next
+        assert (await peer.ask(Call.DELETE_TOPIC, {"topic": topic})).code == Result.SUCCESS
+        fields = {"namespace": "ORDER_TOPIC_CONFIG", "key": topic}
+        assert (await peer.ask(Call.DELETE_KV_CONFIG, fields)).code == Result.SUCCESS
+
+
 async def test_a_topic_that_is_being_deleted_takes_no_sends(world, peer):
     await peer.send()
     world.engine.topics.ending.add("orders")
