@@ -4,6 +4,7 @@ With it the socket can be bound, and `/healthz` can answer, before a long recove
 between two engines, while the journal is away: so ask it for the engine in each call and each turn of a loop.
 """
 
+from timerwheel.api.cluster import Cluster
 from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError
 from timerwheel.push.push import Push
@@ -25,6 +26,8 @@ class EngineHandle:
         self._push: Push | None = None
         self.why_closed = ""
         """Why there is no engine after there was one, or was to be one."""
+        self.cluster: Cluster | None = None
+        """The nodes that share a journal, with this one among them."""
 
     def open(self, engine: Engine, push: Push) -> None:
         """Let requests through to `engine`, and to `push`, which delivers its messages."""
@@ -52,14 +55,23 @@ class EngineHandle:
         return self._engine
 
     def _not_open(self) -> NotReadyError:
+        if self.is_standby:
+            return NotReadyError(f"the service is not ready: {self.status}")
         return NotReadyError(self.why_closed or "the service is starting and still recovering its data")
 
     @property
     def status(self) -> str:
         """One of starting, ready, stopping, or "waiting: " or "failed: " and why."""
         if self._engine is None:
+            if self.is_standby and self.cluster is not None:
+                return f"standby: {self.cluster.leader_url or 'no node'} leads"
             return f"waiting: {self.why_closed}" if self.why_closed else "starting"
         return "stopping" if self.stopping else self._engine.status
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether this node copies what another one stores."""
+        return self.cluster is not None and self.cluster.is_copying and not self.cluster.is_leader
 
     @property
     def refusal(self) -> str:

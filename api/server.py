@@ -1,7 +1,7 @@
 """Run the service: bind, open the engine, serve until a signal to stop, close in order.
 
-With a journal, an engine ends when the brokers are away for too long. The process stays, answers 503, and
-opens the next engine once they are back (`_Lives`).
+With a journal, an engine ends when the brokers are away for too long, or another node is to lead. The process
+stays, answers 503, and opens the next engine once it can (`_Lives`).
 
 Order at the start: the socket is bound first, so `/healthz` answers during a long recovery and a port in
 use is found before the data is touched. Order at the stop: no new connections, waiting reads end, running
@@ -9,6 +9,7 @@ requests finish, then the engine closes; what was acknowledged is durable before
 """
 
 import asyncio
+import contextlib
 import errno
 import gc
 import logging
@@ -16,6 +17,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from enum import Enum
 from typing import Protocol
 
 from aiohttp import web
@@ -23,6 +25,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from timerwheel import tokens
 from timerwheel.api.app import make_app
+from timerwheel.api.cluster import Cluster
 from timerwheel.api.connection_limit import Runner, Shares, raise_file_limit
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.memory import map_large_blocks
@@ -34,6 +37,7 @@ from timerwheel.clock import Clock, SystemClock
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.push.push import Push
+from timerwheel.runtime.election import Election
 from timerwheel.settings import Serving, Settings
 from timerwheel.store.errors import JournalAwayError
 from timerwheel.store.file_reserve import FileReserve, ReservedFiles
@@ -67,6 +71,15 @@ class EngineFailedError(TimerwheelError):
     code = "engine_failed"
 
 
+class _End(Enum):
+    """Why an engine has ended."""
+
+    STOPPED = "stopped"
+    AWAY = "its journal is away"
+    LOST = "the election is lost"
+    REPLACED = "another has claimed the journal, or is to do so"
+
+
 class Front(Protocol):
     """Another protocol on the same engine, beside HTTP."""
 
@@ -94,10 +107,12 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
     on_damage: OnDamage = OnDamage.REFUSE,
     fronts: Sequence[Front] = (),
     journal: Journal | None = None,
+    election: Callable[[str], Election] | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; `ready` gets the URL once messages are taken.
 
-    `fronts` serve the same engine over other protocols. With a journal, that makes messages durable.
+    `fronts` serve the same engine over other protocols. With a journal, that makes messages durable; what
+    `election` makes for this node's URL says when it leads, and until then it stands by.
     On SIGHUP `reload` reads the configuration again.
     Raises `SettingsError` for certificates that cannot be used and for an address that needs tokens,
     `FileLimitError`, `TokensError`, `ListenError`, what `Engine.open` raises, and `EngineFailedError` when
@@ -123,12 +138,22 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
             stop = stack.enter_context(_stop_signals())
             stack.enter_context(_rare_collections())
             stack.enter_context(_quick_turns())
+            if election is not None:
+                node_url = serving.node_url or url
+                handle.cluster = Cluster(election(node_url), node_url, clock or SystemClock())
             lives = _Lives(handle, app[AUTH], runner, fronts, stop, clock or SystemClock())
 
             async def open_engine() -> tuple[Engine, Push]:
                 # A first signal during recovery waits for it: the files are closed in order, not dropped.
                 found = files or ReservedFiles(reserve)
-                engine = await Engine.open(settings, clock, found, on_damage=on_damage, journal=journal)
+                engine = await Engine.open(
+                    settings,
+                    clock,
+                    found,
+                    on_damage=on_damage,
+                    journal=journal,
+                    election=handle.cluster,
+                )
                 push = Push(
                     engine,
                     allow_private=settings.push_private_targets,
@@ -150,10 +175,13 @@ class _Lives:
     """Serves with one engine after the other, until the signal to stop.
 
     1. An engine whose journal is away is followed by another, which goes on where the journal ends: nothing
-       that was acknowledged is lost, and what was on its way is in the journal or not.
-    2. Any other failure ends the process, and so does another process that claims the journal: taking it back
-       would end that one.
-    3. So it is at the start: one of the brokers may be away just then.
+       that was acknowledged is lost, and what was on its way is in the journal or not. So it is at the start:
+       the brokers may be away just then.
+    2. With an election, the next one stands by first. It follows also an engine of a node that is not to lead
+       any longer, or that another has shut out: that one leaves the election first, so that it does not take
+       the journal back.
+    3. Any other failure ends the process; without an election, so does another process that claims the
+       journal.
     """
 
     def __init__(
@@ -171,34 +199,64 @@ class _Lives:
         self._fronts = fronts
         self._stop = stop
         self._clock = clock
+        self._lives = 0
 
     async def run(
         self, open_engine: Callable[[], Awaitable[tuple[Engine, Push]]], ready: Callable[[], None]
     ) -> None:
         """Serve; `ready` is called once messages are taken for the first time."""
-        lives = 0
-        away: JournalAwayError | None = None
-        while True:
-            try:
-                engine, push = await open_engine()
-                if lives:
-                    for front in self._fronts:
-                        front.bind()
-                lives += 1
-                away = await self._live(engine, push, ready if lives == 1 else _nothing)
-            except JournalAwayError as error:
-                away = error
-            if away is None:
-                return
-            if str(away) != self._handle.why_closed:
-                logger.warning("waiting for the journal: %s", away)
-            self._handle.close(str(away))
-            if await self._stopped_within(JOURNAL_RETRY_MS):
-                return
+        cluster = self._handle.cluster
+        try:
+            while (end := await self._next(open_engine, ready)) is not _End.STOPPED:
+                if cluster is not None:
+                    await cluster.end(leave=end is _End.REPLACED)
+                if end is not _End.LOST and await self._stopped_within(JOURNAL_RETRY_MS):
+                    return
+        finally:
+            if cluster is not None:
+                await cluster.end(leave=True)
 
-    async def _live(self, engine: Engine, push: Push, ready: Callable[[], None]) -> JournalAwayError | None:
-        """Serve with one engine; returns why its journal is away, or None after the signal to stop."""
-        away: JournalAwayError | None = None
+    async def _next(
+        self, open_engine: Callable[[], Awaitable[tuple[Engine, Push]]], ready: Callable[[], None]
+    ) -> "_End":
+        """Open an engine and serve with it; returns why it has ended."""
+        try:
+            opened = await self._unless_stopped(open_engine())
+            if opened is None:
+                return _End.STOPPED
+            if self._lives:
+                for front in self._fronts:
+                    front.bind()
+            self._lives += 1
+            return await self._live(*opened, ready if self._lives == 1 else _nothing)
+        except JournalAwayError as error:
+            self._wait_for_journal(error)
+            return _End.AWAY
+
+    def _wait_for_journal(self, away: JournalAwayError) -> None:
+        if str(away) != self._handle.why_closed:
+            logger.warning("waiting for the journal: %s", away)
+        self._handle.close(str(away))
+
+    async def _unless_stopped(self, opening: Awaitable[tuple[Engine, Push]]) -> tuple[Engine, Push] | None:
+        """Return an engine, but None after the signal to stop while another node leads."""
+        opened = asyncio.ensure_future(opening)
+        stopped = asyncio.create_task(self._stopped())
+        try:
+            await asyncio.wait({opened, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+        cluster = self._handle.cluster
+        if not opened.done() and cluster is not None and not cluster.is_leader:
+            opened.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await opened
+            return None
+        return await opened
+
+    async def _live(self, engine: Engine, push: Push, ready: Callable[[], None]) -> "_End":
+        """Serve with one engine; returns why it ended."""
+        end = _End.STOPPED
         try:
             await push.start()
             self._handle.open(engine, push)
@@ -206,33 +264,51 @@ class _Lives:
                 await front.open(engine, self._auth)
             if not self._stop.is_set():
                 ready()
-            await self._until_stopped(engine)
+            end = await self._until_ended(engine)
         except Exception:
             away = engine.journal_away
-            if away is None:
+            if away is not None:
+                end = _End.AWAY
+                self._wait_for_journal(away)
+            elif engine.is_fenced and self._handle.cluster is not None:
+                end = _End.REPLACED
+                logger.warning("another node leads; this one stands by")
+            else:
                 raise
         finally:
-            if away is not None:
-                self._handle.close(str(away))
+            if end in (_End.LOST, _End.REPLACED):
+                self._handle.close("another node takes over")
             await _close(self._fronts)
             await push.close()
-            if away is None:
+            if end is _End.STOPPED:
                 await self._runner.cleanup()
             await engine.close()
-        return away
+        return end
 
-    async def _until_stopped(self, engine: Engine) -> None:
-        stopped = asyncio.create_task(self._stopped())
-        failed = asyncio.create_task(engine.failed())
+    async def _until_ended(self, engine: Engine) -> "_End":
+        """Return why the engine is to end; EngineFailedError if it cannot go on."""
+        cluster = self._handle.cluster
+        waits = {
+            asyncio.create_task(self._stopped()): _End.STOPPED,
+            asyncio.create_task(engine.failed()): None,
+        }
+        if cluster is not None:
+            waits[asyncio.create_task(cluster.election.lost())] = _End.LOST
+            waits[asyncio.create_task(cluster.moved())] = _End.REPLACED
         try:
-            await asyncio.wait({stopped, failed}, return_when=asyncio.FIRST_COMPLETED)
-            if failed.done():
-                logger.error("the engine failed: %s", failed.result())
-                raise EngineFailedError(f"the engine failed: {failed.result()}")
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            ends = [waits[task] for task in done]
+            if None in ends:
+                reason = await engine.failed()
+                logger.error("the engine failed: %s", reason)
+                raise EngineFailedError(f"the engine failed: {reason}")
         finally:
-            stopped.cancel()
-            failed.cancel()
-        logger.info("stopping")
+            for task in waits:
+                task.cancel()
+        end = _End.STOPPED if _End.STOPPED in ends else ends[0]
+        assert end is not None
+        logger.info("stopping" if end is _End.STOPPED else "handing over to another node")
+        return end
 
     async def _stopped_within(self, wait_ms: int) -> bool:
         stopped = asyncio.create_task(self._stopped())

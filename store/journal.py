@@ -11,7 +11,7 @@ A journal has one leader. `claim` makes a process the leader, and from then on n
 appends is stored. Why that holds with Kafka: `doc/decisions.md`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -65,11 +65,20 @@ class Journal(Protocol):
     run_bytes_max: int
     """The most bytes of a run; known once `claim` has returned."""
 
+    def extent(self) -> Extent:
+        """Return what there is now, without becoming the leader. Any thread may call."""
+
     def claim(self) -> Extent:
         """Become the leader; the extent has all that earlier leaders acknowledged."""
 
     def read(self, start: int, end: int) -> Iterator[Placed]:
         """Yield the runs at the positions [start, end) that were not dropped. Any thread may call."""
+
+    def follow(self, start: int) -> Generator[Placed | None, None, None]:
+        """Yield the runs from a position on, without an end, and None whenever there are no more for now.
+
+        Raises JournalAwayError also if runs from there on were dropped. Close it to let go of what it holds.
+        """
 
     def append(self, runs: Sequence[Run]) -> list[int]:
         """Store runs in order; returns their positions once all are durable.

@@ -14,7 +14,8 @@ Why a subclass: segments, rolling, readers and retention are those of the commit
 durable is another place.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -23,6 +24,7 @@ from timerwheel.store.errors import (
     CorruptionError,
     FormatError,
     JournalAwayError,
+    JournalFencedError,
     JournalMismatchError,
     LogFailedError,
     NoSpaceError,
@@ -38,6 +40,9 @@ from timerwheel.store.segment import SEGMENT_HEADER_SIZE, encode_header, read_he
 MARK_FILE = "journal"
 SPACE_BYTES = 1 << 20
 """Free space that an append needs beside its own bytes, so that the copy does not fail after the journal."""
+
+FOLLOW_RUNS_MAX = 1_000
+"""How many runs `follow` copies at once."""
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -65,7 +70,7 @@ def read_mark(files: ReadFiles, directory: Path) -> Mark | None:
 
 
 class JournaledLog(CommitLog):
-    """See the module. `copy` first, then as a `CommitLog`."""
+    """See the module. `claim`, `attach` and `catch_up` first, then as a `CommitLog`."""
 
     def __init__(self, directory: Path, files: Files, segment_size_bytes: int, journal: Journal) -> None:
         super().__init__(directory, files, segment_size_bytes)
@@ -73,8 +78,12 @@ class JournaledLog(CommitLog):
         self._name = ""
         self.away: JournalAwayError | None = None
         """Why the log has failed, if that is since the journal does not answer."""
+        self.is_fenced = False
+        """Whether the log has failed because another process has claimed the journal."""
         self._position = 0  # of the next run in the journal
-        self._claimed = Extent("", 0, 0)
+        self._attached = Extent("", 0, 0)
+        self._following: Generator[Placed | None, None, None] | None = None
+        self._has_news = False  # whether a manifest came
         self._marked: Mark | None = None
         self._headers: dict[
             int, int
@@ -83,32 +92,70 @@ class JournaledLog(CommitLog):
 
     # ------------------------------------------------------------------ copying
 
-    def copy(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Claim the journal, and bring the copy up to its end; `progress` gets two positions, at and end.
-
-        Raises JournalAwayError, and JournalMismatchError if the directory or the journal must not be used
-        for this. `open` follows.
-        """
-        extent = self._claimed = self._journal.claim()
+    def claim(self) -> Extent:
+        """Become the leader of the journal; `attach` and `catch_up` to its end come before an `append`."""
+        self.unfollow()
+        extent = self._journal.claim()
         self.unit_bytes_max = self._journal.run_bytes_max
+        return extent
+
+    def attach(self, extent: Extent) -> None:
+        """Make the directory a copy of this journal, which ends where the copy was synced, or is empty.
+
+        Raises JournalMismatchError if the directory or the journal must not be used for this.
+        """
+        self._attached = extent
         self._name = extent.name
         self.files.make_dir(self.directory)
         self.bases = self._found_bases()
         mark = self._own_mark(extent)
         if mark is None or not self._cut_to(mark, extent):
             self._clear()
-        for placed in self._journal.read(self._position, extent.end):
+
+    def follows(self, extent: Extent) -> bool:
+        """Whether the copy is attached, and lacks nothing that was dropped from the journal."""
+        return self._name == extent.name and extent.start <= self._position <= extent.end
+
+    def catch_up(self, end: int, progress: Callable[[int, int], None] | None = None) -> bool:
+        """Copy up to a position, durably; `progress` gets two positions, at and end.
+
+        Returns whether another manifest came with it. `open` follows if there are segments.
+        """
+        self._has_news = False
+        for placed in self._journal.read(self._position, end):
             self._take(placed)
             if progress is not None:
-                progress(placed.position + 1, extent.end)
-        if not self.bases and self._position > extent.start:
+                progress(placed.position + 1, end)
+        if not self.bases and self._position > self._attached.start:
             raise JournalMismatchError(
-                f"the journal {extent.name} does not begin with a segment: records were deleted from it"
+                f"the journal {self._name} does not begin with a segment: records were deleted from it"
             )
-        self._position = extent.end
+        self._position = max(end, self._position)
         if self.bases:
-            super().sync()
-            self._put_mark(self.tail)
+            self.sync()
+        return self._has_news
+
+    def follow(self) -> bool:
+        """Copy what another leader has appended by now, not durably; returns as `catch_up` does."""
+        self._has_news = False
+        if self._following is None:
+            self._following = self._journal.follow(self._position)
+        for placed in islice(self._following, FOLLOW_RUNS_MAX):
+            if placed is None:
+                break
+            self._take(placed)
+        return self._has_news
+
+    def unfollow(self) -> None:
+        """Let go of what `follow` holds."""
+        if self._following is not None:
+            self._following.close()
+            self._following = None
+
+    @property
+    def position(self) -> int:
+        """Position of the next run in the journal."""
+        return self._position
 
     def _own_mark(self, extent: Extent) -> Mark | None:
         """Return the mark if the directory has one; JournalMismatchError if the two must not be joined."""
@@ -164,7 +211,7 @@ class JournaledLog(CommitLog):
 
     def _clear(self) -> None:
         """Begin an empty copy. It is marked first: a crash must not leave segments that look like a log."""
-        self._position = self._claimed.start
+        self._position = self._attached.start
         self._put_mark(0)
         for base in reversed(self.bases):
             self._forget(base)
@@ -185,6 +232,7 @@ class JournaledLog(CommitLog):
                 self._write(run.data, ahead=False)
             if (manifest := self._parts.add(run)) is not None:
                 super().write_start(manifest)
+                self._has_news = True
         self._position = position + 1
 
     # ------------------------------------------------------------------ writing
@@ -222,6 +270,7 @@ class JournaledLog(CommitLog):
     def _fail(self, error: BaseException) -> None:
         self._failed = str(error) or type(error).__name__
         self.away = error if isinstance(error, JournalAwayError) else None
+        self.is_fenced = isinstance(error, JournalFencedError)
 
     def rest(self) -> None:
         """Let the journal tidy up between appends: call it every second."""
@@ -264,7 +313,7 @@ class JournaledLog(CommitLog):
 
     def _find_header(self, base: int) -> int | None:
         tail: int | None = None
-        for position, run in self._journal.read(self._claimed.start, self._claimed.end):
+        for position, run in self._journal.read(self._attached.start, self._attached.end):
             if counts(run, tail):
                 if run.kind is RunKind.SEGMENT and run.base >= base:
                     return position
@@ -273,6 +322,7 @@ class JournaledLog(CommitLog):
 
     def close(self) -> None:
         """Release every descriptor and the journal; does not sync."""
+        self.unfollow()
         super().close()
         self._journal.close()
 

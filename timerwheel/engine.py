@@ -32,6 +32,7 @@ from timerwheel.runtime.counters import Counters
 from timerwheel.runtime.data_directory import close_to_others
 from timerwheel.runtime.dedup_keys import DedupKeys
 from timerwheel.runtime.disk_space import DiskSpace
+from timerwheel.runtime.election import Candidate
 from timerwheel.runtime.firing import Firing
 from timerwheel.runtime.gauges import Gauges
 from timerwheel.runtime.group_commit import GroupCommit
@@ -42,7 +43,7 @@ from timerwheel.runtime.message_reader import MessageReader
 from timerwheel.runtime.queue_reader import QueueReader
 from timerwheel.runtime.recall import Recalls
 from timerwheel.runtime.record_cache import RecordCache, read_ahead
-from timerwheel.runtime.recovery import REBUILD_MARK, Recovered, recover
+from timerwheel.runtime.recovery import REBUILD_MARK, Recovered, Replica, recover
 from timerwheel.runtime.retention import Retention
 from timerwheel.runtime.scrub import check_log
 from timerwheel.runtime.sender import CLOCK_STEP_MS, Sender
@@ -69,6 +70,8 @@ from timerwheel.wheel.slot_table import entries_of
 logger = logging.getLogger("timerwheel")
 
 _CHECK_INTERVAL_MS = 1_000
+STANDBY_INTERVAL_MS = 100
+"""How often a standby looks for what the leader has appended."""
 
 
 class Engine:
@@ -132,10 +135,16 @@ class Engine:
         log = self.core.log
         return log.away if isinstance(log, JournaledLog) else None
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the engine failed because another process has claimed the journal."""
+        log = self.core.log
+        return isinstance(log, JournaledLog) and log.is_fenced
+
     # ------------------------------------------------------------------ opening and closing
 
     @classmethod
-    async def open(
+    async def open(  # noqa: PLR0913 - the seams for the server and for tests
         cls,
         settings: Settings,
         clock: Clock | None = None,
@@ -144,36 +153,45 @@ class Engine:
         threads: bool = True,
         on_damage: OnDamage = OnDamage.REFUSE,
         journal: Journal | None = None,
+        election: Candidate | None = None,
     ) -> "Engine":
         """Lock the directory, recover, start the loops.
 
-        With a journal, what is stored is durable there, and the directory is a copy. Raises LockedError,
+        With a journal, what is stored is durable there, and the directory is a copy; with an election, it
+        stands by first, until this process is to lead. Raises LockedError,
         SettingsError, CorruptionError, LogDamagedError for damage to the log about which `on_damage` has to
         decide, JournalAwayError if the journal does not answer, and JournalMismatchError.
         """
         clock, files = clock or SystemClock(), files or DiskFiles()
         engine = cls(settings, clock, files, Threads(inline=not threads))
         try:
-            await engine.start(on_damage, journal)
+            await engine.start(on_damage, journal, election)
         except IndexDamagedError:
             # It is marked now, and the second try rebuilds it from the log.
             engine = cls(settings, clock, files, Threads(inline=not threads))
-            await engine.start(on_damage, journal)
+            await engine.start(on_damage, journal, election)
         return engine
 
-    async def start(self, on_damage: OnDamage = OnDamage.REFUSE, journal: Journal | None = None) -> None:
+    async def start(
+        self,
+        on_damage: OnDamage = OnDamage.REFUSE,
+        journal: Journal | None = None,
+        election: Candidate | None = None,
+    ) -> None:
         """Recover and begin; `status` and `progress` tell how far it is."""
         settings, clock, threads = self.settings, self.clock, self._threads
         now_ms = clock.now_ms()
         self._lock = DirectoryLock(settings.data, purpose="timerwheel", now_text=format_ms(now_ms))
         try:
             await threads.index(close_to_others, settings.data)
-            recovered = await threads.index(
-                recover, settings, self._files, now_ms, self._on_progress, on_damage, journal
-            )
+            if journal is None:
+                recovered = await threads.index(
+                    recover, settings, self._files, now_ms, self._on_progress, on_damage
+                )
+            else:
+                recovered = await self._lead(Replica(settings, self._files, journal), election)
+                now_ms = clock.now_ms()
         except BaseException:
-            if journal is not None:
-                journal.close()
             self._lock.release()
             raise
         self._assemble(recovered)
@@ -191,6 +209,24 @@ class Engine:
             recovered.replayed_records,
             extra={"log_bytes": recovered.log.tail, "index_rebuilt": recovered.rebuilt is not None},
         )
+
+    async def _lead(self, replica: Replica, election: Candidate | None) -> Recovered:
+        """Stand by until the election is won, then claim the journal and recover."""
+        threads, clock = self._threads, self.clock
+        won = None if election is None else asyncio.ensure_future(election.won())
+        try:
+            while election is not None and won is not None and not won.done():
+                await threads.index(replica.step, clock.now_ms())
+                election.report(replica.position)
+                await clock.wait_for(won, STANDBY_INTERVAL_MS)
+            if won is not None:
+                await won
+            return await threads.index(replica.lead, clock.now_ms(), self._on_progress)
+        except BaseException:
+            if won is not None:
+                won.cancel()
+            await asyncio.shield(threads.index(replica.close))  # in its turn: a step may be under way
+            raise
 
     async def _begin(self) -> None:
         """Load the near wheel, then start the loops."""

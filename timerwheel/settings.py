@@ -302,6 +302,13 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
             "unset for the local disk. It needs the extra kafka."
         ),
     ] = ""
+    node_url: Annotated[
+        str,
+        Setting(
+            "URL at which other nodes with the same journal, and their clients, reach this one; "
+            "unset for the address it listens on."
+        ),
+    ] = ""
     journal_replicas: Annotated[
         int,
         Setting("Replicas of the journal's topic when it is made; 0 for 3, or all brokers.", ge=0, le=100),

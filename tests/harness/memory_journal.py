@@ -4,7 +4,7 @@
 machine may stop: before it, between two of its runs, or after all are stored and before it knows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from timerwheel.store.errors import JournalAwayError, JournalFencedError
@@ -42,6 +42,10 @@ class MemoryLeader:
         if self.journal.is_away:
             raise JournalAwayError("the journal does not answer")
 
+    def extent(self) -> Extent:
+        self._reach()
+        return self.journal.extent()
+
     def claim(self) -> Extent:
         self._reach()
         crash = self._files.step("claim the journal")
@@ -55,6 +59,17 @@ class MemoryLeader:
         self._reach()
         for position in range(max(start, self.journal.start), end):
             yield Placed(position, labelled(*self.journal.runs[position]))
+
+    def follow(self, start: int) -> Generator[Placed | None, None, None]:
+        while True:
+            self._reach()
+            if start < self.journal.start:
+                raise JournalAwayError("runs that were wanted were dropped")
+            if start == len(self.journal.runs):
+                yield None
+            else:
+                yield Placed(start, labelled(*self.journal.runs[start]))
+                start += 1
 
     def append(self, runs: Sequence[Run]) -> list[int]:
         positions = []

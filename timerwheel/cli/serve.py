@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from timerwheel.kafka.front import KafkaFront
     from timerwheel.rocketmq.front import RemotingFront
     from timerwheel.rocketmq.grpc.front import GrpcFront
+    from timerwheel.runtime.election import Election
     from timerwheel.store.journal import Journal
     from timerwheel.store.log import OnDamage
 
@@ -135,6 +136,7 @@ def _run(found: Configuration, again: Callable[[], Configuration], on_damage: st
             )
         systemd.notify(systemd.READY)
 
+    journal, election = _journal(settings, found.serving, OnDamage(on_damage))
     reload, decided = (lambda: again()[1:3]), OnDamage(on_damage)
     served = (*fronts.values(), *bridges)
     uvloop.run(
@@ -145,7 +147,8 @@ def _run(found: Configuration, again: Callable[[], Configuration], on_damage: st
             reload=reload,
             on_damage=decided,
             fronts=served,
-            journal=_journal(settings, found.serving, decided),
+            journal=journal,
+            election=election,
         )
     )
 
@@ -173,10 +176,12 @@ def _bridges(settings: Settings, serving: Serving) -> "list[KafkaFront]":
     return [KafkaFront.of(settings, serving)]
 
 
-def _journal(settings: Settings, serving: Serving, on_damage: "OnDamage") -> "Journal | None":
-    """Return the journal that the settings ask for; SettingsError."""
+def _journal(
+    settings: Settings, serving: Serving, on_damage: "OnDamage"
+) -> "tuple[Journal | None, Callable[[str], Election] | None]":
+    """Return the journal that the settings ask for, and what makes its election; SettingsError."""
     if not serving.journal:
-        return None
+        return None, None
     if on_damage.value != "refuse":
         raise SettingsError(
             "journal: --salvage and --cut mend a log of the directory's own; of a copy, remove the "

@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import importlib
 import secrets
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from timerwheel.clock import SystemClock
@@ -14,6 +15,7 @@ from timerwheel.engine import Engine
 from timerwheel.errors import SettingsError
 from timerwheel.kafka.names import KafkaTopics, is_kafka_topic
 from timerwheel.model.kafka_counts import KafkaCounts
+from timerwheel.runtime.election import Election
 from timerwheel.settings import Serving, Settings, journal_of
 from timerwheel.store.journal import Journal
 
@@ -99,18 +101,24 @@ class KafkaFront:
         await asyncio.gather(inlet.close(), outlet.close())
 
 
-def journal_from(settings: Settings, serving: Serving) -> Journal:
-    """Return the journal that the settings name; does not wait for Kafka. SettingsError."""
+def journal_from(settings: Settings, serving: Serving) -> tuple[Journal, Callable[[str], Election]]:
+    """Return the journal that the settings name, and what makes its election for the node with a URL.
+
+    Does not wait for Kafka. SettingsError.
+    """
     if settings.flush != "sync":
         raise SettingsError("journal: it needs flush = sync; a journal stores nothing later")
     _check_installed()
     from timerwheel.kafka import cluster  # noqa: PLC0415 - needs confluent-kafka
+    from timerwheel.kafka.election import KafkaElection  # noqa: PLC0415 - as above
     from timerwheel.kafka.journal import KafkaJournal  # noqa: PLC0415 - as above
 
     path = serving.kafka_properties
     properties = {} if path is None else cluster.read_properties(path)
     replicas = serving.journal_replicas
-    return KafkaJournal(journal_of(serving.journal), properties, SystemClock(), replication=replicas)
+    address, clock = journal_of(serving.journal), SystemClock()
+    journal = KafkaJournal(address, properties, clock, replication=replicas)
+    return journal, lambda url: KafkaElection(address, properties, clock, url)
 
 
 def service_name(log_id: bytes) -> str:

@@ -11,7 +11,7 @@ stays open for too long would fence its own producer. Why this loses nothing, an
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event
 from typing import Any, Final
@@ -47,6 +47,8 @@ OPEN_MS_MAX: Final = 10_000
 CLAIM_S: Final = 20.0
 """How long a claim waits for the brokers, and for the end of another leader's transaction."""
 RETRY_S: Final = 0.1
+FOLLOW_S: Final = 0.05
+"""How long `follow` waits for more."""
 READ_RECORDS: Final = 200
 RUN_OVERHEAD_BYTES: Final = 512
 """What a batch with one record takes beside the record's value, at most."""
@@ -138,13 +140,21 @@ class KafkaJournal:
 
         Raises JournalAwayError, and JournalMismatchError for a topic with settings that would lose records.
         """
+        return self._in_topic(self._lead)
+
+    def extent(self) -> Extent:
+        """Return what there is now; makes the topic if it is missing. Raises as `claim`."""
+        return self._in_topic(self._extent)
+
+    def _in_topic(self, call: Callable[[AdminClient], Extent]) -> Extent:
+        """Make a call about the topic, which is made first if it is missing."""
         until_ms = self._clock.monotonic_ms() + int(CLAIM_S * 1000)
         with _explained(), self._admin() as admin:
             if self.topic not in admin.list_topics(timeout=CALL_S).topics:
                 self._make(admin)
             while True:
                 try:
-                    return self._lead(admin)
+                    return call(admin)
                 except KafkaException as error:  # a broker hears late of a topic that was just made
                     unknown = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
                     if not unknown or self._clock.monotonic_ms() >= until_ms:
@@ -155,14 +165,17 @@ class KafkaJournal:
         self.close()
         message_bytes_max = journal_topic.check(admin, self.topic)
         self.run_bytes_max = message_bytes_max - RUN_OVERHEAD_BYTES
-        found = admin.describe_topics(TopicCollection([self.topic]), request_timeout=CALL_S)
-        name = f"{self.topic}/{found[self.topic].result().topic_id}"
         self._producer = self._new_producer(message_bytes_max)
         self._until_done(self._producer.init_transactions, CLAIM_S)
-        with self._consumer() as consumer:  # asked only now: behind all that was stored before the claim
-            start, end = consumer.get_watermark_offsets(self._place, timeout=CALL_S)
-        logger.info("claimed the Kafka topic %s, which has positions %d to %d", self.topic, start, end)
-        return Extent(name, start, end)
+        found = self._extent(admin)  # asked only now: behind all that was stored before the claim
+        logger.info("claimed the Kafka topic %s, which has positions %d to %d", self.topic, *found[1:])
+        return found
+
+    def _extent(self, admin: AdminClient) -> Extent:
+        found = admin.describe_topics(TopicCollection([self.topic]), request_timeout=CALL_S)
+        name = f"{self.topic}/{found[self.topic].result().topic_id}"
+        with self._consumer() as consumer:
+            return Extent(name, *consumer.get_watermark_offsets(self._place, timeout=CALL_S))
 
     def _make(self, admin: AdminClient) -> None:
         brokers = len(admin.list_topics(timeout=CALL_S).brokers)
@@ -200,6 +213,24 @@ class KafkaJournal:
                         return
                     else:
                         yield Placed(position, _run_of(message))
+
+    def follow(self, start: int) -> Generator[Placed | None, None, None]:
+        """Yield the runs from a position on, without an end, and None whenever there are no more for now."""
+        with _explained(), self._consumer() as consumer:
+            consumer.assign([TopicPartition(self.topic, PARTITION, start)])
+            while True:
+                first = consumer.poll(FOLLOW_S)
+                found = [] if first is None else [first, *consumer.consume(READ_RECORDS, 0)]
+                is_end = first is None
+                for message in found:
+                    if (error := message.error()) is None:
+                        yield Placed(message.offset() or 0, _run_of(message))
+                    elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - so it is named
+                        is_end = True
+                    else:
+                        raise KafkaException(error)
+                if is_end:
+                    yield None
 
     def append(self, runs: Sequence[Run]) -> list[int]:
         """Store runs in order; returns their positions once all are on `min.insync.replicas` brokers.

@@ -41,7 +41,7 @@ from timerwheel.store.errors import (
 )
 from timerwheel.store.files import Files, remove
 from timerwheel.store.index import FORMATS_READ, INDEX_FORMAT, Index
-from timerwheel.store.journal import Journal
+from timerwheel.store.journal import Extent, Journal
 from timerwheel.store.journaled_log import JournaledLog, read_mark
 from timerwheel.store.log import CommitLog, OnDamage, Truncation
 from timerwheel.store.record import Kind
@@ -76,14 +76,33 @@ def recover(
     now_ms: int,
     progress: Callable[[int, int], None] | None = None,
     on_damage: OnDamage = OnDamage.REFUSE,
-    journal: Journal | None = None,
 ) -> Recovered:
     """Recover a data directory; the caller holds its lock. `progress` gets (log offset, log end).
 
-    With a journal, the directory is a copy of it, which is brought up to its end first. Raises
-    LogDamagedError for damage to the log that no crash can cause, unless `on_damage` says what to do with it;
-    JournalMismatchError for a copy without its journal, and for a journal with another directory.
+    Raises LogDamagedError for damage to the log that no crash can cause, unless `on_damage` says what to do
+    with it, and JournalMismatchError for a copy of a journal.
     """
+    _prepare(settings)
+    directory = settings.data / LOG_DIRECTORY
+    files.make_dir(directory)
+    if (mark := read_mark(files, directory)) is not None:
+        raise JournalMismatchError(
+            f"{directory} is a copy of the journal {mark.journal}, which may have messages that it lacks; "
+            "start with --journal"
+        )
+    direct_io = settings.direct_io and settings.flush == "sync"
+    log = CommitLog(directory, files, settings.segment_size_bytes, direct_io=direct_io)
+    found = _open(settings, files, log, now_ms, on_damage)
+    if direct_io and not log.direct_io:
+        logger.info("%s allows no direct writes: each small write takes a page of the disk", directory)
+    try:
+        return found.replay(progress)
+    except CorruptionError as error:
+        raise LogDamagedError(error.path, error.offset, error.reason) from error
+
+
+def _prepare(settings: Settings) -> None:
+    """Refuse a directory that is no data directory, and remove what a killed rebuild has left over."""
     if is_backup(settings.data):
         raise FormatError(
             f"{settings.data} is a backup; run `timerwheel backup restore` to make a data directory from it"
@@ -94,9 +113,206 @@ def recover(
             f"{unfinished}: an unfinished restore; run the restore again, or remove this directory"
         )
     for leftover in (new_path(settings.data / INDEX_DIRECTORY), settings.data / STAGING_NAME):
-        shutil.rmtree(leftover, ignore_errors=True)  # left over by a killed rebuild with Spark
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+class Replica:
+    """A data directory that is a copy of a journal, and its index, as far as the journal goes by now.
+
+    `step` again and again while another process leads; then `lead`. A step begins the index again whenever
+    the leader has dropped the beginning of the log, so that there is one way in which a state gets to know of
+    it. The caller holds the lock of the directory. All methods belong to one thread.
+    """
+
+    def __init__(self, settings: Settings, files: Files, journal: Journal) -> None:
+        _prepare(settings)
+        self._settings = settings
+        self._files = files
+        self._journal = journal
+        directory = settings.data / LOG_DIRECTORY
+        self._log = JournaledLog(directory, files, settings.segment_size_bytes, journal)
+        self._opened: _Opened | None = None
+        self._committed_ms = 0
+
+    @property
+    def position(self) -> int:
+        """Position in the journal up to which it has copied."""
+        return self._log.position
+
+    def step(self, now_ms: int) -> None:
+        """Copy and replay what there is now.
+
+        Raises JournalAwayError, and JournalMismatchError if the directory or the journal must not be used.
+        """
+        with _copy_damage_told():
+            if self._opened is None:
+                extent = self._journal.extent()
+                self._copy(extent)
+                if self._log.bases:
+                    self._begin(now_ms)
+                return
+            with self._room_wanted():
+                is_new = self._log.follow()
+            if is_new:
+                self._end()
+                self._begin(now_ms)
+                return
+            self._opened.advance()
+            self._opened.cascade(now_ms)
+            if self._opened.lags and abs(now_ms - self._committed_ms) >= self._settings.index_interval_ms:
+                self._opened.commit()
+                self._committed_ms = now_ms
+
+    def lead(self, now_ms: int, progress: Callable[[int, int], None] | None = None) -> Recovered:
+        """Claim the journal, and finish what the steps began. Raises as `step`, and CopyDamagedError."""
+        with _copy_damage_told():
+            extent = self._log.claim()
+            if self._opened is not None and self._log.follows(extent):
+                with self._room_wanted():
+                    is_new = self._log.catch_up(extent.end, _reported())
+                if is_new:
+                    self._end()
+            else:
+                self._end()
+                self._copy(extent)
+            opened = self._opened or self._open(now_ms)
+            self._opened = None
+            return opened.replay(progress)
+
+    def _copy(self, extent: Extent) -> None:
+        with self._room_wanted():
+            self._log.attach(extent)
+            self._log.catch_up(extent.end, _reported())
+
+    def _room_wanted(self) -> contextlib.AbstractContextManager[None]:
+        return _room_wanted(self._settings, self._files, 0)
+
+    def _open(self, now_ms: int) -> "_Opened":
+        return _open(self._settings, self._files, self._log, now_ms, OnDamage.REFUSE)
+
+    def _begin(self, now_ms: int) -> None:
+        opened = self._open(now_ms)
+        with opened.closed_on_error():
+            opened.advance()
+            opened.commit()
+        self._opened = opened
+
+    def _end(self) -> None:
+        """Commit what was replayed, and let go of the index."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            with opened.closed_on_error():
+                opened.advance()
+                opened.commit()
+            opened.close()
+
+    def close(self) -> None:
+        """Let go of everything; after `lead` has returned, it is the engine's."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+        self._log.close()
+
+
+class _Opened:
+    """A log, and an index that has it up to a checkpoint."""
+
+    def __init__(  # noqa: PLR0913 - what recovery has found, once
+        self,
+        settings: Settings,
+        files: Files,
+        log: CommitLog,
+        log_state: LogState,
+        writer: IndexWriter,
+        *,
+        truncation: Truncation | None,
+        rebuilt: str | None,
+        salvage: bool,
+    ) -> None:
+        self._settings = settings
+        self._files = files
+        self._log = log
+        self._state = log_state
+        self._writer = writer
+        self._truncation = truncation
+        self._rebuilt = rebuilt
+        self._salvage = salvage
+
+    def replay(self, progress: Callable[[int, int], None] | None) -> Recovered:
+        """Replay up to the end of the log; the index is closed after an error."""
+        with self.closed_on_error():
+            replayed = self.advance(progress)
+            self.commit()
+        return Recovered(self._log, self._state, self._writer, self._truncation, self._rebuilt, replayed)
+
+    def advance(self, progress: Callable[[int, int], None] | None = None) -> int:
+        """Replay what the state lacks, committing as the memtable fills; returns the number of records.
+
+        While one memtable is being written, the next one fills, as in normal operation: memory holds only
+        these two.
+        """
+        log, log_state, replayed = self._log, self._state, 0
+        under_way: Future[None] | None = None
+        with (
+            _room_wanted(self._settings, self._files, log_state.until),
+            ThreadPoolExecutor(1, "commit") as thread,
+        ):
+            for table, read in _tables(log, log_state, salvage=self._salvage):
+                last = table.rows[-1]
+                replayed += len(table.rows)
+                log_state.apply(table, int(last["offset"]) + int(last["size"]), read)
+                if log_state.memtable.count >= self._settings.index_records_max:
+                    _end(under_way, log_state)
+                    log.sync()
+                    under_way = thread.submit(self._writer.commit, *log_state.freeze())
+                if progress is not None:
+                    progress(log_state.until, log.tail)
+            _end(under_way, log_state)
+        return replayed
+
+    @property
+    def lags(self) -> bool:
+        """Whether the index has less than was replayed."""
+        return self._writer.state.until < self._state.until
+
+    def commit(self) -> None:
+        """Commit what was replayed, which must be all of the log."""
+        log_state, writer = self._state, self._writer
+        with _room_wanted(self._settings, self._files, log_state.until):
+            self._log.sync()
+            log_state.memtable.until = self._log.tail
+            writer.state = msgspec.structs.replace(writer.state, origin_floor=0, settings_from=0, lost=[])
+            writer.commit(*log_state.freeze())
+            log_state.committed()
+        log_state.origin_floor = log_state.settings_from = 0
+        log_state.lost = []
+
+    def cascade(self, now_ms: int) -> None:
+        """Move timers to finer slots as time goes on, so that it need not be done when it takes over."""
+        now_ms = max(now_ms, self._state.fired_until_ms)  # as the engine does after a clock was set back
+        while self._writer.cascade(now_ms, self._settings.cascade_entries_max):
+            pass
+
+    @contextlib.contextmanager
+    def closed_on_error(self) -> Iterator[None]:
+        """Close the index if a block fails: a process cannot open an environment twice, and callers retry."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the index."""
+        self._writer.index.close()
+
+
+def _open(settings: Settings, files: Files, log: CommitLog, now_ms: int, on_damage: OnDamage) -> _Opened:
+    """Open the log, cut its torn tail, and open an index that agrees with it or begin a new one."""
     with _room_wanted(settings, files, 0):
-        log, start = _open_log(settings, files, now_ms, journal)
+        start = read_start(files, log.directory)
+        keep_from = 0 if start is None else start.offset
+        log.open(new_log_id=uuid.uuid4().bytes, now_ms=now_ms, keep_from=keep_from)
         index, found, rebuilt = _open_index(settings, log)
     with contextlib.ExitStack() as undone:
         undone.callback(index.close)  # a process cannot open an environment twice, and callers retry
@@ -110,54 +326,20 @@ def recover(
                 _cut_damage(log, log_state.until, now_ms)
             if on_damage is OnDamage.SALVAGE:
                 state = _pass_over_damage(log, log_state, state)
-            writer = IndexWriter(index, state)
-            tables = _tables(log, log_state, salvage=on_damage is OnDamage.SALVAGE)
-            try:
-                replayed = _replay(log, log_state, writer, tables, settings.index_records_max, progress)
-            except CorruptionError as error:
-                kind = LogDamagedError if journal is None else CopyDamagedError
-                raise kind(error.path, error.offset, error.reason) from error
         undone.pop_all()
-    log_state.origin_floor = log_state.settings_from = 0
-    log_state.lost = []
-    return Recovered(log, log_state, writer, truncation, rebuilt, replayed)
-
-
-def _open_log(
-    settings: Settings, files: Files, now_ms: int, journal: Journal | None
-) -> tuple[CommitLog, LogStart | None]:
-    """Open the log, and its manifest; with a journal, bring it up to the journal's end first."""
-    directory, size_bytes = settings.data / LOG_DIRECTORY, settings.segment_size_bytes
-    files.make_dir(directory)
-    direct_io = settings.direct_io and settings.flush == "sync" and journal is None
-    if journal is not None:
-        copy = JournaledLog(directory, files, size_bytes, journal)
-        copy.copy(_reported())
-        log: CommitLog = copy
-    elif (mark := read_mark(files, directory)) is not None:
-        raise JournalMismatchError(
-            f"{directory} is a copy of the journal {mark.journal}, which may have messages that it lacks; "
-            "start with --journal"
-        )
-    else:
-        log = CommitLog(directory, files, size_bytes, direct_io=direct_io)
-    start = read_start(files, directory)
-    with _copy_damage_told(journal):
-        keep_from = 0 if start is None else start.offset
-        log.open(new_log_id=uuid.uuid4().bytes, now_ms=now_ms, keep_from=keep_from)
-    if direct_io and not log.direct_io:
-        logger.info("%s allows no direct writes: each small write takes a page of the disk", directory)
-    return log, start
+    salvage = on_damage is OnDamage.SALVAGE
+    writer = IndexWriter(index, state)
+    return _Opened(
+        settings, files, log, log_state, writer, truncation=truncation, rebuilt=rebuilt, salvage=salvage
+    )
 
 
 @contextlib.contextmanager
-def _copy_damage_told(journal: Journal | None) -> Iterator[None]:
+def _copy_damage_told() -> Iterator[None]:
     """Say of damage to the copy of a journal that it can be copied again."""
     try:
         yield
     except CorruptionError as error:
-        if journal is None:
-            raise
         raise CopyDamagedError(error.path, error.offset, error.reason) from error
 
 
@@ -378,39 +560,6 @@ def _move_aside(path: Path) -> Path:
     remove(aside)
     path.rename(aside)
     return aside
-
-
-def _replay(
-    log: CommitLog,
-    log_state: LogState,
-    writer: IndexWriter,
-    tables: Iterator[tuple[Table, ReadRecords]],
-    records_max: int,
-    progress: Callable[[int, int], None] | None,
-) -> int:
-    """Apply the log from the checkpoint on, committing the index as it fills.
-
-    While one memtable is being written, the next one fills, as in normal operation: memory holds only these
-    two.
-    """
-    replayed = 0
-    under_way: Future[None] | None = None
-    with ThreadPoolExecutor(1, "commit") as thread:
-        for table, read in tables:
-            last = table.rows[-1]
-            replayed += len(table.rows)
-            log_state.apply(table, int(last["offset"]) + int(last["size"]), read)
-            if log_state.memtable.count >= records_max:
-                _end(under_way, log_state)
-                under_way = thread.submit(writer.commit, *log_state.freeze())
-            if progress is not None:
-                progress(log_state.until, log.tail)
-        _end(under_way, log_state)
-    log_state.memtable.until = log.tail
-    writer.state = msgspec.structs.replace(writer.state, origin_floor=0, settings_from=0, lost=[])
-    writer.commit(*log_state.freeze())
-    log_state.committed()
-    return replayed
 
 
 def _tables(log: CommitLog, log_state: LogState, *, salvage: bool) -> Iterator[tuple[Table, ReadRecords]]:

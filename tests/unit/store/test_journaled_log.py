@@ -55,10 +55,16 @@ def opened(
     journal: MemoryJournal, files: FaultyFiles, *, run_bytes_max: int = 1 << 20, log_id: bytes = LOG_ID
 ) -> JournaledLog:
     log = JournaledLog(DIRECTORY, files, SEGMENT_BYTES, journal.leader(files, run_bytes_max))
-    log.copy()
+    copy(log)
     log.open(new_log_id=log_id, now_ms=7, keep_from=log.bases[0] if log.bases else 0)
     log.recover_tail(0, now_ms=7)
     return log
+
+
+def copy(log: JournaledLog) -> None:
+    extent = log.claim()
+    log.attach(extent)
+    log.catch_up(extent.end)
 
 
 def append(log: CommitLog, *units: list[bytes]) -> list[int]:
@@ -272,7 +278,7 @@ def test_the_newest_manifest_reaches_an_empty_disk() -> None:
     append(log, unit(2))
     other = FaultyFiles()
     copied = JournaledLog(DIRECTORY, other, SEGMENT_BYTES, journal.leader())
-    copied.copy()
+    copy(copied)
     assert other.contents()[str(DIRECTORY / START_FILE)] == b"b" * 700
     assert copied.tail == log.tail
 

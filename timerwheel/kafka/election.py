@@ -1,0 +1,269 @@
+"""The election of a journal's leader, by a consumer group: `timerwheel.runtime.election.Election`.
+
+    group      CLUSTER-leader, over the topic CLUSTER-log, which has one partition; who has it is to lead
+    client.id  the URL of the node: so the group is the list of nodes
+    dead       a node that sends no heartbeat for 6 s; the others learn of it half a second later
+    copied     the offset that a node commits for the group CLUSTER-log.URL, so that Kafka's own tools show
+               how far behind it is
+
+The partition is never read here: it is paused. A node that starts again before its former self has lost the
+group leads at once if nobody else is there: a URL has one process, so that self is dead.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka._model import ConsumerGroupTopicPartitions
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from timerwheel.clock import Clock
+from timerwheel.kafka.cluster import CALL_S, client_logger, said
+from timerwheel.runtime.election import Node
+from timerwheel.settings import JournalAddress
+from timerwheel.store.errors import JournalAwayError
+
+SESSION_MS: Final = 6_000
+HEARTBEAT_MS: Final = 500
+POLL_S: Final = 0.1
+LOOK_MS: Final = 1_000
+"""How often a node that does not lead looks who does."""
+COMMIT_MS: Final = 2_000
+END_S_MAX: Final = 20.0
+"""How long the group waits for the engine of a node that is not to lead any longer."""
+PARTITION: Final = 0
+
+logger = logging.getLogger(__name__)
+
+
+class KafkaElection:
+    """See the module. Belongs to the event loop, but for what says that it runs in the thread."""
+
+    def __init__(
+        self, address: JournalAddress, properties: Mapping[str, str], clock: Clock, url: str
+    ) -> None:
+        self.topic = f"{address.cluster}-log"
+        self.group = f"{address.cluster}-leader"
+        self.url = url
+        self.leader_url: str | None = None
+        """Who leads, as far as this node has heard."""
+        self._common: dict[str, Any] = {
+            **properties,
+            "bootstrap.servers": address.servers,
+            "client.id": url,
+            "logger": client_logger,
+            "log_level": 4,
+            "log.connection.close": False,
+        }
+        self._clock = clock
+        self._thread: threading.Thread | None = None
+        self._leaving = threading.Event()
+        self._ended = threading.Event()
+        self._ended.set()
+        self._won = self._lost = asyncio.get_running_loop().create_future()
+        self._has = False  # the partition, or what a former self had
+        self._acting = False
+        self._position: int | None = None
+
+    # ------------------------------------------------------------------ on the event loop
+
+    @property
+    def is_won(self) -> bool:
+        """Whether this process is to lead."""
+        return self._won.done() and not self._lost.done()
+
+    async def won(self) -> None:
+        """Take part; return once this process is to lead."""
+        if self._thread is None:
+            loop = asyncio.get_running_loop()
+            self._begin()
+            self._leaving.clear()
+            self._thread = threading.Thread(target=self._run, args=(loop,), name="election", daemon=True)
+            self._thread.start()
+        await asyncio.shield(self._won)
+
+    async def lost(self) -> None:
+        """Return once this process is not to lead any longer."""
+        await asyncio.shield(self._lost)
+
+    def ended(self) -> None:
+        """Say that no engine runs, so that another node may begin; nothing if this one still is to lead."""
+        if self._lost.done():
+            self._begin()
+            self._ended.set()
+
+    def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._won, self._lost = loop.create_future(), loop.create_future()
+        if self._has:
+            self._won.set_result(None)
+
+    async def leave(self) -> None:
+        """Take no part, and do not lead, until the next `won`."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._ended.set()
+            self._leaving.set()
+            await asyncio.to_thread(thread.join)
+
+    def report(self, position: int) -> None:
+        """Let others know up to which position this process has copied."""
+        self._position = position
+
+    async def nodes(self) -> list[Node]:
+        """Return who takes part, by URL. Raises JournalAwayError."""
+        return await asyncio.to_thread(self._nodes)
+
+    def _nodes(self) -> list[Node]:
+        try:
+            with AdminClient(self._common) as admin:
+                leaders = self._members(admin)
+                place = TopicPartition(self.topic, PARTITION)
+                latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+                ends = admin.list_offsets({place: latest}, request_timeout=CALL_S)
+                end = ends[place].result().offset
+                found = [
+                    Node(url, leads, 0 if leads else self._behind(admin, url, end))
+                    for url, leads in sorted(leaders.items())
+                ]
+        except KafkaException as error:
+            raise JournalAwayError(f"Kafka does not answer as it should: {said(error)}") from error
+        return found
+
+    def _behind(self, admin: AdminClient, url: str, end: int) -> int | None:
+        wanted = ConsumerGroupTopicPartitions(self._copy_group(url), [TopicPartition(self.topic, PARTITION)])
+        asked = admin.list_consumer_group_offsets([wanted], request_timeout=CALL_S)
+        place = next(iter(asked.values())).result().topic_partitions[0]
+        return None if place.offset < 0 else max(end - place.offset, 0)
+
+    def _copy_group(self, url: str) -> str:
+        return f"{self.topic}.{url}"
+
+    def _members(self, admin: AdminClient) -> dict[str, bool]:
+        """Return the URLs of the group's members, and which of them leads."""
+        asked = admin.describe_consumer_groups([self.group], request_timeout=CALL_S)
+        found: dict[str, bool] = {}
+        for member in asked[self.group].result().members:
+            leads = bool(member.assignment is not None and member.assignment.topic_partitions)
+            found[member.client_id] = leads or found.get(member.client_id, False)
+        return found
+
+    # ------------------------------------------------------------------ in the thread
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take part until `leave`; runs in the thread."""
+
+        def post(call: Callable[[], None]) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(call)
+
+        def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            consumer.incremental_assign(partitions)
+            if partitions:
+                consumer.pause(partitions)
+                self._acting = False
+                self._ended.clear()
+                post(self._win)
+
+        def revoked(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            if partitions:
+                post(self._lose)
+                self._ended.wait(END_S_MAX)
+            consumer.incremental_unassign(partitions)
+
+        def forgotten(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            post(self._lose)
+            consumer.incremental_unassign(partitions)
+
+        with AdminClient(self._common) as admin:
+            if self._is_alone(admin):
+                self._acting = True
+                self._ended.clear()
+                post(self._win)
+            consumer, copied = self._group_consumer(), self._copy_consumer()
+            try:
+                consumer.subscribe([self.topic], on_assign=assigned, on_revoke=revoked, on_lost=forgotten)
+                self._take_part(consumer, copied, admin, post)
+            except KafkaException:
+                logger.exception("the election failed")
+                post(self._lose)
+            finally:
+                consumer.close()
+                copied.close()
+
+    def _take_part(
+        self, consumer: Consumer, copied: Consumer, admin: AdminClient, post: Callable[..., None]
+    ) -> None:
+        look_ms = commit_ms = 0
+        committed: int | None = None
+        while not self._leaving.is_set():
+            consumer.poll(POLL_S)
+            now_ms = self._clock.monotonic_ms()
+            if now_ms >= look_ms and (self._acting or not self.is_won):
+                look_ms = now_ms + LOOK_MS
+                self._look(admin, post)
+            position = self._position
+            if now_ms >= commit_ms and position is not None and position != committed:
+                commit_ms = now_ms + COMMIT_MS
+                committed = position
+                self._commit(copied, position)
+
+    def _look(self, admin: AdminClient, post: Callable[..., None]) -> None:
+        """See who leads; a node that acts for its former self ends that once the group has decided."""
+        try:
+            leaders = [url for url, leads in self._members(admin).items() if leads]
+        except KafkaException as error:
+            logger.debug("cannot see who leads: %s", said(error))
+            return
+        self.leader_url = leaders[0] if leaders else None
+        if self._acting and leaders and leaders != [self.url]:
+            self._acting = False
+            post(self._lose)
+
+    def _is_alone(self, admin: AdminClient) -> bool:
+        """Whether all that the group knows is a former self of this process."""
+        try:
+            members = self._members(admin)
+        except KafkaException as error:
+            logger.debug("cannot see who takes part: %s", said(error))
+            return False
+        return set(members) == {self.url}
+
+    def _commit(self, copied: Consumer, position: int) -> None:
+        try:
+            copied.commit(offsets=[TopicPartition(self.topic, PARTITION, position)], asynchronous=True)
+        except KafkaException as error:
+            logger.debug("cannot say how far the copy is: %s", said(error))
+
+    def _group_consumer(self) -> Consumer:
+        return Consumer(
+            self._common
+            | {
+                "group.id": self.group,
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": HEARTBEAT_MS,
+                "partition.assignment.strategy": "cooperative-sticky",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "latest",
+            }
+        )
+
+    def _copy_consumer(self) -> Consumer:
+        return Consumer(self._common | {"group.id": self._copy_group(self.url), "enable.auto.commit": False})
+
+    # ------------------------------------------------------------------ posted to the event loop
+
+    def _win(self) -> None:
+        self._has, self.leader_url = True, self.url
+        if not self._won.done():
+            self._won.set_result(None)
+
+    def _lose(self) -> None:
+        self._has = False
+        if self._won.done() and not self._lost.done():
+            self._lost.set_result(None)

@@ -1,0 +1,62 @@
+"""Which of several processes leads a journal, and what the others do until it is their turn.
+
+    standby   copies the journal and replays it, step by step (`timerwheel.runtime.recovery.Replica`)
+    won       claims the journal, replays the rest, and is the engine
+    lost      ends the engine; the next life begins as a standby
+
+An election only says who should lead. That two never do is for the journal to see to: a claim shuts out the
+leader before it (`timerwheel.store.journal`). So an election may be late, or wrong, and nothing is lost.
+"""
+
+from typing import NamedTuple, Protocol
+
+from timerwheel.errors import TimerwheelError
+
+
+class NoStandbyError(TimerwheelError):
+    """There is no other process that could lead."""
+
+    code = "no_standby"
+
+
+class Node(NamedTuple):
+    """A process that takes part in an election."""
+
+    url: str
+    is_leader: bool
+    behind: int | None
+    """How many runs of the journal it has not copied yet; None if it has not said so."""
+
+
+class Candidate(Protocol):
+    """What an engine that stands by asks of an election."""
+
+    async def won(self) -> None:
+        """Take part; return once this process is to lead. Raises JournalAwayError."""
+
+    def report(self, position: int) -> None:
+        """Say up to which position of the journal this process has copied it."""
+
+
+class Election(Candidate, Protocol):
+    """See the module. Belongs to the event loop."""
+
+    @property
+    def is_won(self) -> bool:
+        """Whether this process is to lead."""
+
+    @property
+    def leader_url(self) -> str | None:
+        """Who leads, as far as this process has heard."""
+
+    async def lost(self) -> None:
+        """Return once this process is not to lead any longer, and has to end its engine."""
+
+    def ended(self) -> None:
+        """Say that no engine runs here: after `lost`, another may begin. Otherwise it does nothing."""
+
+    async def leave(self) -> None:
+        """Take no part, and do not lead, until the next `won`. A second call does nothing."""
+
+    async def nodes(self) -> list[Node]:
+        """Return who takes part, by URL. Raises JournalAwayError."""
