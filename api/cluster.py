@@ -3,7 +3,9 @@
 import asyncio
 
 from timerwheel.clock import Clock
-from timerwheel.runtime.election import Election, Node, NoStandbyError
+from timerwheel.errors import NotReadyError
+from timerwheel.runtime.election import Election, Node, NoStandbyError, NotLeaderError
+from timerwheel.store.errors import JournalAwayError
 
 MOVE_MS_MAX = 20_000
 """How long a hand-over may take before its caller hears that nobody has taken over."""
@@ -56,23 +58,24 @@ class Cluster:
     async def move(self) -> str:
         """Hand over to a standby; returns the URL of the node that leads then.
 
-        Raises NoStandbyError if this node does not lead or no other could, and JournalAwayError.
+        Raises NotLeaderError, NoStandbyError if no other could lead, and NotReadyError without the journal.
         """
         if not self.is_leader:
-            raise NoStandbyError(
-                f"this node does not lead: {self.leader_url or 'no node'} does; ask that one"
-            )
-        if not any(node.url != self.url for node in await self.election.nodes()):
+            raise NotLeaderError(self.leader_url)
+        if not any(node.url != self.url for node in await self.nodes()):
             raise NoStandbyError("no other node takes part: start a second one with the same journal")
         self.moving.set()
         until_ms = self._clock.monotonic_ms() + MOVE_MS_MAX
         while self._clock.monotonic_ms() < until_ms:
             await self._clock.sleep_for(LOOK_MS)
-            leaders = [node.url for node in await self.election.nodes() if node.is_leader]
+            leaders = [node.url for node in await self.nodes() if node.is_leader]
             if leaders and leaders != [self.url]:
                 return leaders[0]
         raise NoStandbyError("no other node has taken over in time; look at its log")
 
     async def nodes(self) -> list[Node]:
-        """Return who takes part. Raises JournalAwayError."""
-        return await self.election.nodes()
+        """Return who takes part. Raises NotReadyError if the journal does not say."""
+        try:
+            return await self.election.nodes()
+        except JournalAwayError as error:
+            raise NotReadyError(str(error)) from error

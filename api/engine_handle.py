@@ -10,6 +10,7 @@ from timerwheel.errors import NotReadyError
 from timerwheel.push.push import Push
 from timerwheel.push.traces import Traces
 from timerwheel.settings import Settings
+from timerwheel.wire.cluster import Role
 
 LOOK_UP_MS = 500
 """How often a waiting request checks whether its client is still there and the service is not stopping."""
@@ -56,8 +57,24 @@ class EngineHandle:
 
     def _not_open(self) -> NotReadyError:
         if self.is_standby:
-            return NotReadyError(f"the service is not ready: {self.status}")
+            return self.not_ready
         return NotReadyError(self.why_closed or "the service is starting and still recovering its data")
+
+    @property
+    def not_ready(self) -> NotReadyError:
+        """What to answer while new messages are not accepted."""
+        return NotReadyError(f"the service is not ready: {self.status}", leader=self._other_leader)
+
+    @property
+    def role(self) -> Role:
+        """Its part among the nodes with the same journal."""
+        if self.cluster is None:
+            return "alone"
+        return "leader" if self.cluster.is_leader else "standby"
+
+    @property
+    def _other_leader(self) -> str | None:
+        return self.cluster.leader_url if self.cluster is not None and self.is_standby else None
 
     @property
     def status(self) -> str:

@@ -15,7 +15,13 @@ from timerwheel.api.messages.routes import (
 )
 from timerwheel.api.schedules.routes import schedule_routes
 from timerwheel.api.service.metrics import Metrics
-from timerwheel.api.service.routes import health_routes, live_routes, metrics_routes, wheel_routes
+from timerwheel.api.service.routes import (
+    cluster_routes,
+    health_routes,
+    live_routes,
+    metrics_routes,
+    wheel_routes,
+)
 from timerwheel.api.subscriptions.routes import subscription_routes
 from timerwheel.api.topics.routes import topic_routes
 
@@ -35,6 +41,7 @@ def routes(handle: EngineHandle, metrics: Metrics, windows: Windows) -> list[Rou
         *_about(Tag.SUBSCRIPTIONS, subscription_routes(handle)),
         *_about(Tag.SERVICE, wheel_routes(handle)),
         *_about(Tag.SERVICE, health_routes(handle)),
+        *_about(Tag.SERVICE, cluster_routes(handle)),
         *_about(Tag.SERVICE, metrics_routes(metrics)),
         *_about(Tag.SERVICE, live_routes(handle)),
         *page_routes(),

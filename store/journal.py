@@ -74,8 +74,8 @@ class Journal(Protocol):
     def read(self, start: int, end: int) -> Iterator[Placed]:
         """Yield the runs at the positions [start, end) that were not dropped. Any thread may call."""
 
-    def follow(self, start: int) -> Generator[Placed | None, None, None]:
-        """Yield the runs from a position on, without an end, and None whenever there are no more for now.
+    def follow(self, start: int) -> Generator[Placed | int, None, None]:
+        """Yield the runs from a position on, without an end; and a position when there is none before it.
 
         Raises JournalAwayError also if runs from there on were dropped. Close it to let go of what it holds.
         """

@@ -82,7 +82,7 @@ class JournaledLog(CommitLog):
         """Whether the log has failed because another process has claimed the journal."""
         self._position = 0  # of the next run in the journal
         self._attached = Extent("", 0, 0)
-        self._following: Generator[Placed | None, None, None] | None = None
+        self._following: Generator[Placed | int, None, None] | None = None
         self._has_news = False  # whether a manifest came
         self._marked: Mark | None = None
         self._headers: dict[
@@ -141,7 +141,8 @@ class JournaledLog(CommitLog):
         if self._following is None:
             self._following = self._journal.follow(self._position)
         for placed in islice(self._following, FOLLOW_RUNS_MAX):
-            if placed is None:
+            if isinstance(placed, int):
+                self._position = placed
                 break
             self._take(placed)
         return self._has_news

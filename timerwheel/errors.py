@@ -7,10 +7,10 @@ import msgspec
 
 
 class TimerwheelError(Exception):
-    """Base of the engine's expected failures; `facts` are numbers that a program may act on, by name."""
+    """Base of the engine's expected failures; `facts` are values that a program may act on, by name."""
 
     code = "timerwheel_error"
-    facts: Mapping[str, int] = MappingProxyType({})
+    facts: Mapping[str, int | str] = MappingProxyType({})
 
 
 class SettingsError(TimerwheelError):
@@ -101,9 +101,14 @@ class DiskReserveError(TimerwheelError):
 
 
 class NotReadyError(TimerwheelError):
-    """The engine is starting, stopping or has failed; the message says which."""
+    """The engine is starting, stopping or has failed, or another node leads; the message says which."""
 
     code = "not_ready"
+
+    def __init__(self, reason: str, *, leader: str | None = None) -> None:
+        super().__init__(reason)
+        if leader is not None:
+            self.facts = {"role": "standby", "leader": leader}
 
 
 class OutcomeUnknownError(TimerwheelError):

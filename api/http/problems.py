@@ -27,7 +27,7 @@ CONTENT_TYPE = "application/problem+json"
 INDEXES_NAMED = 5
 DETAIL_CHARACTERS_MAX = 1_000  # a detail may quote a whole request
 _DETAIL_END_CHARACTERS = 300  # a shortened detail keeps its end, which says what to do
-NO_FACTS: Mapping[str, int] = MappingProxyType({})
+NO_FACTS: Mapping[str, int | str] = MappingProxyType({})
 FULL_DISK_RETRY_S = 10  # free space is measured every second, but somebody has to free some
 
 # code -> (status, title); `doc/http-api.md` explains each, and a test compares the two.
@@ -84,6 +84,8 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "open_transaction": (409, "The message belongs to an open transaction"),
     "no_open_transaction": (409, "The message is not an open transaction"),
     "key_recalled": (409, "The message with this key was sent before and recalled"),
+    "not_leader": (409, "Another node leads"),
+    "no_standby": (409, "No other node can take over"),
     "topic_ending": (409, "The topic is being deleted"),
     "queues_shrink": (409, "The number of queues can only grow"),
     "keys_move": (409, "Sharding keys would move to other queues"),
@@ -142,7 +144,7 @@ def problem(
     status: int | None = None,
     headers: dict[str, str] | None = None,
     errors: Sequence[Fault] | None = None,
-    facts: Mapping[str, int] = NO_FACTS,
+    facts: Mapping[str, int | str] = NO_FACTS,
 ) -> web.Response:
     """Return an error response. `status` is given only where the code does not determine it.
 

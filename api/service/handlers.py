@@ -1,11 +1,12 @@
-"""The handlers of the wheel, the delay levels and health."""
+"""The handlers of the wheel, the delay levels, health and the cluster."""
 
 from aiohttp import web
 from msgspec import UNSET
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import query, responses
-from timerwheel.errors import NotReadyError
+from timerwheel.runtime.election import NoStandbyError
+from timerwheel.wire.cluster import ClusterInfo, Moved, NodeInfo
 from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.service import Health, Levels, Readiness, ReadinessQuery, Slots, SlotsQuery
 
@@ -25,13 +26,40 @@ class HealthCalls:
         """GET /readyz: 200 once recovered, else 503; `?for=send`: 507 while sends are refused."""
         wanted = query.read(request, ReadinessQuery)
         if not self._handle.ready:
-            raise NotReadyError(f"the service is not ready: {self._handle.status}")
+            raise self._handle.not_ready
+        role = UNSET if self._handle.cluster is None else self._handle.role
         refusal = self._handle.engine.disk.refusal
         if refusal is None:
-            return responses.json(Readiness(self._handle.status))
+            return responses.json(Readiness(self._handle.status, role))
         if wanted.purpose == "send":
             raise refusal
-        return responses.json(Readiness(self._handle.status, str(refusal)))
+        return responses.json(Readiness(self._handle.status, role, str(refusal)))
+
+
+class ClusterCalls:
+    """Handlers for `/v1/cluster`; they also answer while another node leads. Event loop only."""
+
+    def __init__(self, handle: EngineHandle) -> None:
+        self._handle = handle
+
+    async def get(self, request: web.Request) -> web.Response:
+        """GET /v1/cluster: the nodes with the same journal."""
+        query.read(request, NoQuery)
+        cluster, role = self._handle.cluster, self._handle.role
+        if cluster is None:
+            return responses.json(ClusterInfo("", role, []))
+        nodes = [
+            NodeInfo(node.url, "leader" if node.is_leader else "standby", node.behind)
+            for node in await cluster.nodes()
+        ]
+        return responses.json(ClusterInfo(cluster.url, role, nodes))
+
+    async def move(self, request: web.Request) -> web.Response:
+        """POST /v1/cluster/move: lets another node lead."""
+        query.read(request, NoQuery)
+        if self._handle.cluster is None:
+            raise NoStandbyError("the service has no journal, and no other node")
+        return responses.json(Moved(await self._handle.cluster.move()))
 
 
 class WheelCalls:

@@ -5,10 +5,11 @@ from functools import partial
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.needs import Need
 from timerwheel.api.http.route import ENGINE, EVENTS, Route
-from timerwheel.api.service.handlers import HealthCalls, WheelCalls
+from timerwheel.api.service.handlers import ClusterCalls, HealthCalls, WheelCalls
 from timerwheel.api.service.live import LiveCalls
 from timerwheel.api.service.metrics import TEXT, Metrics
 from timerwheel.model.messages import WheelInfo
+from timerwheel.wire.cluster import ClusterInfo, Moved
 from timerwheel.wire.service import Health, Levels, Readiness, ReadinessQuery, Slots, SlotsQuery
 
 
@@ -62,6 +63,34 @@ def health_routes(handle: EngineHandle) -> list[Route]:
             answer=Readiness,
             query_type=ReadinessQuery,
             problems=("not_ready", "disk_reserve"),
+        ),
+    ]
+
+
+def cluster_routes(handle: EngineHandle) -> list[Route]:
+    """Calls on the nodes with the same journal."""
+    calls = ClusterCalls(handle)
+    return [
+        Route(
+            method="GET",
+            path="/v1/cluster",
+            name="getCluster",
+            summary="List the nodes with the same journal, and which one leads",
+            needs=Need.TOKEN,
+            handler=calls.get,
+            answer=ClusterInfo,
+            problems=("not_ready",),
+        ),
+        Route(
+            method="POST",
+            path="/v1/cluster/move",
+            name="moveLeader",
+            summary="Let another node lead; answers once it does",
+            needs=Need.ADMIN,
+            audited=True,
+            handler=calls.move,
+            answer=Moved,
+            problems=("not_ready", "not_leader", "no_standby"),
         ),
     ]
 

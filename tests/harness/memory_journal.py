@@ -60,13 +60,13 @@ class MemoryLeader:
         for position in range(max(start, self.journal.start), end):
             yield Placed(position, labelled(*self.journal.runs[position]))
 
-    def follow(self, start: int) -> Generator[Placed | None, None, None]:
+    def follow(self, start: int) -> Generator[Placed | int, None, None]:
         while True:
             self._reach()
             if start < self.journal.start:
                 raise JournalAwayError("runs that were wanted were dropped")
             if start == len(self.journal.runs):
-                yield None
+                yield start
             else:
                 yield Placed(start, labelled(*self.journal.runs[start]))
                 start += 1

@@ -47,6 +47,9 @@ TABLE: dict[str, str | Group] = {
         "Back up a data directory while its service runs, and restore it.",
         {"create": "backup:create", "verify": "backup:verify", "restore": "backup:restore"},
     ),
+    "cluster": Group(
+        "Nodes that share a journal in Kafka.", {"status": "cluster:status", "move": "cluster:move"}
+    ),
     "tokens": Group(
         "Manage API tokens, which control access to the service.",
         {"create": "tokens:create", "list": "tokens:list_tokens", "revoke": "tokens:revoke"},

@@ -57,6 +57,7 @@ from timerwheel.model.messages import (
 )
 from timerwheel.model.messages import TopicInfo as Topic
 from timerwheel.wire.arrow import stream_of
+from timerwheel.wire.cluster import ClusterInfo, Moved
 from timerwheel.wire.groups import Held as Delivery
 from timerwheel.wire.groups import Letter as DeadLetter
 from timerwheel.wire.groups import Settled as ReceiptResult
@@ -114,6 +115,7 @@ END = -1
 _PAGE_MESSAGES = 1_000
 _READ_MESSAGES = 500
 _POLL_MS = 20_000
+_MOVE_MS = 20_000
 _LIVE_SILENCE_MS = 15_000
 _LIVE_EVENTS: Mapping[str, type[Tick | Wheel]] = {"tick": Tick, "wheel": Wheel}
 
@@ -427,6 +429,17 @@ class Client:
                 if event.kind in _LIVE_EVENTS:
                     yield msgspec.json.decode(event.data, type=_LIVE_EVENTS[event.kind])
         raise UnreachableError(None, "unreachable", f"{self.url} closed the connection")
+
+    async def cluster(self) -> ClusterInfo:
+        """Return the nodes with the same journal, and which one leads."""
+        return await self._connection.call("GET", "/v1/cluster", ClusterInfo)
+
+    async def move_leader(self) -> str:
+        """Let another node lead than this one; returns its URL once it does.
+
+        Raises ConflictError if this one does not lead, or no other could.
+        """
+        return (await self._connection.call("POST", "/v1/cluster/move", Moved, wait_ms=_MOVE_MS)).leader
 
     async def levels(self) -> list[LevelInfo]:
         """Return the legacy delay levels with the pending messages of each."""

@@ -34,8 +34,18 @@ OF_THE_SERVICE: Final = frozenset(
 
 logger = logging.getLogger(__name__)
 client_logger = logging.getLogger(f"{__name__}.client")
-# A transaction that was refused is reported by the outlet, with the reason.
-client_logger.addFilter(lambda line: not line.getMessage().startswith("TXNERR"))
+
+
+def _is_news(line: logging.LogRecord) -> bool:
+    """Whether a line of librdkafka says more than the service says itself, once and in its own words.
+
+    A transaction that was refused is reported with the reason, and brokers that are away as well. The file of
+    properties is for producers and consumers alike.
+    """
+    return not line.getMessage().startswith(("TXNERR", "FAIL ", "CONFWARN"))
+
+
+client_logger.addFilter(_is_news)
 
 
 class BridgeError(TimerwheelError):

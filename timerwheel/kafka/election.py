@@ -17,9 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka._model import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from timerwheel.clock import Clock
 from timerwheel.kafka.cluster import CALL_S, client_logger, said
@@ -38,6 +36,11 @@ END_S_MAX: Final = 20.0
 PARTITION: Final = 0
 
 logger = logging.getLogger(__name__)
+
+
+def has_partitions(assignment: bytes) -> bool:
+    """Whether a member's assignment, as the consumer protocol encodes it, names a topic."""
+    return int.from_bytes(assignment[2:6], "big", signed=True) > 0  # a version, then the number of topics
 
 
 class KafkaElection:
@@ -119,43 +122,49 @@ class KafkaElection:
         return await asyncio.to_thread(self._nodes)
 
     def _nodes(self) -> list[Node]:
+        place = TopicPartition(self.topic, PARTITION)
         try:
-            with AdminClient(self._common) as admin:
-                leaders = self._members(admin)
-                place = TopicPartition(self.topic, PARTITION)
-                latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-                ends = admin.list_offsets({place: latest}, request_timeout=CALL_S)
-                end = ends[place].result().offset
-                found = [
-                    Node(url, leads, 0 if leads else self._behind(admin, url, end))
-                    for url, leads in sorted(leaders.items())
-                ]
+            leaders = self._members()
+            with self._copy_consumer(self.url) as consumer:
+                end = consumer.get_watermark_offsets(place, timeout=CALL_S)[1]
+            return [
+                Node(url, leads, 0 if leads else self._behind(url, end))
+                for url, leads in sorted(leaders.items())
+            ]
         except KafkaException as error:
             raise JournalAwayError(f"Kafka does not answer as it should: {said(error)}") from error
-        return found
 
-    def _behind(self, admin: AdminClient, url: str, end: int) -> int | None:
-        wanted = ConsumerGroupTopicPartitions(self._copy_group(url), [TopicPartition(self.topic, PARTITION)])
-        asked = admin.list_consumer_group_offsets([wanted], request_timeout=CALL_S)
-        place = next(iter(asked.values())).result().topic_partitions[0]
-        return None if place.offset < 0 else max(end - place.offset, 0)
+    def _behind(self, url: str, end: int) -> int | None:
+        with self._copy_consumer(url) as consumer:
+            copied = consumer.committed([TopicPartition(self.topic, PARTITION)], timeout=CALL_S)[0].offset
+        return None if copied < 0 else max(end - copied, 0)
 
-    def _copy_group(self, url: str) -> str:
-        return f"{self.topic}.{url}"
+    def _members(self) -> dict[str, bool]:
+        """Return the URLs of the group's members, and which of them leads; KafkaException.
 
-    def _members(self, admin: AdminClient) -> dict[str, bool]:
-        """Return the URLs of the group's members, and which of them leads."""
-        asked = admin.describe_consumer_groups([self.group], request_timeout=CALL_S)
+        `describe_consumer_groups` would be the newer call, but it may end the process with an assertion of
+        librdkafka 2.16 when it is asked while brokers are away.
+        """
         found: dict[str, bool] = {}
-        for member in asked[self.group].result().members:
-            leads = bool(member.assignment is not None and member.assignment.topic_partitions)
-            found[member.client_id] = leads or found.get(member.client_id, False)
+        with AdminClient(self._common) as admin:
+            groups: list[Any] = admin.list_groups(self.group, CALL_S)
+            for group in groups:
+                for member in group.members:
+                    leads = has_partitions(member.assignment)
+                    found[member.client_id] = leads or found.get(member.client_id, False)
         return found
 
     # ------------------------------------------------------------------ in the thread
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take part until `leave`; runs in the thread."""
+        """Take part until `leave`; what it cannot go on after ends the engine, or the wait for one."""
+        try:
+            self._vote(loop)
+        except Exception as error:
+            logger.exception("the election failed")
+            loop.call_soon_threadsafe(self._fail, error)
+
+    def _vote(self, loop: asyncio.AbstractEventLoop) -> None:
 
         def post(call: Callable[[], None]) -> None:
             if not loop.is_closed():
@@ -179,25 +188,19 @@ class KafkaElection:
             post(self._lose)
             consumer.incremental_unassign(partitions)
 
-        with AdminClient(self._common) as admin:
-            if self._is_alone(admin):
-                self._acting = True
-                self._ended.clear()
-                post(self._win)
-            consumer, copied = self._group_consumer(), self._copy_consumer()
-            try:
-                consumer.subscribe([self.topic], on_assign=assigned, on_revoke=revoked, on_lost=forgotten)
-                self._take_part(consumer, copied, admin, post)
-            except KafkaException:
-                logger.exception("the election failed")
-                post(self._lose)
-            finally:
-                consumer.close()
-                copied.close()
+        if self._is_alone():
+            self._acting = True
+            self._ended.clear()
+            post(self._win)
+        consumer, copied = self._group_consumer(), self._copy_consumer(self.url)
+        try:
+            consumer.subscribe([self.topic], on_assign=assigned, on_revoke=revoked, on_lost=forgotten)
+            self._take_part(consumer, copied, post)
+        finally:
+            consumer.close()
+            copied.close()
 
-    def _take_part(
-        self, consumer: Consumer, copied: Consumer, admin: AdminClient, post: Callable[..., None]
-    ) -> None:
+    def _take_part(self, consumer: Consumer, copied: Consumer, post: Callable[..., None]) -> None:
         look_ms = commit_ms = 0
         committed: int | None = None
         while not self._leaving.is_set():
@@ -205,17 +208,17 @@ class KafkaElection:
             now_ms = self._clock.monotonic_ms()
             if now_ms >= look_ms and (self._acting or not self.is_won):
                 look_ms = now_ms + LOOK_MS
-                self._look(admin, post)
+                self._look(post)
             position = self._position
             if now_ms >= commit_ms and position is not None and position != committed:
                 commit_ms = now_ms + COMMIT_MS
                 committed = position
                 self._commit(copied, position)
 
-    def _look(self, admin: AdminClient, post: Callable[..., None]) -> None:
+    def _look(self, post: Callable[..., None]) -> None:
         """See who leads; a node that acts for its former self ends that once the group has decided."""
         try:
-            leaders = [url for url, leads in self._members(admin).items() if leads]
+            leaders = [url for url, leads in self._members().items() if leads]
         except KafkaException as error:
             logger.debug("cannot see who leads: %s", said(error))
             return
@@ -224,10 +227,10 @@ class KafkaElection:
             self._acting = False
             post(self._lose)
 
-    def _is_alone(self, admin: AdminClient) -> bool:
+    def _is_alone(self) -> bool:
         """Whether all that the group knows is a former self of this process."""
         try:
-            members = self._members(admin)
+            members = self._members()
         except KafkaException as error:
             logger.debug("cannot see who takes part: %s", said(error))
             return False
@@ -253,8 +256,9 @@ class KafkaElection:
             }
         )
 
-    def _copy_consumer(self) -> Consumer:
-        return Consumer(self._common | {"group.id": self._copy_group(self.url), "enable.auto.commit": False})
+    def _copy_consumer(self, url: str) -> Consumer:
+        """Return a consumer that is never subscribed: it has the offset up to which a node has copied."""
+        return Consumer(self._common | {"group.id": f"{self.topic}.{url}", "enable.auto.commit": False})
 
     # ------------------------------------------------------------------ posted to the event loop
 
@@ -262,6 +266,12 @@ class KafkaElection:
         self._has, self.leader_url = True, self.url
         if not self._won.done():
             self._won.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        self._has = False
+        for waited in (self._won, self._lost):
+            if not waited.done():
+                waited.set_exception(error)
 
     def _lose(self) -> None:
         self._has = False

@@ -214,8 +214,8 @@ class KafkaJournal:
                     else:
                         yield Placed(position, _run_of(message))
 
-    def follow(self, start: int) -> Generator[Placed | None, None, None]:
-        """Yield the runs from a position on, without an end, and None whenever there are no more for now."""
+    def follow(self, start: int) -> Generator[Placed | int, None, None]:
+        """Yield the runs from a position on, without an end; and a position when there is none before it."""
         with _explained(), self._consumer() as consumer:
             consumer.assign([TopicPartition(self.topic, PARTITION, start)])
             while True:
@@ -224,13 +224,14 @@ class KafkaJournal:
                 is_end = first is None
                 for message in found:
                     if (error := message.error()) is None:
-                        yield Placed(message.offset() or 0, _run_of(message))
+                        start = (message.offset() or 0) + 1
+                        yield Placed(start - 1, _run_of(message))
                     elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - so it is named
-                        is_end = True
+                        is_end, start = True, message.offset() or start  # behind the marks of transactions
                     else:
                         raise KafkaException(error)
                 if is_end:
-                    yield None
+                    yield start
 
     def append(self, runs: Sequence[Run]) -> list[int]:
         """Store runs in order; returns their positions once all are on `min.insync.replicas` brokers.

@@ -13,6 +13,17 @@ from typing import NamedTuple, Protocol
 from timerwheel.errors import TimerwheelError
 
 
+class NotLeaderError(TimerwheelError):
+    """This process does not lead."""
+
+    code = "not_leader"
+
+    def __init__(self, leader: str | None) -> None:
+        super().__init__(f"this node does not lead: {leader or 'no node'} does")
+        if leader is not None:
+            self.facts = {"leader": leader}
+
+
 class NoStandbyError(TimerwheelError):
     """There is no other process that could lead."""
 

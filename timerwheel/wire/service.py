@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from timerwheel.model.messages import LevelInfo, SlotInfo
+from timerwheel.wire.cluster import Role
 from timerwheel.wire.fields import INT64_MAX, Natural
 
 
@@ -28,9 +29,10 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class Readiness(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The service's status; `refusing` says why it accepts no new messages although it is ready."""
+    """The service's status; `role` is among nodes; `refusing` says why it takes no new messages."""
 
     status: str
+    role: Role | UnsetType = UNSET
     refusing: str | UnsetType = UNSET
 
 

@@ -31,6 +31,7 @@ FOR_AN_EXTRA = {
             "cluster",
             "consumer",
             "inlet",
+            "election",
             "journal",
             "journal_topic",
             "outlet",

@@ -68,6 +68,8 @@ CALLS = {
         for verb in ("pause", "resume", "test", "rotate-secret", "finish-rotation")
     ),
     ("get", "/v1/subscriptions/{id}/stats"),
+    ("get", "/v1/cluster"),
+    ("post", "/v1/cluster/move"),
     ("get", "/healthz"),
     ("get", "/readyz"),
     ("get", "/metrics"),

@@ -54,6 +54,8 @@ async def test_a_wrong_method_is_a_problem_that_names_the_right_ones(service, me
         ("GET", "/v1/topics/a"),
         ("GET", "/v1/wheel"),
         ("GET", "/v1/levels"),
+        ("GET", "/v1/cluster"),
+        ("POST", "/v1/cluster/move"),
         ("GET", "/healthz"),
         ("GET", "/readyz"),
         ("GET", "/openapi.json"),

@@ -14,6 +14,7 @@ DEAD_OF_NAME = "/v1/groups/workers/dead-letters"
 NOT_HERE = {
     ("get", "/v1/topics/{topic}/groups/{group}/stream"),  # see test_http_stream.py
     ("get", "/metrics"),  # see test_metrics_scrape.py
+    ("post", "/v1/cluster/move"),  # see tests/e2e/kafka/test_cluster.py
     ("get", "/v1/live"),  # see test_console_live.py
 }
 
@@ -71,7 +72,7 @@ async def test_every_call_answers_in_the_shape_that_the_document_tells(checked):
         receiver.release()
     await call("DELETE", "/v1/topics/orders?dry_run=true")
     await call("DELETE", "/v1/topics/orders")
-    for path in ("/v1/wheel", "/v1/wheel/slots", "/v1/levels", "/healthz", "/readyz"):
+    for path in ("/v1/wheel", "/v1/wheel/slots", "/v1/levels", "/v1/cluster", "/healthz", "/readyz"):
         await call("GET", path)
     assert checked.told - checked.seen == NOT_HERE
 

@@ -1,0 +1,225 @@
+"""Real nodes with one journal: who leads, what the other one answers, and who takes over when."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from tests.harness.kafka.clients import Clients
+from tests.harness.ports import reserved_port
+from tests.harness.processes import timerwheel
+from tests.torture.process import Service
+from timerwheel.client import Client
+
+LIMIT_S = 60
+
+
+class Answer(NamedTuple):
+    status: int
+    content: Any
+    headers: Any
+
+
+class Team:
+    """Nodes of one cluster, by name."""
+
+    def __init__(self, path: Path, kafka: Clients) -> None:
+        self._path = path
+        self._journal = f"kafka://{kafka.address}/shop-{time.time_ns()}"
+        self._nodes: dict[str, Service] = {}
+        self._stack = AsyncExitStack()
+        self._session = aiohttp.ClientSession()
+
+    async def __aenter__(self) -> "Team":
+        await self._stack.enter_async_context(self._session)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    def start(self, name: str) -> Service:
+        """Start a node, or start it again at its address with its disk."""
+        node = self._nodes.get(name)
+        if node is None:
+            data, errors = self._path / name, self._path / f"{name}.stderr"
+            node = self._nodes[name] = self._stack.enter_context(Service(data, reserved_port(), errors))
+        node.start("--journal", self._journal)
+        return node
+
+    async def call(self, node: Service, method: str, path: str, body: object = None) -> Answer:
+        try:
+            async with self._session.request(method, node.url + path, json=body) as response:
+                return Answer(response.status, await response.json(content_type=None), response.headers)
+        except (aiohttp.ClientError, OSError) as error:
+            return Answer(0, str(error), {})
+
+    async def leads(self, node: Service) -> bool:
+        return (await self.call(node, "GET", "/readyz"))[:2] == (200, {"status": "ready", "role": "leader"})
+
+    async def stands_by(self, node: Service) -> bool:
+        answer = await self.call(node, "GET", "/readyz")
+        return answer.status == 503 and answer.content.get("role") == "standby"
+
+
+async def until(true: Callable[[], Awaitable[object]]) -> None:
+    end = time.monotonic() + LIMIT_S
+    while not await true():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+async def team(tmp_path: Path, kafka: Clients) -> AsyncIterator[Team]:
+    async with Team(tmp_path, kafka) as found:
+        yield found
+
+
+async def pair(team: Team) -> tuple[Service, Service]:
+    """A node that leads, and one that stands by."""
+    first = team.start("first")
+    await until(lambda: team.leads(first))
+    second = team.start("second")
+    await until(lambda: team.stands_by(second))
+    return first, second
+
+
+async def send(node: Service, *bodies: str, delay: str = "0s") -> None:
+    async with Client(node.url) as client:
+        for body in bodies:
+            await client.send("orders", body, delay=delay)
+
+
+async def has(team: Team, node: Service, *wanted: str) -> None:
+    """These messages come, each once."""
+    path = "/v1/topics/orders/queues/0/messages?offset=0&max=1000"
+    found: list[str] = []
+
+    async def all_came() -> bool:
+        nonlocal found
+        answer = await team.call(node, "GET", path)
+        found = [one["body"] for one in answer.content.get("messages", [])]
+        return len(found) >= len(wanted)
+
+    await until(all_came)
+    assert sorted(found) == sorted(wanted)
+
+
+async def test_a_standby_refuses_and_names_the_leader(team: Team) -> None:
+    first, second = await pair(team)
+    refused = await team.call(second, "POST", "/v1/messages", {"topic": "orders", "body": "x"})
+    assert refused.status == 503
+    assert refused.headers["Retry-After"] == "1"
+    assert refused.content["code"] == "not_ready"
+    assert refused.content["role"] == "standby"
+    assert refused.content["leader"] == first.url
+    assert refused.content["detail"] == f"the service is not ready: standby: {first.url} leads"
+    assert (await team.call(second, "GET", "/healthz")).status == 200
+
+
+async def test_the_standby_takes_over_when_the_leader_is_killed(team: Team) -> None:
+    first, second = await pair(team)
+    await send(first, "one", "two")
+    await send(first, "later", delay="8s")
+    first.signal(signal.SIGKILL)
+    await first.killed()
+    await until(lambda: team.leads(second))
+    await send(second, "three")
+
+    await has(team, second, "later", "one", "three", "two")
+    team.start("first")
+    await until(lambda: team.stands_by(first))
+    assert await team.leads(second)
+
+
+async def test_a_leader_that_wakes_stands_by_and_acknowledges_nothing(team: Team) -> None:
+    first, second = await pair(team)
+    await send(first, "before")
+    first.signal(signal.SIGSTOP)
+    await until(lambda: team.leads(second))
+    await send(second, "after")
+    asked = asyncio.create_task(
+        team.call(first, "POST", "/v1/messages", {"topic": "orders", "body": "never"})
+    )
+    await asyncio.sleep(0.1)
+    first.signal(signal.SIGCONT)
+    assert (await asked).status >= 500
+    await until(lambda: team.stands_by(first))
+    await has(team, second, "after", "before")
+
+
+async def test_a_leader_that_is_stopped_hands_over_at_once(team: Team) -> None:
+    first, second = await pair(team)
+    await send(first, "before")
+    first.signal(signal.SIGTERM)
+    await first.stopped()
+    await until(lambda: team.leads(second))
+    await has(team, second, "before")
+
+
+async def test_the_lead_moves_on_request_and_back(team: Team) -> None:
+    first, second = await pair(team)
+    await send(first, "before")
+
+    async def has_copied() -> bool:
+        nodes = (await team.call(second, "GET", "/v1/cluster")).content["nodes"]
+        return [node["behind"] for node in nodes] == [0, 0]
+
+    await until(has_copied)
+    shown = await asyncio.to_thread(timerwheel, "cluster", "status", "--url", second.url, "--json")
+    assert shown.json["node"] == second.url
+    assert shown.json["role"] == "standby"
+    assert {node["url"]: node["role"] for node in shown.json["nodes"]} == {
+        first.url: "leader",
+        second.url: "standby",
+    }
+    refused = await asyncio.to_thread(timerwheel, "cluster", "move", "--url", second.url)
+    assert refused.code == 1
+    assert f"{first.url} does" in refused.err
+    moved = await asyncio.to_thread(timerwheel, "cluster", "move", "--url", first.url)
+    assert moved.out == f"{second.url} leads now\n"
+    await until(lambda: team.leads(second))
+    await until(lambda: team.stands_by(first))
+    await send(second, "after")
+    async with Client(second.url) as client:
+        assert await client.move_leader() == first.url
+    await until(lambda: team.leads(first))
+    await has(team, first, "after", "before")
+
+
+async def test_a_node_without_others_keeps_the_lead(team: Team) -> None:
+    only = team.start("first")
+    await until(lambda: team.leads(only))
+    refused = await team.call(only, "POST", "/v1/cluster/move")
+    assert (refused.status, refused.content["code"]) == (409, "no_standby")
+    assert await team.leads(only)
+
+
+async def test_a_node_that_was_killed_and_has_no_standby_leads_again_at_once(team: Team) -> None:
+    """It need not wait until the group has forgotten its former self."""
+    only = team.start("first")
+    await until(lambda: team.leads(only))
+    await send(only, "before")
+    only.signal(signal.SIGKILL)
+    await only.killed()
+    team.start("first")
+    nodes = None
+
+    async def answers() -> bool:
+        nonlocal nodes
+        nodes = await team.call(only, "GET", "/v1/cluster")
+        return await team.leads(only)
+
+    await until(answers)
+    await has(team, only, "before")
+    await asyncio.sleep(8)  # until the group has decided, in the node's favour
+    assert await team.leads(only)
+    await send(only, "after")
+    await has(team, only, "after", "before")
