@@ -25,10 +25,8 @@ class Offsets:
         offset = self.of(topic, group, queue)
         if offset is not None:
             return _offset(offset)
-        low, first = (
-            self._engine.queues.queue_bounds(topic, queue)[0],
-            self._engine.queues.first_of(topic, queue),
-        )
+        low = self._engine.queues.queue_bounds(topic, queue)[0]
+        first = self._engine.queues.first_of(topic, queue)
         if low == first and request.text("setZeroIfNotFound", "true") != "false":
             return _offset(first)
         raise RefusalError(Result.QUERY_NOT_FOUND, f"group {group!r} has committed no offset of this queue")

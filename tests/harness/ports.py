@@ -1,4 +1,4 @@
-"""Ports for servers that must know theirs beforehand: those that clients are told, and that restart at it.
+"""Ports for servers that must know theirs beforehand, because clients get it, or they restart at it.
 
 A port that was free a moment ago may be another process's now. A bound socket that does not listen keeps its
 port: the system gives it to nobody by itself, but a server that sets SO_REUSEADDR, as ours and Java's do, may

@@ -92,7 +92,7 @@ class Loop:
 
     @asynccontextmanager
     async def _load(self):
-        url, books, signals = self.service.url, self.books, self.signals
+        url, books, signals = self._address(), self.books, self.signals
         dice = [random.Random(self.dice.random()) for _ in range(self.plan.senders)]
         self.senders = [Sender(url, books, signals, d, self.plan.share) for d in dice]
         self.readers = [
@@ -107,6 +107,10 @@ class Loop:
             for task in self.tasks:
                 task.cancel()
             await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    def _address(self) -> str:
+        """Where clients send to and read from."""
+        return self.service.url
 
     # ------------------------------------------------------------------ a round
 

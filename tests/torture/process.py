@@ -6,6 +6,7 @@ import signal
 import subprocess
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import aiohttp
 
@@ -62,6 +63,15 @@ class Service:
                     pass
                 await self.running(_POLL_S)
         raise AssertionError(f"not ready within {READY_S_MAX} s: {self.errors()}")
+
+    async def status(self, session: aiohttp.ClientSession) -> dict[str, Any]:
+        """What `/readyz` says, nothing if it does not answer."""
+        try:
+            async with session.get(self.url + "/readyz", timeout=_timeout(1.0)) as response:
+                found: dict[str, Any] = await response.json(content_type=None)
+                return found
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return {}
 
     async def running(self, seconds: float) -> None:
         """Let it run so long; it must not end by itself."""

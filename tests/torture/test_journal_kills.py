@@ -16,6 +16,7 @@ from tests.harness.kafka.broker import Broker, Brokers, missing
 from tests.harness.ports import reserved_port
 from tests.torture.killing import Loop, Plan, seed_given
 from tests.torture.process import Service
+from tests.torture.taking_over import PairLoop
 from timerwheel.client import Client
 
 pytest.importorskip("confluent_kafka")
@@ -42,6 +43,26 @@ async def test_after_kills_that_take_the_disk_along_the_books_are_right(tmp_path
         broker.start()
         plan = Plan(seed, KILLS, flags=journal_of(broker.address))
         await Loop(plan, tmp_path, after_kill=lose_the_disk).run()
+    finally:
+        broker.kill()
+
+
+async def test_after_kills_of_leaders_and_standbys_the_books_are_right(tmp_path: Path) -> None:
+    """Half of them lose their disk; some leaders sleep until they are replaced."""
+    seed = seed_given()
+    dice = random.Random(seed)
+    broker = Broker(tmp_path / "broker")
+    try:
+        broker.start()
+        plan = Plan(seed, KILLS, flags=journal_of(broker.address))
+        loop = PairLoop(plan, tmp_path, noisy=True)
+
+        def lose_the_disk() -> None:
+            if dice.random() < 0.5:
+                shutil.rmtree(loop.service.data, ignore_errors=True)
+
+        loop.after_kill = lose_the_disk
+        await loop.run()
     finally:
         broker.kill()
 

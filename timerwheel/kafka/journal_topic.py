@@ -108,7 +108,7 @@ def _check_verification(admin: AdminClient, broker: int) -> None:
 
 
 def _check_readers(admin: AdminClient, topic: str) -> None:
-    """Warn if others may read the topic: who has the log can make up message ids and receipts."""
+    """Warn if others can read the topic: anyone who has the log can forge message ids and receipts."""
     wanted = AclBindingFilter(
         ResourceType.TOPIC,
         topic,
@@ -122,8 +122,8 @@ def _check_readers(admin: AdminClient, topic: str) -> None:
         rules = admin.describe_acls(wanted, request_timeout=CALL_S).result()
     except KafkaException as error:
         logger.warning(
-            "anybody who reaches the brokers may read the Kafka topic %s, and with it make up ids of "
-            "messages, if they have no authorizer: %s",
+            "anyone who reaches the brokers may be able to read the Kafka topic %s, and so forge message ids: "
+            "they have no authorizer, or do not say: %s",
             topic,
             said(error),
         )
@@ -131,7 +131,7 @@ def _check_readers(admin: AdminClient, topic: str) -> None:
     readers = {rule.principal for rule in rules if rule.operation in (AclOperation.READ, AclOperation.ALL)}
     if not readers or "User:*" in readers:
         logger.warning(
-            "everybody may read the Kafka topic %s, and with it make up ids of messages; let only the "
-            "service read and write it, with an ACL",
+            "anyone can read the Kafka topic %s, and so forge message ids; let only the service read and "
+            "write it, with an ACL",
             topic,
         )

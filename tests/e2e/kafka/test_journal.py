@@ -143,7 +143,7 @@ def test_the_topic_is_made_with_the_settings_that_a_log_needs(
     assert found["retention.ms"] == found["retention.bytes"] == "-1"
     assert found["unclean.leader.election.enable"] == "false"
     assert "has one replica: if that broker loses its disk, the log is lost" in caplog.text
-    assert "everybody may read the Kafka topic" in caplog.text
+    assert "anyone can read the Kafka topic" in caplog.text
 
 
 @pytest.mark.parametrize(
