@@ -39,7 +39,7 @@ from timerwheel.errors import TimerwheelError
 from timerwheel.push.push import Push
 from timerwheel.runtime.election import Election
 from timerwheel.settings import Serving, Settings
-from timerwheel.store.errors import JournalAwayError
+from timerwheel.store.errors import JournalAwayError, JournalFencedError
 from timerwheel.store.file_reserve import FileReserve, ReservedFiles
 from timerwheel.store.files import Files
 from timerwheel.store.journal import Journal
@@ -229,9 +229,19 @@ class _Lives:
                     front.bind()
             self._lives += 1
             return await self._live(*opened, ready if self._lives == 1 else _nothing)
-        except JournalAwayError as error:
-            self._wait_for_journal(error)
+        except (JournalAwayError, JournalFencedError) as error:
+            return self._without_journal(error)
+
+    def _without_journal(self, lost: JournalAwayError | JournalFencedError) -> "_End":
+        """Return how the next engine begins; raises if there must not be one."""
+        if isinstance(lost, JournalAwayError):
+            self._wait_for_journal(lost)
             return _End.AWAY
+        if self._handle.cluster is None:
+            raise lost
+        logger.warning("another node leads; this one stands by")
+        self._handle.close("another node takes over")
+        return _End.REPLACED
 
     def _wait_for_journal(self, away: JournalAwayError) -> None:
         if str(away) != self._handle.why_closed:
@@ -265,19 +275,14 @@ class _Lives:
             if not self._stop.is_set():
                 ready()
             end = await self._until_ended(engine)
-        except Exception:
-            away = engine.journal_away
-            if away is not None:
-                end = _End.AWAY
-                self._wait_for_journal(away)
-            elif engine.is_fenced and self._handle.cluster is not None:
-                end = _End.REPLACED
-                logger.warning("another node leads; this one stands by")
-            else:
-                raise
-        finally:
-            if end in (_End.LOST, _End.REPLACED):
+            if end is not _End.STOPPED:
                 self._handle.close("another node takes over")
+        except Exception:
+            lost = engine.journal_lost
+            if lost is None:
+                raise
+            end = self._without_journal(lost)
+        finally:
             await _close(self._fronts)
             await push.close()
             if end is _End.STOPPED:

@@ -76,10 +76,8 @@ class JournaledLog(CommitLog):
         super().__init__(directory, files, segment_size_bytes)
         self._journal = journal
         self._name = ""
-        self.away: JournalAwayError | None = None
-        """Why the log has failed, if that is since the journal does not answer."""
-        self.is_fenced = False
-        """Whether the log has failed because another process has claimed the journal."""
+        self.lost: JournalAwayError | JournalFencedError | None = None
+        """Why the log has failed, if the journal does not answer, or another process has claimed it."""
         self._position = 0  # of the next run in the journal
         self._attached = Extent("", 0, 0)
         self._following: Generator[Placed | int, None, None] | None = None
@@ -270,8 +268,7 @@ class JournaledLog(CommitLog):
 
     def _fail(self, error: BaseException) -> None:
         self._failed = str(error) or type(error).__name__
-        self.away = error if isinstance(error, JournalAwayError) else None
-        self.is_fenced = isinstance(error, JournalFencedError)
+        self.lost = error if isinstance(error, JournalAwayError | JournalFencedError) else None
 
     def rest(self) -> None:
         """Let the journal tidy up between appends: call it every second."""

@@ -55,7 +55,7 @@ from timerwheel.schedules.scheduler import Scheduler
 from timerwheel.settings import Settings
 from timerwheel.state.config_table import Control
 from timerwheel.state.state import ReadRecords
-from timerwheel.store.errors import IndexDamagedError, JournalAwayError, StoreError
+from timerwheel.store.errors import IndexDamagedError, JournalAwayError, JournalFencedError, StoreError
 from timerwheel.store.files import FILE_MODE, DiskFiles, Files
 from timerwheel.store.journal import Journal
 from timerwheel.store.journaled_log import JournaledLog
@@ -130,16 +130,10 @@ class Engine:
         return self.life.ready
 
     @property
-    def journal_away(self) -> JournalAwayError | None:
-        """Why the journal cannot be reached, if that made the engine fail."""
+    def journal_lost(self) -> JournalAwayError | JournalFencedError | None:
+        """Why nothing can be stored in the journal any longer, if that made the engine fail."""
         log = self.core.log
-        return log.away if isinstance(log, JournaledLog) else None
-
-    @property
-    def is_fenced(self) -> bool:
-        """Whether the engine failed because another process has claimed the journal."""
-        log = self.core.log
-        return isinstance(log, JournaledLog) and log.is_fenced
+        return log.lost if isinstance(log, JournaledLog) else None
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -200,8 +194,8 @@ class Engine:
             await self._begin()
         except BaseException as error:
             await self.abandon()
-            if self.journal_away is not None:  # what failed had to store something
-                raise self.journal_away from error
+            if self.journal_lost is not None:  # what failed had to store something
+                raise self.journal_lost from error
             raise
         logger.info(
             "the engine is ready after %d ms; replayed %d records",

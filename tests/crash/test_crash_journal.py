@@ -18,7 +18,7 @@ from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from tests.harness.memory_journal import MemoryJournal
 from timerwheel.engine import Engine
 from timerwheel.errors import OutcomeUnknownError, TimerwheelError, UnitTooLargeError
-from timerwheel.store.errors import StoreError
+from timerwheel.store.errors import JournalFencedError, StoreError
 
 FATES = 2
 
@@ -97,7 +97,7 @@ def test_a_leader_that_was_replaced_acknowledges_nothing(tmp_path: Path) -> None
         with pytest.raises(OutcomeUnknownError, match="another process has claimed the journal"):
             await send(first, books, 1_000)
         assert await first.failed() == "another process has claimed the journal"
-        assert first.journal_away is None  # so no next engine takes the journal back
+        assert isinstance(first.journal_lost, JournalFencedError)
         assert books.journal.runs == before
         await first.close()
         await settle(second)

@@ -83,7 +83,7 @@ class Loop:
                     await self._round()
                     self._check()
                 await asyncio.to_thread(self.before_end)
-                await self._settle()
+                await self.settle()
             self._check()
         text = errors.read_text(errors="replace")
         assert "Traceback" not in text, text[-6_000:]
@@ -203,7 +203,7 @@ class Loop:
 
     # ------------------------------------------------------------------ the end
 
-    async def _settle(self) -> None:
+    async def settle(self) -> None:
         """No more kills: let everything come out, then compare with what is owed."""
         self.service.start(*self._flags())
         await self._up()

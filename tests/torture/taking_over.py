@@ -95,9 +95,9 @@ class PairLoop(Loop):
         await self.other.running(1.0)
         await self._end(self.other, signal.SIGKILL)
 
-    async def _settle(self) -> None:
+    async def settle(self) -> None:
         self.other.signal(signal.SIGKILL)
         await self.other.killed()
         self.service.signal(signal.SIGTERM)
         await self.service.stopped()
-        await super()._settle()
+        await super().settle()

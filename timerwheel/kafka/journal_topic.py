@@ -122,8 +122,8 @@ def _check_readers(admin: AdminClient, topic: str) -> None:
         rules = admin.describe_acls(wanted, request_timeout=CALL_S).result()
     except KafkaException as error:
         logger.warning(
-            "anyone who reaches the brokers may be able to read the Kafka topic %s, and so forge message ids: "
-            "they have no authorizer, or do not say: %s",
+            "anyone who reaches the brokers may be able to read the Kafka topic %s, and so forge message "
+            "ids: they have no authorizer, or do not say: %s",
             topic,
             said(error),
         )
