@@ -10,7 +10,7 @@ from timerwheel.tokens import Scope
 # Who may do what. A new call is to be put here by hand, by somebody who thinks about it.
 EXPECTED = {
     Need.OPEN: {"getHealth", "getReadiness", "console", "consoleFile"},
-    Need.TOKEN: {"getWheel", "listSlots", "listLevels", "getMetrics", "live"},
+    Need.TOKEN: {"getWheel", "listSlots", "listLevels", "getCluster", "getMetrics", "live"},
     Need.SEND: {
         *("sendMessages", "sendRaw", "recallMessage", "rescheduleMessage", "recallMessages"),
         *("beginTransaction", "commitTransaction", "rollBackTransaction"),
@@ -31,7 +31,13 @@ EXPECTED = {
     },
     Need.ADMIN: {
         *("changeTopic", "deleteTopic", "putGroup", "deleteGroup", "rewindGroup"),
-        *("redriveGroupDeadLetters", "dropGroupDeadLetters", "redriveDeadLetters", "dropDeadLetters"),
+        *(
+            "redriveGroupDeadLetters",
+            "dropGroupDeadLetters",
+            "moveLeader",
+            "redriveDeadLetters",
+            "dropDeadLetters",
+        ),
     },
 }
 # What clients do all day; an audit of it would be a second log of the messages.
