@@ -230,15 +230,18 @@ class _Lives:
             self._lives += 1
             return await self._live(*opened, ready if self._lives == 1 else _nothing)
         except (JournalAwayError, JournalFencedError) as error:
-            return self._without_journal(error)
+            end = self._without_journal(error)
+            if end is None:
+                raise
+            return end
 
-    def _without_journal(self, lost: JournalAwayError | JournalFencedError) -> "_End":
-        """Return how the next engine begins; raises if there must not be one."""
+    def _without_journal(self, lost: JournalAwayError | JournalFencedError) -> "_End | None":
+        """Return why the engine has ended, None if no other may follow."""
         if isinstance(lost, JournalAwayError):
             self._wait_for_journal(lost)
             return _End.AWAY
         if self._handle.cluster is None:
-            raise lost
+            return None
         logger.warning("another node leads; this one stands by")
         self._handle.close("another node takes over")
         return _End.REPLACED
@@ -279,9 +282,10 @@ class _Lives:
                 self._handle.close("another node takes over")
         except Exception:
             lost = engine.journal_lost
-            if lost is None:
+            ended = None if lost is None else self._without_journal(lost)
+            if ended is None:
                 raise
-            end = self._without_journal(lost)
+            end = ended
         finally:
             await _close(self._fronts)
             await push.close()
