@@ -8,6 +8,7 @@ from aiohttp import hdrs, web
 
 from timerwheel.api.http import budget
 from timerwheel.api.http.json_steps import DIRECT_BYTES, Text, check_values
+from timerwheel.api.http.json_value import exact_number
 from timerwheel.api.http.problems import RequestError
 from timerwheel.clock import SystemClock
 from timerwheel.wire.arrow import MEDIA_TYPE
@@ -15,6 +16,8 @@ from timerwheel.wire.arrow import MEDIA_TYPE
 JSON_BYTES_MAX = 4 << 20
 """Limit on the JSON of a call that does not take an array of messages."""
 JSON_VALUES_MAX = 20_000
+JSON_BODY_VALUES_MAX = 100_000
+"""Limit on the values in the JSON of a message whose body is JSON, if that has more than DIRECT_BYTES."""
 
 _KEPT: web.RequestKey[Text] = web.RequestKey("body")
 _breathe = SystemClock().breathe
@@ -125,12 +128,18 @@ async def read_one(request: web.Request, bytes_max: int = JSON_BYTES_MAX) -> Tex
     return await whole(request, bytes_max=bytes_max)
 
 
-async def read(request: web.Request, kind: type[T], *, may_be_empty: bool = False) -> T:
+async def read(
+    request: web.Request,
+    kind: type[T],
+    *,
+    may_be_empty: bool = False,
+    values_max: int = JSON_VALUES_MAX,
+) -> T:
     """Read the body as `kind`; with `may_be_empty`, an empty one is `{}`. Raises `RequestError`."""
     body: Text = b"" if may_be_empty and not request.can_read_body else await read_one(request)
     if may_be_empty and not body.strip():
         body = b"{}"
-    return await decode(body, kind)
+    return await decode(body, kind, values_max)
 
 
 async def decode(body: Text, kind: type[T], values_max: int = JSON_VALUES_MAX) -> T:
@@ -159,4 +168,4 @@ def unreadable(error: Exception, body: Text) -> RequestError:
 
 @cache
 def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    return msgspec.json.Decoder(kind)
+    return msgspec.json.Decoder(kind, float_hook=exact_number)

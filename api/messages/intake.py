@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from timerwheel.api.http import query
-from timerwheel.api.http.bodies import unreadable
+from timerwheel.api.http.bodies import JSON_BODY_VALUES_MAX, unreadable
 from timerwheel.api.http.json_steps import (
     DIRECT_BYTES,
     Breathe,
@@ -23,10 +23,12 @@ from timerwheel.api.http.json_steps import (
     end_of_object,
     last_edge,
 )
+from timerwheel.api.http.json_value import compact, exact_number
 from timerwheel.api.http.problems import RequestError
 from timerwheel.api.messages.delays import delay_property
 from timerwheel.errors import AdmissionError, Fault
 from timerwheel.model.messages import Outgoing
+from timerwheel.push.request import CONTENT_TYPE_PROPERTY
 from timerwheel.settings import Settings
 from timerwheel.wire.messages import NewMessage, RawQuery
 from timerwheel.wire.schedules import NewSchedule
@@ -53,7 +55,8 @@ class Bounds(NamedTuple):
         size_bytes = settings.body_bytes_max + settings.properties_bytes_max
         # Each property has a comma and a colon, and each of the keys, of which all are one property, a comma.
         values = 2 * settings.properties_max + settings.properties_bytes_max // 2
-        return cls(ESCAPED_TIMES * size_bytes + SPARE_BYTES, values + SPARE_VALUES)
+        values_max = max(values + SPARE_VALUES, JSON_BODY_VALUES_MAX)
+        return cls(ESCAPED_TIMES * size_bytes + SPARE_BYTES, values_max)
 
 
 class Intake(msgspec.Struct):
@@ -64,8 +67,8 @@ class Intake(msgspec.Struct):
     faults: list[Fault]
 
 
-_decode_one = msgspec.json.Decoder(NewMessage).decode
-_decode_many = msgspec.json.Decoder(list[NewMessage]).decode
+_decode_one = msgspec.json.Decoder(NewMessage, float_hook=exact_number).decode
+_decode_many = msgspec.json.Decoder(list[NewMessage], float_hook=exact_number).decode
 _decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
@@ -73,7 +76,7 @@ _IN_QUERY = frozenset(field.encode_name for field in msgspec.structs.fields(RawQ
 _NOT_IN_QUERY = (
     frozenset(field.encode_name for field in msgspec.structs.fields(NewMessage))
     - _IN_QUERY
-    - {"queue"}  # names a property, as it did before messages in JSON had the field
+    - {"queue", "json"}  # these name properties, as they did before messages in JSON had the fields
 )
 
 
@@ -81,6 +84,8 @@ def outgoing(new: NewMessage) -> Outgoing:
     """One message in the engine's terms; raises `RequestError` or `AdmissionError`."""
     body = body_of(new) if new.body is UNSET or new.body_base64 is not UNSET else new.body.encode()
     properties = {} if new.properties is UNSET else new.properties
+    if new.json is not UNSET:
+        body = put_json(properties, new)
     after_ms, at_ms = new.delay_ms, new.deliver_at_ms
     if (
         not properties
@@ -147,6 +152,17 @@ def body_of(new: NewMessage | NewSchedule) -> bytes:
             raise RequestError("conflicting_body", "give only one of body and body_base64")
         return new.body.encode()
     return b"" if new.body_base64 is UNSET else new.body_base64
+
+
+def put_json(properties: dict[str, str], new: NewMessage | NewSchedule) -> bytes:
+    """Return the value in `json` as a body, and put its type among the properties if they have none.
+
+    Raises `RequestError` conflicting_body, and invalid_field for a value that cannot be stored.
+    """
+    if new.body is not UNSET or new.body_base64 is not UNSET:
+        raise RequestError("conflicting_body", "give only one of body, body_base64 and json")
+    properties.setdefault(CONTENT_TYPE_PROPERTY, "application/json")
+    return compact(new.json)
 
 
 def put_names(properties: dict[str, str], new: NewMessage | NewSchedule | RawQuery) -> None:

@@ -5,6 +5,7 @@ from msgspec import UNSET, UnsetType
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, query, responses
+from timerwheel.api.http.bodies import JSON_BODY_VALUES_MAX
 from timerwheel.api.messages import intake
 from timerwheel.api.security import access
 from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
@@ -35,7 +36,7 @@ class ScheduleCalls:
     async def put(self, request: web.Request) -> web.Response:
         """PUT /v1/schedules/{name}: 201 if this created it, 200 if it existed; an equal one is left alone."""
         name = _name(request)
-        spec = spec_of(await bodies.read(request, NewSchedule))
+        spec = spec_of(await bodies.read(request, NewSchedule, values_max=JSON_BODY_VALUES_MAX))
         access.of(request).check([spec.topic])
         info, made = await self._handle.engine.schedules.put_or_make(name, spec)
         return responses.put(request, Schedule.of(info), made=made)
@@ -71,6 +72,7 @@ def _name(request: web.Request) -> str:
 def spec_of(new: NewSchedule) -> ScheduleSpec:
     """The schedule in the engine's terms; raises `RequestError`, `AdmissionError` or `ScheduleFieldError`."""
     properties = {} if new.properties is UNSET else new.properties
+    body = intake.body_of(new) if new.json is UNSET else intake.put_json(properties, new)
     intake.put_names(properties, new)
     every_ms = None if new.every_ms is UNSET else new.every_ms
     if new.every is not UNSET:
@@ -79,7 +81,7 @@ def spec_of(new: NewSchedule) -> ScheduleSpec:
         every_ms = parse_delay_ms(new.every)
     return ScheduleSpec(
         topic=new.topic,
-        body=intake.body_of(new),
+        body=body,
         properties=properties,
         recurrence=Recurrence(
             cron=None if new.cron is UNSET else new.cron,

@@ -6,14 +6,15 @@ import typer
 
 from timerwheel.cli.connection import ask
 from timerwheel.cli.options import (
+    JsonBodyFlag,
     JsonFlag,
     KeyOption,
     PropertiesOption,
     UrlOption,
     UtcFlag,
+    body_or_json,
     parse_at_ms,
     parse_pairs,
-    read_body,
 )
 from timerwheel.cli.output import Output, message_facts
 from timerwheel.cli.units import format_distance, parse_length_ms
@@ -50,6 +51,7 @@ def send(
     topic: Annotated[str, typer.Argument(help="The topic that receives it when due.")],
     body: Annotated[str, typer.Argument(help="The body; - reads it from stdin.")] = "",
     *,
+    json_body: JsonBodyFlag = False,
     delay: DelayOption = None,
     at: AtOption = None,
     level: LevelOption = None,
@@ -90,7 +92,7 @@ def send(
         options["dedup_key"] = dedup_key
     if after_recall is not None:
         options["after_recall"] = after_recall
-    content = read_body(body)
+    content = body_or_json(body, options, json_body=json_body)
     sent = ask(url, lambda client: client.send(topic, content, **options))
     show_sent(sent, Output(utc=utc), as_json=as_json, asked_ms=asked_ms)
 

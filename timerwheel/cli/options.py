@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from timerwheel.clock import SystemClock
@@ -28,6 +29,9 @@ KeyOption = Annotated[
 PropertiesOption = Annotated[
     list[str] | None,
     typer.Option("--property", metavar="NAME=VALUE", help="A property of the message; may be repeated."),
+]
+JsonBodyFlag = Annotated[
+    bool, typer.Option("--json-body", help="The body is a JSON value; the service stores it compactly.")
 ]
 YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DATA_DEFAULT = Path("data")
@@ -71,6 +75,20 @@ def read_body(body: str) -> str | bytes:
         return raw.decode()
     except UnicodeDecodeError:
         return raw
+
+
+def body_or_json(body: str, options: Any, *, json_body: bool) -> str | bytes:  # noqa: ANN401 - options of a send or a schedule
+    """Return the body as `read_body` does; with `json_body` put its JSON among the options instead."""
+    text = read_body(body)
+    if not json_body:
+        return text
+    raw = text.encode() if isinstance(text, str) else text
+    try:
+        msgspec.json.decode(raw)
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"the body is not JSON: {error}", param_hint="--json-body") from None
+    options["json"] = msgspec.Raw(raw)  # sent as it is written
+    return ""
 
 
 def confirm_or_exit(question: str) -> None:

@@ -7,16 +7,17 @@ import typer
 
 from timerwheel.cli.connection import ask
 from timerwheel.cli.options import (
+    JsonBodyFlag,
     JsonFlag,
     PropertiesOption,
     UrlOption,
     UtcFlag,
     YesFlag,
+    body_or_json,
     confirm_or_exit,
     one_of,
     parse_at_ms,
     parse_pairs,
-    read_body,
 )
 from timerwheel.cli.output import Output, body_shown
 from timerwheel.cli.units import length_between
@@ -79,6 +80,7 @@ def put(
     topic: Annotated[str, typer.Argument(help="The topic of the messages.")],
     body: Annotated[str, typer.Argument(help="The body of the messages; - reads it from stdin.")] = "",
     *,
+    json_body: JsonBodyFlag = False,
     cron: Annotated[
         str | None,
         typer.Option(
@@ -133,7 +135,6 @@ def put(
         properties=parse_pairs(properties, "--property") or None,
         tags=tags,
         keys=keys,
-        body=read_body(body),
         zone=zone,
         jitter_ms=jitter_ms,
         missed=missed,
@@ -141,6 +142,7 @@ def put(
         repeated_hour=repeated_hour,
         paused=paused,
     )
+    options["body"] = body_or_json(body, options, json_body=json_body)
 
     async def work(client: Client) -> tuple[Schedule, list[NextRun]]:
         made = await client.schedules.put(name, topic, **options)

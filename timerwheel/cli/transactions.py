@@ -14,7 +14,15 @@ from timerwheel.cli.messages import (
     show_message,
     show_sent,
 )
-from timerwheel.cli.options import JsonFlag, PropertiesOption, UrlOption, UtcFlag, parse_pairs, read_body
+from timerwheel.cli.options import (
+    JsonBodyFlag,
+    JsonFlag,
+    PropertiesOption,
+    UrlOption,
+    UtcFlag,
+    body_or_json,
+    parse_pairs,
+)
 from timerwheel.cli.output import Output
 from timerwheel.client import DEFAULT_URL, Client, SendOptions
 from timerwheel.model.messages import OpenTransaction
@@ -26,6 +34,7 @@ def begin(
     topic: Annotated[str, typer.Argument(help="The topic that receives it once it is committed and due.")],
     body: Annotated[str, typer.Argument(help="The body; - reads it from stdin.")] = "",
     *,
+    json_body: JsonBodyFlag = False,
     delay: DelayOption = None,
     at: AtOption = None,
     level: LevelOption = None,
@@ -42,7 +51,7 @@ def begin(
         options["properties"] = parse_pairs(properties, "--property")
     if queue is not None:
         options["queue"] = queue
-    content = read_body(body)
+    content = body_or_json(body, options, json_body=json_body)
     begun = ask(url, lambda client: client.begin(topic, content, **options))
     Output(as_json=as_json).result(begun, f"{begun.id} is open; commit it or roll it back")
 

@@ -174,8 +174,11 @@ class Client:
 
     # ------------------------------------------------------------------ sending
 
-    async def send(self, topic: str, body: str | bytes, **options: Unpack[SendOptions]) -> Sent:
-        """Store one message; it is durable when this returns (as the service's `flush` setting says)."""
+    async def send(self, topic: str, body: str | bytes = "", **options: Unpack[SendOptions]) -> Sent:
+        """Store one message; it is durable when this returns (as the service's `flush` setting says).
+
+        The body is text, bytes, or with `json` any JSON value.
+        """
         draft: Draft = {"topic": topic, "body": body, **options}
         return await self._connection.call("POST", "/v1/messages", Receipt, content=draft_content(draft))
 
@@ -196,7 +199,9 @@ class Client:
 
     # ------------------------------------------------------------------ transactions
 
-    async def begin(self, topic: str, body: str | bytes, **options: Unpack[SendOptions]) -> OpenTransaction:
+    async def begin(
+        self, topic: str, body: str | bytes = "", **options: Unpack[SendOptions]
+    ) -> OpenTransaction:
         """Store a message that is delivered once `commit` says so; its delay counts from then.
 
         If neither `commit` nor `roll_back` follows, it is rolled back in the end.

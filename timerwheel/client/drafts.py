@@ -3,7 +3,7 @@
 import base64
 import datetime as dt
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import Any, TypedDict
 
 _MS = dt.timedelta(milliseconds=1)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -36,15 +36,18 @@ class SendOptions(When, total=False):
     queue: int
     dedup_key: str
     after_recall: str
+    json: Any
+    """The body as any JSON value, None included; leave out `body`. `msgspec.Raw` is JSON already."""
 
 
 class _Addressed(TypedDict):
     topic: str
-    body: str | bytes
 
 
 class Draft(_Addressed, SendOptions, total=False):
-    """One message of `send_many`."""
+    """One message of `send_many`; without `body` and `json` its body is empty."""
+
+    body: str | bytes
 
 
 def draft_content(draft: Draft) -> dict[str, object]:
@@ -52,16 +55,18 @@ def draft_content(draft: Draft) -> dict[str, object]:
     content: dict[str, object] = {
         "topic": draft["topic"],
         **when_content(draft),
-        **body_content(draft["body"]),
+        **body_content(draft.get("body", "")),
     }
-    for name in ("properties", "tags", "keys", "queue", "dedup_key", "after_recall"):
+    for name in ("json", "properties", "tags", "keys", "queue", "dedup_key", "after_recall"):
         if name in draft:
             content[name] = draft[name]
     return content
 
 
 def body_content(body: str | bytes) -> dict[str, object]:
-    """Return a body as text or, if it is bytes, as base64."""
+    """Return a body as text or, if it is bytes, as base64; an empty one is left out."""
+    if not body:
+        return {}
     return {"body": body} if isinstance(body, str) else {"body_base64": base64.b64encode(body).decode()}
 
 

@@ -14,7 +14,7 @@ import datetime as dt
 import logging
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 from weakref import WeakSet
 
 from timerwheel.client.errors import ClientError, LeaseEndedError, UnreachableError
@@ -75,6 +75,10 @@ class Lease:
     def body(self) -> bytes:
         """The body's bytes."""
         return self.message.body
+
+    def json(self) -> Any:  # noqa: ANN401 - any JSON value
+        """Return the body as the JSON value that it holds; raises ValueError if it is not JSON."""
+        return self.message.json()
 
     @property
     def text(self) -> str:

@@ -1,7 +1,7 @@
 """Schedules: messages sent repeatedly, by cron or at an interval."""
 
 import datetime as dt
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from timerwheel.client.connection import Connection, part, with_query
 from timerwheel.client.drafts import body_content, length_ms, time_ms
@@ -13,10 +13,12 @@ from timerwheel.wire.schedules import NextRuns, Schedule
 class ScheduleOptions(TypedDict, total=False):
     """When and what a schedule sends; one of `cron`, `every` and `every_ms`.
 
-    `cron` is read on the clock of `zone`, an IANA name. `missed` is what becomes of runs in an outage.
+    The body is text, bytes, or with `json` any JSON value. `cron` is read on the clock of `zone`, an IANA
+    name. `missed` is what becomes of runs in an outage.
     """
 
     body: str | bytes
+    json: Any
     properties: dict[str, str]
     tags: str
     keys: str | list[str]

@@ -1,12 +1,15 @@
 """Fields and bases that many shapes share."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 INT64_MAX = 2**63 - 1
 Int64 = Annotated[int, Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
+Json = Annotated[
+    Any, Meta(description="Any JSON value: the body is this value as compact JSON", examples=[{"order": 17}])
+]
 Natural = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 
 

@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from timerwheel.model.messages import MessageView, Receipt, State
 from timerwheel.wire.delays import Delays
-from timerwheel.wire.fields import Answer, Natural, text_or_bytes
+from timerwheel.wire.fields import Answer, Json, Natural, text_or_bytes
 
 DedupKey = Annotated[
     str, Meta(description="Deduplication key: a second send with it stores nothing", examples=["order-17"])
@@ -21,11 +21,15 @@ Queue = Annotated[int, Meta(ge=0, description="Queue of the topic; without it, t
 
 
 class NewMessage(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A message to store. Give `body` as text or `body_base64` as bytes; with neither, the body is empty."""
+    """A message to store. Give one of `body`, `body_base64` (bytes) and `json`, or none for an empty body.
+
+    With `json` the property `CONTENT_TYPE` is `application/json`, unless another one is given.
+    """
 
     topic: Annotated[str, Meta(description="1 to 127 characters of A-Z a-z 0-9 _ % | -", examples=["orders"])]
     body: str | UnsetType = UNSET
     body_base64: bytes | UnsetType = UNSET
+    json: Json | UnsetType = UNSET
     properties: dict[str, str] | UnsetType = UNSET
     tags: str | UnsetType = UNSET
     keys: str | list[str] | UnsetType = UNSET
@@ -87,6 +91,10 @@ class Message(Answer, frozen=True):
     def text(self) -> str:
         """The body as UTF-8; raises UnicodeDecodeError if it is not."""
         return self.body.decode()
+
+    def json(self) -> Any:  # noqa: ANN401 - any JSON value
+        """Return the body as the JSON value that it holds; raises ValueError if it is not JSON."""
+        return msgspec.json.decode(self.body)
 
     @classmethod
     def of(cls, view: MessageView) -> "Message":

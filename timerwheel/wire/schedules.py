@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 from timerwheel.schedules.info import NEXT_RUNS_MAX, NextRun, ScheduleInfo
 from timerwheel.schedules.recurrence import RepeatedHour, SkippedHour
 from timerwheel.schedules.spec import Missed
-from timerwheel.wire.fields import Answer, Int64, Natural, text_or_bytes
+from timerwheel.wire.fields import Answer, Int64, Json, Natural, text_or_bytes
 
 
 class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -17,6 +17,7 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     topic: str
     body: str | UnsetType = UNSET
     body_base64: bytes | UnsetType = UNSET
+    json: Json | UnsetType = UNSET
     properties: dict[str, str] | UnsetType = UNSET
     tags: str | UnsetType = UNSET
     keys: str | list[str] | UnsetType = UNSET

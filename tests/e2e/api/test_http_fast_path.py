@@ -36,6 +36,11 @@ PLAIN = {
         b'{"topic":"o","properties":{"a":"1","TIMER_DELAY_SEC":"60"},"tags":"t","keys":["k","l"]}'
     ),
     "bytes": post(b'{"topic":"o","body_base64":"AP8=","delay_ms":9999}'),
+    "JSON": post(b'{"topic":"o","json":{"a":[1,2.50,null,{"b":"\\u00e9"}]},"delay_ms":9999}'),
+    "JSON that is null, with a type": post(
+        b'{"topic":"o","json":null,"properties":{"CONTENT_TYPE":"a/b+json"}}'
+    ),
+    "JSON in an array": post(b'[{"topic":"o","json":1e2,"delay":"9s"},{"topic":"o","json":""}]'),
     "at once": post(b'{"topic":"orders","body":"now"}'),
     "no type": post(kind=None),
     "the type of curl -d": post(kind=b"application/x-www-form-urlencoded"),
@@ -89,6 +94,10 @@ OTHERS = {
     "a reserved property": post(b'{"topic":"orders","properties":{"SCHEDULE_NAME":"n"}}'),
     "a reserved key in an array": post(b"[" + MESSAGE + b',{"topic":"o","dedup_key":"schedule:n:1:2"}]'),
     "a recalled message without its key": post(b'{"topic":"orders","after_recall":"0"}'),
+    "an integer in JSON that is too large": post(b'{"topic":"orders","json":[18446744073709551616]}'),
+    "a number in JSON that is too large": post(b'{"topic":"orders","json":1e999}'),
+    "JSON that is nested too deeply": post(b'{"topic":"o","json":' + b"[" * 400 + b"]" * 400 + b"}"),
+    "JSON beside a body": post(b'{"topic":"orders","json":1,"body":"1"}'),
     "too late": post(b'{"topic":"orders","delay_ms":9000000000000000}'),
     "too large": post(b'{"topic":"orders","body":"' + b"x" * 5_000_000 + b'"}'),
     "chunks": (

@@ -41,6 +41,21 @@ def test_a_sent_message_can_be_looked_at_while_it_waits(run):
         assert fact in shown
 
 
+def test_a_json_body_is_checked_here_and_stored_compactly(run):
+    message = run(
+        "get", run("send", "j", '{"a": [1, 2.50]}', "--json-body", "--json").json["id"], "--json"
+    ).json
+    assert message["body"] == '{"a":[1,2.50]}'
+    assert message["properties"] == {"CONTENT_TYPE": "application/json"}
+    begun = run("transactions", "begin", "j", "null", "--json-body", "--json").json
+    assert run("get", begun["id"], "--json").json["body"] == "null"
+    run("transactions", "rollback", begun["id"])
+    schedule = run("schedules", "put", "j", "j", '"x"', "--json-body", "--every", "1h", "--json").json
+    assert schedule["body"] == '"x"'
+    refused = run("send", "j", "{", "--json-body")
+    assert (refused.code, "the body is not JSON" in refused.err) == (2, True)
+
+
 def test_a_time_is_read_and_shown_in_the_local_zone_or_in_utc(run):
     sent = run("send", "zones", "--at", "2030-07-01 12:00", "--json", TZ="Europe/Berlin").json
     assert sent["due_ms"] == dt.datetime(2030, 7, 1, 10, tzinfo=dt.UTC).timestamp() * 1000
