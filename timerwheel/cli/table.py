@@ -20,6 +20,7 @@ class Group(NamedTuple):
 
 TABLE: dict[str, str | Group] = {
     "serve": "serve:serve",
+    "demo": "demo:demo",
     "config": "config:config",
     "send": "messages:send",
     "schedule": "schedule:schedule",
