@@ -5,6 +5,7 @@
 3. A held pull is answered when a message comes, after its time, when its client leaves, or at the stop.
    A client that does not read its answers is sent no more messages.
 4. The retry topic of a group is read with access to the topics from which its messages came.
+5. A pull of a topic that is paused finds nothing, and is held for as long as it may be.
 """
 
 import asyncio
@@ -112,7 +113,8 @@ class Pulls:
         low, high = self._engine.queues.queue_bounds(pull.topic, pull.queue)
         if not low <= pull.offset <= high:
             return _bounds(Result.PULL_OFFSET_MOVED, min(max(pull.offset, low), high), low, high)
-        if pull.offset == high and pull.wait_ms and not self._is_stopping:
+        has_none = pull.offset == high or self._is_paused(pull)
+        if has_none and pull.wait_ms and not self._is_stopping:
             return self._hold(pull)
         page = self._in_memory(pull)
         return self._read(pull) if page is None else self._answer(pull, page)
@@ -157,21 +159,36 @@ class Pulls:
             detail = f"{self._held_count} pulls are held, {len(held)} of this connection; try again later"
             raise RefusalError(Result.SYSTEM_BUSY, detail)
         pull.request.forget_content()
-        arrived = self._engine.queues.arrival(pull.topic, pull.queue)
-        held.add(arrived)
         self._held_count += 1
         link.held(1)
         try:
-            await self._engine.clock.wait_for(arrived, pull.wait_ms)
+            await self._arrival(pull, held)
         finally:
-            arrived.cancel()
             link.held(-1)
             self._held_count -= 1
-            held.discard(arrived)
             if not held and self._held.get(id(link)) is held:
                 del self._held[id(link)]
         page = self._in_memory(pull)
         return await self._read(pull) if page is None else self._answer(pull, page)
+
+    async def _arrival(self, pull: Pull, held: set[asyncio.Future[None]]) -> None:
+        """Return when there may be a message for a pull, after its time, or when it ends."""
+        clock = self._engine.clock
+        end_ms = clock.monotonic_ms() + pull.wait_ms
+        is_over = False
+        while not is_over:
+            arrived = self._engine.queues.arrival(pull.topic, pull.queue)
+            held.add(arrived)
+            try:
+                await clock.wait_for(arrived, max(end_ms - clock.monotonic_ms(), 0))
+            finally:
+                held.discard(arrived)
+                has_arrived = arrived.done() and not arrived.cancelled()
+                arrived.cancel()
+            is_over = not has_arrived or not self._is_paused(pull) or not self._engine.ready
+
+    def _is_paused(self, pull: Pull) -> bool:
+        return self._engine.topics.paused(pull.topic)
 
     def closed(self, link: Link) -> None:
         """A connection was closed: its held pulls end."""
@@ -188,6 +205,8 @@ class Pulls:
     # ------------------------------------------------------------------ answers
 
     def _answer(self, pull: Pull, page: RecordPage) -> Answer:
+        if self._is_paused(pull):
+            return _bounds(Result.PULL_NOT_FOUND, pull.offset, page.min_offset, page.max_offset)
         if not page.records:
             return _bounds(Result.PULL_NOT_FOUND, page.first, page.min_offset, page.max_offset)
         if not pull.request.link.has_room:  # it pulls again once it has read what it was sent

@@ -311,6 +311,7 @@ class Engine:
                 run=secrets.randbits(32),
             )
         )
+        self.topics.on_resume += [self.groups.resume, self.queues.resume]
         self.gauges = Gauges(core, self.firing, self.groups.counts)
         self.schedules = Scheduler(core, self.sender, self.messages, self.keys, self.recalls, self.control)
         self.topic_deletions = TopicDeletions(

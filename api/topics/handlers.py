@@ -64,6 +64,20 @@ class TopicCalls:
         )
         return responses.json(self._handle.engine.queues.topic(name))
 
+    async def pause(self, request: web.Request) -> web.Response:
+        """POST /v1/topics/{topic}/pause: consumers get none of its messages until it is resumed."""
+        query.read(request, NoQuery)
+        name = query.path(request, TopicPath).topic
+        await self._handle.engine.topics.pause(name)
+        return responses.json(self._handle.engine.queues.topic(name))
+
+    async def resume(self, request: web.Request) -> web.Response:
+        """POST /v1/topics/{topic}/resume: consumers get messages again."""
+        query.read(request, NoQuery)
+        name = query.path(request, TopicPath).topic
+        await self._handle.engine.topics.resume(name)
+        return responses.json(self._handle.engine.queues.topic(name))
+
     async def delete(self, request: web.Request) -> web.Response:
         """DELETE /v1/topics/{topic}: ends a topic with all that belongs to it; 202 if that goes on."""
         wanted = query.read(request, DeleteQuery)

@@ -1,5 +1,7 @@
 """The calls on topics and their queues."""
 
+from functools import partial
+
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.needs import Need
 from timerwheel.api.http.route import (
@@ -21,10 +23,21 @@ from timerwheel.wire.topics import (
     Topics,
 )
 
+CHANGE = ("unknown_topic", "illegal_topic", "system_topic", "too_many_topics", "topic_ending")
+
 
 def topic_routes(handle: EngineHandle) -> list[Route]:
     """Calls under `/v1/topics`, but for those on messages and groups."""
     calls = TopicCalls(handle)
+    change = partial(
+        Route,
+        method="POST",
+        needs=Need.ADMIN,
+        audited=True,
+        answer=TopicInfo,
+        path_type=TopicPath,
+        problems=(*ENGINE, *CHANGE, *STORE),
+    )
     return [
         Route(
             method="GET",
@@ -74,14 +87,23 @@ def topic_routes(handle: EngineHandle) -> list[Route]:
             problems=(
                 *ENGINE,
                 *JSON_BODY,
-                "unknown_topic",
-                "illegal_topic",
-                "system_topic",
+                *CHANGE,
                 "queues_shrink",
                 "keys_move",
-                "topic_ending",
                 *STORE,
             ),
+        ),
+        change(
+            path="/v1/topics/{topic}/pause",
+            name="pauseTopic",
+            summary="Pause a topic: deliver none of its messages to consumers until it is resumed",
+            handler=calls.pause,
+        ),
+        change(
+            path="/v1/topics/{topic}/resume",
+            name="resumeTopic",
+            summary="Resume a paused topic",
+            handler=calls.resume,
         ),
         Route(
             method="DELETE",

@@ -45,6 +45,7 @@ class Books:
         self.attempts: dict[str, int] = {}
         self.given_back: dict[str, int] = {}
         self.redriven: set[str] = set()
+        self.paused: bool | None = False  # None while nobody knows
         self.held: dict[str, str] = {}
 
     def got(self, delivery: Delivery) -> None:
@@ -89,6 +90,17 @@ class Consumer:
             keys = Counter(delivery.message.body[0] for delivery in got)
             assert not keys or max(keys.values()) == 1, "two of a key at once"
         return [delivery.message.body.decode() for delivery in got]
+
+    async def pause(self) -> None:
+        self.books.paused = None
+        await self.engine.topics.pause("orders")
+        self.books.paused = True
+        assert await self.receive(PLACES[0], 10) == []
+
+    async def resume(self) -> None:
+        self.books.paused = None
+        await self.engine.topics.resume("orders")
+        self.books.paused = False
 
     async def ack(self, place: tuple[str, str], *bodies: str) -> None:
         self.books.maybe_acked.update(bodies)
@@ -149,7 +161,10 @@ async def workload(consumer: Consumer) -> None:
     await consumer.engine.indexer.tick()
     await consumer.ack(lanes, "x1")
     await consumer.receive(lanes, 1)
+    await consumer.pause()
     await consumer.advance(2_000)  # b and d come back, and y1 and x2
+    await consumer.engine.indexer.tick()
+    await consumer.resume()
     await consumer.receive(orders, 2)
     await consumer.restart()
     groups = consumer.groups
@@ -202,6 +217,9 @@ async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books:
     if flush == "async":  # what was answered since the last sync may be forgotten
         books.acked.clear()
         books.attempts.clear()
+        books.paused = None
+    assert books.paused in (None, engine.topics.paused("orders")), "a pause was lost, or came back"
+    await engine.topics.resume("orders")
     consumer = Consumer(engine, clock, books)
     seen: dict[tuple[str, str], set[str]] = {place: set() for place in PLACES}
     await engine.topics.change("lanes", ordered=True)

@@ -171,6 +171,7 @@ class GroupModel(EngineMachine):
         self.messages: dict[str, list[tuple[str, str | None]]] = {"orders": [], "lanes": []}
         self.model = {place: ModelGroup(3) for place in GROUPS}
         self.receipts: list[tuple[tuple[str, str], str]] = []
+        self.paused: set[str] = set()
         self.count = 0
         self.runs = 0
         self.open()
@@ -224,7 +225,10 @@ class GroupModel(EngineMachine):
         self.expect(place, got, count, invisible_ms or INVISIBLE_MS)
 
     def expect(self, place, got: list[Delivery], count: int, invisible_ms: int) -> None:
-        """What came back first, in any order, then what is new, in its order."""
+        """What came back first, in any order, then what is new, in its order; nothing of a paused topic."""
+        if place[0] in self.paused:
+            assert got == []
+            return
         group, now_ms = self.model[place], self.clock.now_ms()
         back = {item.body: item for item in group.ready()}
         again = min(count, len(back))
@@ -309,6 +313,15 @@ class GroupModel(EngineMachine):
     def change_config(self, place, max_attempts: int) -> None:
         self.model[place].max_attempts = max_attempts
         self.run(self.engine.groups.put(*place, self.config(place)))
+        self.settle()
+
+    @rule(topic=st.sampled_from(("orders", "lanes")))
+    def pause_or_resume(self, topic: str) -> None:
+        if topic in self.paused:
+            self.run(self.engine.topics.resume(topic))
+        else:
+            self.run(self.engine.topics.pause(topic))
+        self.paused ^= {topic}
         self.settle()
 
     @rule(place=st.sampled_from(GROUPS), data=st.data())
@@ -426,6 +439,7 @@ class GroupModel(EngineMachine):
         check_groups(self.engine)
         for place, group in self.model.items():
             info = self.engine.groups.info(*place)
+            assert info.paused == self.engine.topics.paused(place[0]) == (place[0] in self.paused)
             unseen = group.unseen(len(self.messages[place[0]]))
             assert info.lag == len(unseen)
             assert info.queues[0].cursor == min(unseen, default=len(self.messages[place[0]]))

@@ -235,6 +235,7 @@ def _show(info: GroupInfo, *, as_json: bool) -> None:
         )
         return
     order = ", in order by key" if info.ordered else ""
+    order += ", paused" if info.paused else ""
     output.facts(
         [
             ("group", info.group),

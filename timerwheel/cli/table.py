@@ -56,7 +56,14 @@ TABLE: dict[str, str | Group] = {
         {"create": "tokens:create", "list": "tokens:list_tokens", "revoke": "tokens:revoke"},
     ),
     "topics": Group(
-        "Topics.", {"list": "topics:list_topics", "set": "topics:change", "delete": "topics:delete"}
+        "Topics.",
+        {
+            "list": "topics:list_topics",
+            "set": "topics:change",
+            "pause": "topics:pause",
+            "resume": "topics:resume",
+            "delete": "topics:delete",
+        },
     ),
     "groups": Group(
         "Consumer groups: each receives every message of its topic until it acknowledges it.",

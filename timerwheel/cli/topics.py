@@ -1,4 +1,4 @@
-"""`topics list|set|delete`: the topics of the running service."""
+"""`topics list|set|pause|resume|delete`: the topics of the running service."""
 
 import sys
 from typing import Annotated
@@ -24,7 +24,7 @@ def list_topics(
     found = [topic for topic in ask(url, lambda client: client.topics()) if system or not topic.system]
     Output(as_json=as_json).listing(
         {"topics": found},
-        ("topic", "#queues", "#delivered", "#waiting", "ordered"),
+        ("topic", "#queues", "#delivered", "#waiting", "ordered", "consumers"),
         [
             (
                 topic.topic,
@@ -32,6 +32,7 @@ def list_topics(
                 f"{topic.visible:,}",
                 f"{topic.pending:,}",
                 "by key" if topic.ordered else "-",
+                "paused" if topic.paused else "-",
             )
             for topic in found
         ],
@@ -72,6 +73,26 @@ def change(
     if queues is not None:
         text += f" and has {info.queue_count} queue{'s' if info.queue_count > 1 else ''}"
     Output(as_json=as_json).result(info, text)
+
+
+def pause(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonFlag = False,
+) -> None:
+    """Keep the messages of a topic from consumers until it is resumed. Sends and due times go on."""
+    info = ask(url, lambda client: client.pause_topic(topic))
+    Output(as_json=as_json).result(info, f"topic {info.topic} is paused")
+
+
+def resume(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonFlag = False,
+) -> None:
+    """Deliver messages of a paused topic to consumers again."""
+    info = ask(url, lambda client: client.resume_topic(topic))
+    Output(as_json=as_json).result(info, f"topic {info.topic} is not paused")
 
 
 def delete(

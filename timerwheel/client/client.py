@@ -400,6 +400,17 @@ class Client:
             content["queues"] = queues
         return await self._connection.call("PATCH", _topic_path(topic), Topic, content=content)
 
+    async def pause_topic(self, topic: str) -> Topic:
+        """Keep the messages of a topic from consumers until `resume_topic`.
+
+        Messages are accepted and fall due as always. The topic need not have any yet.
+        """
+        return await self._connection.call("POST", f"{_topic_path(topic)}/pause", Topic)
+
+    async def resume_topic(self, topic: str) -> Topic:
+        """Deliver messages of a paused topic to consumers again; `NotFoundError` if it does not exist."""
+        return await self._connection.call("POST", f"{_topic_path(topic)}/resume", Topic)
+
     async def delete_topic(
         self, topic: str, *, dry_run: bool = False, wait_ms: int | None = None
     ) -> TopicDeletion:

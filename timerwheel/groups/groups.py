@@ -101,6 +101,7 @@ class Groups:
         """Up to `count_max` messages for a consumer, waiting up to `wait_ms` for the first. Stores nothing.
 
         No more follow once they have `bytes_max`.
+        A topic that is paused has none for anyone.
         Each is invisible to others for `invisible_ms`, by default the group's. With `create` a group that is
         not there is created, with these tags and this start; else GroupNotFoundError. Of one that is there,
         others are refused with GroupDiffersError. `backoff` is that of a group which is created.
@@ -123,7 +124,7 @@ class Groups:
                 found = await runtime.take(count_max, invisible_ms, bytes_max)
                 look.end(found=bool(found))
                 left_ms = end_ms - self._parts.core.clock.monotonic_ms()
-                more = runtime.leasing.chooser.more
+                more = runtime.leasing.chooser.more and not self._parts.topics.paused(topic)
                 if found or (left_ms <= 0 and not more) or not self._parts.core.life.ready:
                     return found
                 if not more:
@@ -142,7 +143,7 @@ class Groups:
         with runtime.looking() as look:
             while self._parts.core.life.ready and self._parts.is_kept(runtime.state):
                 look.begin()
-                if self.left(topic, group):
+                if self.left(topic, group) and not self._parts.topics.paused(topic):
                     return True
                 left_ms = end_ms - self._parts.core.clock.monotonic_ms()
                 if left_ms <= 0:
@@ -335,8 +336,13 @@ class Groups:
         ]
 
     def next_due_ms(self, topic: str, group: str) -> int | None:
-        """When the next message of a group can be received: now or later; None if it waits for none."""
+        """When the next message of a group can be received: now or later; None if it waits for none.
+
+        Of a topic that is paused, none can be received.
+        """
         info, state = self.info(topic, group), self._parts.state(topic, group)
+        if self._parts.topics.paused(topic):
+            return None
         if info.lag or info.ready:
             return self._parts.core.clock.now_ms()
         waiting = (item.due_ms for item in state.items.values() if item.state == ItemState.WAITING)
@@ -465,6 +471,13 @@ class Groups:
             runtime.wake(len(state.ready))
         if len(came_back):
             runtime.came_back(came_back["root"].tolist())
+
+    def resume(self, topic: str) -> None:
+        """A topic is not paused any more: let everyone who waits for its messages look again."""
+        for state in self._parts.tables.of_topic.get(topic, ()):
+            runtime = self._runtimes.get(state.name)
+            if runtime is not None:
+                runtime.wake()
 
     async def at_start(self) -> None:
         """Take over the leases of a planned stop, and messages that had no attempt left."""
@@ -621,6 +634,7 @@ class Groups:
             counts.ready,
             counts.parked,
             self.dead.count(state.topic, state.group),
+            paused=self._parts.topics.paused(state.topic),
         )
 
 

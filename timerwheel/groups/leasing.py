@@ -69,9 +69,12 @@ class Leasing:
     async def take(
         self, count_max: int, invisible_ms: int, bytes_max: int = PAGE_BYTES_MAX
     ) -> list[Delivery]:
-        """Lease up to `count_max` messages, those that there are; no more once they have `bytes_max`."""
+        """Lease up to `count_max` messages, those that there are; no more once they have `bytes_max`.
+
+        None while the topic is paused.
+        """
         async with self.turn:
-            if not self._parts.is_kept(self._group):
+            if not self._parts.is_kept(self._group) or self._is_paused:
                 return []
             config = self._parts.config(self._group)  # as it is now that it is our turn
             if config.tags != self._tags:
@@ -100,13 +103,23 @@ class Leasing:
                 leases += made
                 found += self._deliveries(step, made, until_ms)
         except BaseException:
-            for one in chosen:
-                self.chooser.give_back(one.key, one.lane)
-            self._freed()
+            self._give_back(chosen)
             raise
+        if self._is_paused:  # since this began
+            self._give_back(chosen)
+            return []
         self.leases.add_all(leases, end_ms)
         self._parts.core.counters.leased += len(leases)
         return found
+
+    @property
+    def _is_paused(self) -> bool:
+        return self._parts.topics.paused(self._group.topic)
+
+    def _give_back(self, chosen: Sequence[Choice]) -> None:
+        for one in chosen:
+            self.chooser.give_back(one.key, one.lane)
+        self._freed()
 
     def _leases(self, chosen: Sequence[Choice], end_ms: int) -> list[Lease]:
         run, numbers = self._parts.run, self._parts.numbers

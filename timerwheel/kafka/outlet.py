@@ -6,6 +6,7 @@
    message is neither left out nor sent in two transactions that count.
 2. Messages of one queue go out in its order. Each transaction takes what is there: while one is committed,
    the next collects.
+3. No transaction begins with messages of a topic that is paused.
 """
 
 import asyncio
@@ -138,13 +139,23 @@ class Outlet:
         queues = self._engine.queues
         while self._engine.ready:
             await queues.wait_for(queue.topic, queue.number, queue.next_offset, LOOK_MS)
-            if queues.queue_bounds(queue.topic, queue.number)[1] > queue.next_offset:
+            if self._engine.topics.paused(queue.topic):
+                await self._wait_for_resume(queue)
+            elif queues.queue_bounds(queue.topic, queue.number)[1] > queue.next_offset:
                 queue.read.clear()
                 self._ready[queue] = None
                 self._wake.set()
                 await queue.read.wait()
             elif queue.number == 0:
                 self._add(queue.topic, {})
+
+    async def _wait_for_resume(self, queue: Queue) -> None:
+        """Return when a topic that is paused may have been resumed."""
+        resumed = self._engine.queues.arrival(queue.topic, queue.number)
+        try:
+            await self._engine.clock.wait_for(resumed, LOOK_MS)
+        finally:
+            resumed.cancel()
 
     def _end(self) -> None:
         """Forget the queues: how far they are out is known again after the next `open`."""
@@ -192,7 +203,10 @@ class Outlet:
             else:
                 queue.next_offset = page.first
                 queue.read.set()
-        return parts
+        for part in parts:
+            if self._engine.topics.paused(part.queue.topic):
+                part.queue.read.set()
+        return [part for part in parts if not part.queue.read.is_set()]
 
     async def _send(self, parts: Sequence[Part]) -> None:
         reached: dict[str, dict[int, int]] = {}

@@ -159,7 +159,8 @@ class GroupInfo(msgspec.Struct, frozen=True):
     """A group and its current counts.
 
     `in_flight` messages are leased, `waiting` messages wait for their retry, `ready` messages can be received
-    again, `parked` messages wait behind an earlier one with the same key.
+    again, `parked` messages wait behind an earlier one with the same key. Nobody receives any while its topic
+    is `paused`.
     """
 
     topic: str
@@ -174,6 +175,7 @@ class GroupInfo(msgspec.Struct, frozen=True):
     parked: int
     dead_letters: int
     oldest_age_ms: int | None = None
+    paused: bool = False
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -224,8 +226,9 @@ class TopicInfo(msgspec.Struct, frozen=True):
 
     Of its `queue_count` queues, `queues` has those that a message went to.
 
-    Of an `ordered` topic, a group has no more than one message of each sharding key in flight. A topic that
-    is `ending` is being deleted: its queues are empty for all readers, and `pending` falls to 0.
+    Of an `ordered` topic, a group has no more than one message of each sharding key in flight. No consumer
+    gets messages of a topic that is `paused`. A topic that is `ending` is being deleted: its queues are
+    empty for all readers, and `pending` falls to 0.
     """
 
     topic: str
@@ -236,6 +239,7 @@ class TopicInfo(msgspec.Struct, frozen=True):
     ordered: bool = False
     queue_count: int = 0
     ending: bool = False
+    paused: bool = False
 
 
 class EndingGroup(msgspec.Struct, frozen=True):

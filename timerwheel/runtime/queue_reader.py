@@ -63,12 +63,13 @@ class QueueReader:
         """Return one topic; UnknownTopicError."""
         if name in SYSTEM_TOPICS:
             return self._system_topic(name)
-        ordered, queue_count = self._options.ordered(name), self.queues_of(name)
+        ordered, paused = self._options.ordered(name), self._options.paused(name)
+        queue_count = self.queues_of(name)
         topic, ending = self._state.topics.get(name), name in self._options.ending
         if topic is None or not (ending or self.exists(name)):
             if not self._options.has(name):
                 raise UnknownTopicError(self._why_unknown(name))
-            return TopicInfo(name, [], 0, 0, ordered=ordered, queue_count=queue_count)
+            return TopicInfo(name, [], 0, 0, ordered=ordered, queue_count=queue_count, paused=paused)
         if topic.internal:
             raise UnknownTopicError(self._why_unknown(name))
         queues = [
@@ -83,6 +84,7 @@ class QueueReader:
             ordered=ordered,
             queue_count=queue_count,
             ending=ending,
+            paused=paused,
         )
 
     def exists(self, name: str) -> bool:
@@ -309,6 +311,10 @@ class QueueReader:
 
         arrived.add_done_callback(forget)
         return arrived
+
+    def resume(self, topic: str) -> None:
+        """Have those who wait for messages of a topic look again: it is not paused any more."""
+        self.wake([key for key in self._readers if key[0] == topic])
 
     @property
     def has_waiting(self) -> bool:

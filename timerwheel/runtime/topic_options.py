@@ -1,4 +1,4 @@
-"""The options of topics: how many queues, whether ordered by sharding key, and whether being deleted.
+"""The options of topics: how many queues, whether ordered by sharding key, paused, or being deleted.
 
 1. A topic has the number of queues that its option says, else that of `queues_per_topic`, but at least one
    more than the highest queue that a message went to. All that need this number take it from here.
@@ -9,11 +9,13 @@
    of `queues_per_topic` moves its keys. Those from before get theirs at the first start.
 5. From the step of the loop in which a topic is in `ending`, nothing is submitted to the log that adds
    something to it. All that adds calls `check_open` in the step in which it submits.
+6. All that delivers messages of a topic to consumers asks `paused` in the step in which it does. All that
+   waits for some is woken by `on_resume`.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -51,6 +53,8 @@ class TopicOptions:
         self._pinned: dict[str, int] = {}  # ordered topics from before that get their number of queues now
         self.ending = set(control.items(ConfigTable.TOPIC_ENDING))
         """The topics that are being deleted; `timerwheel.topic_deletion` changes it."""
+        self.on_resume: list[Callable[[str], None]] = []
+        """Called with a topic that is not paused any more."""
 
     async def at_start(self) -> None:
         """Give ordered topics from before a number of queues: as many as are in use, else the setting.
@@ -102,6 +106,10 @@ class TopicOptions:
         """Whether a group has no more than one message of each sharding key in flight."""
         return bool(self._of(topic).get("ordered", False))
 
+    def paused(self, topic: str) -> bool:
+        """Whether no consumer gets messages of a topic."""
+        return bool(self._of(topic).get("paused", False))
+
     def named(self) -> Iterable[str]:
         """Return the topics that have options, with or without messages."""
         return self._control.items(ConfigTable.TOPIC)
@@ -134,7 +142,23 @@ class TopicOptions:
         changes = {name: value for name, value in given.items() if value is not None}
         await finished(self._change(topic, changes, move_keys=move_keys))
 
-    async def _change(self, topic: str, changes: dict[str, Any], *, move_keys: bool) -> None:
+    async def pause(self, topic: str) -> None:
+        """Keep the messages of a topic from consumers until `resume`; durable and in effect on return.
+
+        The topic need not have messages, and may be paused already. Raises AdmissionError for the name,
+        RefusedError if there are too many topics, TopicEndingError if the topic is being deleted.
+        """
+        check_topic(topic, is_known=topic in self._state.topics)
+        if not self.paused(topic):
+            await finished(self._change(topic, {"paused": True}))
+
+    async def resume(self, topic: str) -> None:
+        """Deliver messages of a topic to consumers again, if it is paused. Raises what `pause` does."""
+        check_topic(topic, is_known=topic in self._state.topics)
+        if self.paused(topic):
+            await finished(self._change(topic, {"paused": False}))
+
+    async def _change(self, topic: str, changes: dict[str, Any], *, move_keys: bool = False) -> None:
         turn = self._turns.setdefault(topic, asyncio.Lock())
         async with turn:  # two changes at once: the later one must see the earlier one
             value = {"ordered": False} | self._of(topic) | changes
@@ -142,11 +166,17 @@ class TopicOptions:
                 value.setdefault("queues", self.send_queues_of(topic))
             if "queues" in changes:
                 self._check_queues(topic, changes["queues"], keeps_keys=value["ordered"] and not move_keys)
-            is_default = not value["ordered"] and "queues" not in value
+            was_paused = self.paused(topic)
+            if not value.get("paused", False):
+                value.pop("paused", None)
+            is_default = value == {"ordered": False}
             if not is_default:
                 self._check_room(topic)
             self.check_open([topic])
             await self._control.put([Put(ConfigTable.TOPIC, topic, None if is_default else value)])
+        if was_paused and not self.paused(topic):
+            for notify in self.on_resume:
+                notify(topic)
 
     def _check_queues(self, topic: str, queues: int, *, keeps_keys: bool) -> None:
         now = self.queues_of(topic)

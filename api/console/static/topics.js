@@ -16,6 +16,6 @@ export const topics = (list) => new Section({
     { head: "Waiting", kind: "number", cell: (topic) => count(topic.pending) },
     { head: "Delivered, kept", kind: "number", cell: (topic) => topic.system ? "–" : count(topic.visible) },
     { head: "Queues", kind: "number", cell: (topic) => topic.system ? "–" : count(topic.queues.length) },
-    { head: "", cell: (topic) => [topic.ordered && "ordered by key", topic.system && "of the service"].filter(Boolean).join(", ") },
+    { head: "", cell: (topic) => [topic.paused && "paused", topic.ordered && "ordered by key", topic.system && "of the service"].filter(Boolean).join(", ") },
   ],
 });

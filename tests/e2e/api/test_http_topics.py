@@ -304,3 +304,32 @@ async def test_a_topic_that_is_being_deleted_says_so_and_takes_nothing(service):
 async def test_the_services_own_topics_are_not_deleted(service):
     answer = await service.call("DELETE", "/v1/topics/SCHEDULE_TOPIC_XXXX")
     assert (answer.status, answer.code) == (400, "system_topic")
+
+
+async def test_a_paused_topic_hands_out_nothing_until_it_is_resumed_but_can_be_read(service):
+    paused = await service.call("POST", "/v1/topics/orders/pause")
+    assert (paused.status, paused.content["paused"]) == (200, True)
+    await service.send({"topic": "orders", "body": "x"})
+    group = "/v1/topics/orders/groups/g"
+    await service.call("PUT", group, json={})
+    for body in ({}, {"wait_ms": 200}):
+        assert (await service.call("POST", f"{group}/receive", json=body)).content["messages"] == []
+    assert (await service.call("GET", group)).content["paused"]
+    assert (await service.call("GET", "/v1/topics/orders")).content["paused"]
+    assert len((await service.read("orders")).content["messages"]) == 1
+    assert not (await service.call("POST", "/v1/topics/orders/resume")).content["paused"]
+    assert len((await service.call("POST", f"{group}/receive", json={})).content["messages"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/v1/topics/none/resume", 404, "unknown_topic"),
+        ("/v1/topics/rmq_sys_wheel_timer/pause", 400, "system_topic"),
+        ("/v1/topics/a%20b/pause", 400, "illegal_topic"),
+        ("/v1/topics/a/pause?for_ms=1", 400, "invalid_parameter"),
+    ],
+)
+async def test_what_cannot_be_paused_or_resumed_is_refused_with_the_reason(service, path, status, code):
+    answer = await service.call("POST", path)
+    assert (answer.status, answer.code) == (status, code)

@@ -177,6 +177,14 @@ async def test_an_ordered_topic_gives_one_message_of_a_key_at_a_time(client, gro
     assert not (await client.set_ordered("t", ordered=False)).ordered
 
 
+async def test_a_paused_topic_gives_no_message_until_it_is_resumed(client, group):
+    assert (await client.pause_topic("t")).paused
+    await _send(client, "1")
+    assert await group.receive(10) == []
+    assert not (await client.resume_topic("t")).paused
+    assert [message.text for message in await group.receive(10, wait_ms=20_000)] == ["1"]
+
+
 # ---------------------------------------------------------------------- leases
 
 

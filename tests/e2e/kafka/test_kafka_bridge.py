@@ -279,6 +279,21 @@ def test_messages_of_a_named_topic_go_to_kafka_though_no_record_named_it(
         assert [got.value for got in kafka.read_count(topic, 1)] == [b"hello"]
 
 
+def test_messages_of_a_paused_topic_go_to_kafka_after_the_resume(kafka: Clients, tmp_path: Path) -> None:
+    halted, other = f"halted-{time.time_ns()}", f"other-{time.time_ns()}"
+    for topic in (halted, other):
+        kafka.make(topic)
+    with bridged(kafka, tmp_path / "data", "--kafka-outlets", f"{halted},{other}") as bridge:
+        at = ("--url", bridge.service.url)
+        timerwheel("topics", "pause", halted, *at)
+        timerwheel("send", halted, "first", *at)
+        timerwheel("send", other, "second", *at)
+        assert [got.value for got in kafka.read_count(other, 1)] == [b"second"]
+        assert _metric(bridge.service, 'timerwheel_kafka_outlet_messages_total{result="sent"}') == 1
+        timerwheel("topics", "resume", halted, *at)
+        assert [got.value for got in kafka.read_count(halted, 1)] == [b"first"]
+
+
 def test_the_example_balances_its_books(bridge: Bridge) -> None:
     example = ROOT / "examples" / "kafka_delay.py"
     flags = ("--brokers", bridge.kafka.address, "--inlet", bridge.inlet, "--orders", 60)

@@ -168,3 +168,15 @@ async def test_a_subscription_does_not_narrow_the_filter_of_a_group_that_others_
         )
     await delivering.send(b"1")
     assert [one.message.body for one in await engine.groups.receive("orders", "billing")] == [b"1"]
+
+
+async def test_nothing_of_a_paused_topic_is_pushed_until_the_resume(delivering):
+    await delivering.subscribe()
+    engine = delivering.world.engine
+    await engine.topics.pause("orders")
+    await delivering.send(b"now")
+    await delivering.send(b"timer", delay_ms=1_000)
+    await delivering.world.advance(60_000)
+    assert delivering.receiver.got == []
+    await engine.topics.resume("orders")
+    await delivering.until(lambda: sorted(delivering.receiver.bodies()) == [b"now", b"timer"])

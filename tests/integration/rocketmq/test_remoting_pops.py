@@ -694,3 +694,15 @@ async def test_the_benchmarks_worker_pops_and_acknowledges_all(world, peer, coun
     await world.advance(0)
     counts = world.engine.groups.info("orders", rocketmq_pop.GROUP)
     assert (counts.lag, counts.in_flight, counts.waiting) == (0, 0, 0)
+
+
+async def test_a_pop_of_a_paused_topic_waits_for_the_resume(world, peer):
+    await store(world, b"a")
+    await world.engine.topics.pause("orders")
+    assert (await pop(peer)).code == Result.POLLING_TIMEOUT
+    frame = pop_frame(peer, pollTime=10_000, bornTime=world.clock.now_ms())
+    peer.put(frame)
+    await world.advance(1_000)
+    assert peer.answer_now(frame) is None
+    await world.engine.topics.resume("orders")
+    assert bodies_in(await peer.answer_to(frame)) == [b"a"]

@@ -310,3 +310,33 @@ async def test_pulls_of_many_queues_are_held_side_by_side(world, peer):
     assert bodies_in(await peer.answer_to(frames[2])) == [b"second"]
     await asyncio.sleep(0)
     assert [peer.answer_now(frame) is None for frame in frames] == [True, True, False, True]
+
+
+async def test_pulls_of_a_paused_topic_find_nothing_and_held_ones_are_answered_by_the_resume(world, peer):
+    await store(world, b"a", b"b")
+    await world.engine.topics.pause("orders")
+    answer = await peer.pull(offset=1)
+    assert (answer.code, bounds(answer)) == (Result.PULL_NOT_FOUND, (1, 0, 2))
+    held, short = peer.held_pull_frame(), peer.held_pull_frame(wait_ms=2_000)
+    peer.put(held)
+    peer.put(short)
+    await store(world, b"c")
+    await world.advance(1_999)
+    assert peer.answer_now(held) is None
+    assert peer.answer_now(short) is None
+    await world.advance(1)
+    assert (await peer.answer_to(short)).code == Result.PULL_NOT_FOUND
+    await world.engine.topics.resume("orders")
+    assert bodies_in(await peer.answer_to(held)) == [b"a", b"b", b"c"]
+
+
+async def test_a_stop_answers_the_held_pulls_of_a_paused_topic(world, remoting, peer):
+    await store(world, b"a")
+    await world.engine.topics.pause("orders")
+    frame = peer.held_pull_frame()
+    peer.put(frame)
+    await world.advance(1)
+    await remoting.close()
+    answer = peer.answer_now(frame)
+    assert answer is not None
+    assert answer.code == Result.PULL_NOT_FOUND

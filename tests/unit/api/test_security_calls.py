@@ -30,7 +30,8 @@ EXPECTED = {
         *("listTopics", "getTopic", "listTransactions"),
     },
     Need.ADMIN: {
-        *("changeTopic", "deleteTopic", "putGroup", "deleteGroup", "rewindGroup"),
+        *("changeTopic", "pauseTopic", "resumeTopic", "deleteTopic"),
+        *("putGroup", "deleteGroup", "rewindGroup"),
         *(
             "redriveGroupDeadLetters",
             "dropGroupDeadLetters",

@@ -39,6 +39,8 @@ CALLS = {
     ("post", "/v1/transactions/{id}/commit"),
     ("post", "/v1/transactions/{id}/rollback"),
     ("patch", "/v1/topics/{topic}"),
+    ("post", "/v1/topics/{topic}/pause"),
+    ("post", "/v1/topics/{topic}/resume"),
     ("delete", "/v1/topics/{topic}"),
     *((method, "/v1/topics/{topic}/keys/{key}") for method in ("get", "delete", "patch")),
     *(

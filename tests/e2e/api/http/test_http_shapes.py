@@ -100,6 +100,8 @@ async def _messages(call):
         assert len((await call("GET", "/v1/transactions"))["transactions"]) == 1
         await call("POST", f"/v1/transactions/{half['id']}/{end}")
     await call("PATCH", "/v1/topics/orders", {"ordered": False})
+    await call("POST", "/v1/topics/orders/pause")
+    await call("POST", "/v1/topics/orders/resume")
     await call("GET", "/v1/topics")
     await call("GET", "/v1/topics/orders")
     await call("GET", "/v1/topics/orders/queues/0/messages")
