@@ -25,7 +25,7 @@ from timerwheel.model.live_events import LevelSlots, Tick, Wheel
 from timerwheel.model.messages import SlotInfo
 from timerwheel.runtime.queue_reader import SYSTEM_TOPICS
 from timerwheel.store.errors import StoreError
-from timerwheel.wheel.geometry import LEVEL_NAMES
+from timerwheel.wheel.geometry import LEVEL_NAMES, Horizons
 from timerwheel.wire.fields import INT64_MAX, NoQuery
 
 TICK_MS = 1_000
@@ -117,7 +117,7 @@ class Live:
         except (StoreError, TimerwheelError) as error:
             logger.warning("the live view continues without the wheel: %s", error)
         else:
-            self._publish("wheel", wheel_of(found, engine.clock.now_ms()))
+            self._publish("wheel", wheel_of(found, engine.clock.now_ms(), engine.messages.horizons))
         cost_ms = engine.clock.monotonic_ms() - began_ms
         self._wheel_at_ms = began_ms + max(WHEEL_MS_MIN, WHEEL_SHARE * cost_ms)
 
@@ -143,15 +143,16 @@ def tick_of(engine: Engine, status: str) -> Tick:
     )
 
 
-def wheel_of(found: list[SlotInfo], now_ms: int) -> Wheel:
+def wheel_of(found: list[SlotInfo], now_ms: int, horizons: Horizons) -> Wheel:
     """Return the slots in use as an event, ordered by level and start."""
     over_ms = now_ms - OVERDUE_MS
     overdue = sum(slot.count for slot in found if slot.end_ms <= over_ms)
     levels = []
-    for name in LEVEL_NAMES:
+    for name, moved_until_ms in zip(LEVEL_NAMES, (0, *horizons), strict=True):
         own = (slot for slot in found if slot.level == name and slot.end_ms > over_ms)
         slots = [(slot.start_ms, slot.count) for slot in own]
-        levels.append(LevelSlots(name, slots[:SLOTS_MAX], sum(count for _, count in slots[SLOTS_MAX:])))
+        later = sum(count for _, count in slots[SLOTS_MAX:])
+        levels.append(LevelSlots(name, slots[:SLOTS_MAX], later, moved_until_ms))
     return Wheel(now_ms, levels, overdue)
 
 

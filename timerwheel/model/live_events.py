@@ -23,11 +23,16 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class LevelSlots(msgspec.Struct, frozen=True):
-    """Slots in use of one level as (start_ms, count), earliest first; `later` counts the others."""
+    """Slots in use of one level as (start_ms, count), earliest first; `later` counts the others.
+
+    Slots that start before `moved_until_ms` have cascaded into the next finer level; 0 for the finest, whose
+    slots fire.
+    """
 
     level: str
     slots: list[tuple[int, int]]
     later: int
+    moved_until_ms: int = 0
 
 
 class Wheel(msgspec.Struct, frozen=True):

@@ -35,6 +35,7 @@ from timerwheel.state.memtable import QueueTail, Topic
 from timerwheel.state.positions import Positions
 from timerwheel.store.errors import CorruptionError, OffsetError
 from timerwheel.store.record import HEADER_SIZE, Kind, Record, decode
+from timerwheel.wheel.geometry import Horizons
 from timerwheel.wheel.slot_table import Entries
 
 LOOKS_MAX = 3
@@ -273,6 +274,11 @@ class MessageReader:
     async def slots(self, level: str | None, from_ms: int, to_ms: int) -> list[SlotInfo]:
         """Return the slots in use that start in [from_ms, to_ms), finest level first."""
         return await self._ask(lambda index: index.slots(level, from_ms, to_ms))
+
+    @property
+    def horizons(self) -> Horizons:
+        """The due times up to which slots have cascaded, as of the last commit of the index."""
+        return self._index.state.horizons
 
     async def wheel(self) -> WheelInfo:
         """Return the counts per level, the next due time, and what is overdue or quarantined."""

@@ -1,26 +1,31 @@
 // The console: creates the parts of the page and connects them.
 
+import * as address from "./address.js";
 import { keepToken, onTokenNeeded, token } from "./api.js";
+import { Attention } from "./attention.js";
 import { lateness, throughput } from "./charts.js";
+import { Feed } from "./feed.js";
 import { Forecast } from "./forecast.js";
 import { clock, day, time } from "./format.js";
-import { groups } from "./groups.js";
+import { groups, showGroup } from "./groups.js";
 import { Letters } from "./letters.js";
 import { Live } from "./live.js";
-import { Messages } from "./messages.js";
+import { showMessage } from "./message.js";
+import { Messages, whenDue } from "./messages.js";
 import { offerTopics } from "./names.js";
 import { askToken } from "./notices.js";
-import { hear, now } from "./now.js";
+import { hear } from "./now.js";
+import { Panels } from "./panels.js";
 import { Rates } from "./rates.js";
-import { schedules } from "./schedules.js";
+import { schedules, showSchedule } from "./schedules.js";
 import { sendTest } from "./send.js";
-import { Slots } from "./slots.js";
 import { Stats } from "./stats.js";
-import { subscriptions } from "./subscriptions.js";
+import { showSubscription, subscriptions } from "./subscriptions.js";
 import { Tabs } from "./tabs.js";
 import * as theme from "./theme.js";
 import { topics } from "./topics.js";
-import { Wheel } from "./wheel.js";
+import { Slots } from "./wheel/slots.js";
+import { Wheel } from "./wheel/wheel.js";
 
 const AWAY = { unauthenticated: "no token", not_ready: "not ready" }; // keyed by the problem's code, when the stream fails
 const TOTALS = ["accepted_total", "fired_total", "recalled_total"];
@@ -31,32 +36,41 @@ onTokenNeeded((detail) => askToken(detail, token()));
 
 // ------------------------------------------------------------------ lists
 
+const feeds = {
+  topics: new Feed("/v1/topics", "topics"),
+  groups: new Feed("/v1/groups", "groups", { always: true }),
+  subscriptions: new Feed("/v1/subscriptions", "subscriptions", { always: true }),
+  schedules: new Feed("/v1/schedules", "schedules", { always: true }),
+};
 const messages = new Messages();
-const letters = new Letters();
 const tabs = new Tabs(place("tabs"), place("panels"), [
-  messages,
-  topics((topic) => list({ title: `Waiting for ${topic}`, topic })),
-  groups((group) => {
-    letters.choose(group);
-    tabs.open("letters");
-  }),
-  letters,
-  subscriptions(),
-  schedules(),
+  messages, topics(feeds.topics), groups(feeds.groups), new Letters(feeds.groups),
+  subscriptions(feeds.subscriptions), schedules(feeds.schedules),
 ]);
+const attention = new Attention(place("attention"), feeds, (counts) => tabs.mark(counts));
 offerTopics(place("topic-names"));
+new Panels({
+  message: (id) => showMessage(id, () => messages.load()),
+  group: showGroup, subscription: showSubscription, schedule: showSchedule,
+});
 
-function list(asked) {
-  messages.ask(asked);
-  if (!tabs.open("messages")) messages.load();
+/** List the messages of a slot or a period. */
+function list(when) {
+  address.go(address.to("messages", whenDue(when)));
   messages.focus();
+}
+
+/** After a change of the token, or when the service is back. */
+function renewLists() {
+  tabs.renew();
+  for (const feed of Object.values(feeds)) if (feed.poll.always) feed.renew();
 }
 
 // ------------------------------------------------------------------ live
 
 const wheel = new Wheel(place("wheel"), list);
 const forecast = new Forecast(place("forecast"), place("spans"), list);
-const stats = new Stats(place("stats"), () => list({ title: "Overdue", toMs: now() }));
+const stats = new Stats(place("stats"));
 const fast = throughput(place("throughput"));
 const late = lateness(place("lateness"));
 const rates = new Rates();
@@ -69,6 +83,7 @@ live.addEventListener("wheel", ({ detail }) => {
   slots = new Slots(detail);
   wheel.take(slots);
   forecast.draw(slots, detail.now_ms);
+  attention.hear({ overdue: slots.overdue });
 });
 
 live.addEventListener("tick", ({ detail: tick }) => {
@@ -79,10 +94,11 @@ live.addEventListener("tick", ({ detail: tick }) => {
   stats.draw(tick, slots, grown);
   fast.add(tick.now_ms, TOTALS.map((name) => grown[name]));
   late.add(tick.now_ms, fired ? [half, most] : []);
-  wheel.draw(tick.now_ms, tick.pending);
+  wheel.draw(tick.now_ms, { pending: tick.pending, fired: grown.fired_total ?? 0 });
   if (slots.nowMs) forecast.draw(slots, tick.now_ms);
   place("clock").textContent = `${day(tick.now_ms)} ${clock(tick.now_ms)}`;
-  say(tick.refusing ? `New messages are refused: ${tick.refusing}` : "");
+  attention.hear({ refusing: tick.refusing, away: null });
+  say("");
 });
 
 live.addEventListener("state", ({ detail: { live: heard, detail, code } }) => {
@@ -92,7 +108,8 @@ live.addEventListener("state", ({ detail: { live: heard, detail, code } }) => {
   state.dataset.kind = heard && detail === "ready" ? "good" : "bad";
   document.body.classList.toggle("stale", !heard);
   if (!heard) say(code === "unauthenticated" ? detail : `${detail} ${meanwhile()}`);
-  if (heard && away) tabs.renew(); // lists that load once would keep their error
+  if (!heard) attention.hear({ away: text });
+  if (heard && away) renewLists(); // lists that load once would keep their error
   away = !heard;
 });
 
@@ -110,13 +127,13 @@ function say(text) {
 
 // ------------------------------------------------------------------ the bar
 
-place("send").addEventListener("click", () => sendTest((id) => messages.open(id), () => messages.load()));
+place("send").addEventListener("click", () => sendTest((id) => address.go(address.toPanel("message", id)), () => messages.load()));
 place("token").addEventListener("click", async () => {
   const given = await askToken("The token to send with calls. Leave it empty to send none.", token());
   if (given === null) return;
   keepToken(given);
   live.restart();
-  tabs.renew();
+  renewLists();
 });
 theme.install(place("theme"), () => [forecast, fast, late].forEach((chart) => chart.repaint()));
 

@@ -17,7 +17,7 @@ class Lines {
     this.text = text;
     this.#clear();
     this.plot = new Plot(place, {
-      height: 147, title, y: { text: short, top: (high) => Math.max(high * 1.1, 5) },
+      height: 182, title, y: { text: short, top: (high) => Math.max(high * 1.1, 5) },
       series: names.map((name, index) => ({
         label: name, width: 1.5, points: { show: false }, stroke: () => colour(`--line-${index + 1}`), spanGaps: false,
         value: (_plot, value) => (value === null || value === undefined ? "–" : text(value)),

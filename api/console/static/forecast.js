@@ -1,7 +1,7 @@
 // Counts of what fires in the next minute, hour, day and month, from the slots of the wheel.
 
 import { el } from "./dom.js";
-import { clock, count, counted, day, short, span as stretch } from "./format.js";
+import { clock, count, day, short } from "./format.js";
 import { colour, Plot } from "./plot.js";
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 
@@ -31,7 +31,7 @@ export class Forecast {
     this.all = el("button", { type: "button", class: "link", hidden: true, on: { click: () => this.#chooseAll() } }, "List them");
     const shade = () => colour("--load-4");
     this.plot = new Plot(place, {
-      height: 212, legend: false, points: false, title: "Messages that fall due",
+      height: 238, legend: false, points: false, title: "Messages that fall due",
       y: { text: short, whole: true, top: (high) => Math.max(high * 1.08, 4) },
       series: [{
         label: "Due", paths: uPlot.paths.bars({ size: [0.82, 60], align: 1 }), points: { show: false }, fill: shade, stroke: shade, width: 0,
@@ -133,14 +133,14 @@ export class Forecast {
   #choose(index) {
     if (index === null) return;
     const fromMs = this.#fromMs + index * this.#span.widthMs;
-    this.#list(fromMs, fromMs + this.#span.widthMs, this.#counts[index]);
+    this.#list(fromMs, fromMs + this.#span.widthMs);
   }
 
   #chooseAll() {
-    this.#list(this.#fromMs, this.#fromMs + this.#span.bars * this.#span.widthMs, this.#sum());
+    this.#list(this.#fromMs, this.#fromMs + this.#span.bars * this.#span.widthMs);
   }
 
-  #list(fromMs, toMs, sum) {
-    this.choose({ title: `Due ${stretch(fromMs, toMs)}: ${counted(sum, "timer")}`, fromMs, toMs, count: sum });
+  #list(fromMs, toMs) {
+    this.choose({ fromMs, toMs });
   }
 }

@@ -1,11 +1,13 @@
 // Dead letters of a group: inspect, redrive or drop them.
 
+import * as address from "./address.js";
 import { call, path, query } from "./api.js";
 import { button, el, field, form, replace } from "./dom.js";
 import { count, counted, exact, time } from "./format.js";
-import { showFound, showMessage } from "./message.js";
+import { remember } from "./message.js";
 import { attempt, confirm, tell } from "./notices.js";
 import { Pager } from "./pager.js";
+import { opener } from "./panels.js";
 import { none, problem, table } from "./table.js";
 
 const PAGE = 50;
@@ -22,11 +24,13 @@ const box = ({ offset, message }) =>
   el("input", { type: "checkbox", value: offset, "aria-label": `Choose ${message.id}`, "data-key": `choose ${offset}` });
 
 /** A dead letter is a copy with its own id, and can be opened even when the original is gone. */
-const opener = (one) =>
-  button(one.message.id, () => showFound(one.message), { class: "link", "data-key": `letter ${one.offset}` });
+function copy({ offset, message }) {
+  const link = opener("message", message.id, message.id, { "data-key": `letter ${offset}` });
+  link.addEventListener("click", () => remember(message));
+  return link;
+}
 
-const origin = (one) =>
-  button(one.origin_id, () => attempt(() => showMessage(one.origin_id)), { class: "link", "data-key": `origin ${one.offset}` });
+const origin = (one) => opener("message", one.origin_id, one.origin_id, { "data-key": `origin ${one.offset}` });
 
 export class Letters {
   name = "letters";
@@ -35,10 +39,13 @@ export class Letters {
   #drawn = ""; // the group whose letters are in the table
   #turn = 0; // number of the newest request; answers to older ones may be of another group and are ignored
 
-  constructor() {
+  /** `feed` is the list of groups. */
+  constructor(feed) {
+    this.feed = feed;
+    feed.addEventListener("change", () => this.#offer());
     this.names = el("datalist", { id: "dead-groups" });
     this.wanted = field("Group", { name: "group", list: "dead-groups", required: true });
-    this.search = form({ class: "search" }, ({ group }) => this.open(group.trim()),
+    this.search = form({ class: "search" }, ({ group }) => this.#open(group.trim()),
       this.wanted, el("button", { class: "primary" }, "Show"), this.names);
     this.note = el("p", { class: "quiet small", tabindex: -1 });
     this.place = el("div", {}, el("p", { class: "empty" }, "Loading"));
@@ -51,37 +58,44 @@ export class Letters {
     this.panel = el("div", { class: "stack" }, this.search, this.acts, this.note, this.place, this.pager.row);
   }
 
-  /** Offer the groups that have dead letters; if none is chosen, show those of the first. */
+  /** Take the group from the address. */
+  arrive({ group = "" }) {
+    if (group) this.#choose(group);
+  }
+
+  /** Load the groups that have dead letters, and then the letters. */
   async show() {
-    try {
-      const { groups } = await call("GET", "/v1/groups");
-      const names = groups.filter((group) => group.dead_letters).map(({ topic, group }) => `${topic}/${group}`);
-      this.names.replaceChildren(...names.map((name) => el("option", { value: name })));
-      if (!this.#group && names.length) {
-        this.#group = names[0];
-        this.#input.value ||= names[0]; // unless the reader is typing another name
-      }
-      if (this.#group) await this.#load();
-      else this.#clear(el("p", { class: "empty" }, none("group with dead letters", HOW)));
-    } catch (error) {
-      this.#clear(problem(error));
-    }
+    await this.feed.renew();
+    if (this.feed.error && !this.#group) this.#clear(problem(this.feed.error));
+    else if (this.#group) await this.#load();
+    else this.#clear(el("p", { class: "empty" }, none("group with dead letters", HOW)));
   }
 
   hide() {}
+
+  /** Offer the groups that have dead letters; if none is chosen, choose the first. */
+  #offer() {
+    const names = (this.feed.rows ?? []).filter((group) => group.dead_letters).map(({ topic, group }) => `${topic}/${group}`);
+    this.names.replaceChildren(...names.map((name) => el("option", { value: name })));
+    if (this.#group || !names.length) return;
+    this.#group = names[0];
+    this.#input.value ||= names[0]; // unless the reader is typing another name
+  }
 
   get #input() {
     return this.wanted.querySelector("input");
   }
 
-  /** Show the dead letters of a group from the first page on. */
-  open(group) {
-    this.choose(group);
+  /** Go to the dead letters of a group; load them again if they are shown. */
+  #open(group) {
+    const hash = address.to("letters", { group });
+    if (hash !== location.hash) return address.go(hash);
+    this.#choose(group);
     return this.#load();
   }
 
   /** Choose the group whose dead letters the list will show. */
-  choose(group) {
+  #choose(group) {
     this.#group = group;
     this.pager.reset();
     this.#input.value = group;
@@ -111,7 +125,7 @@ export class Letters {
     replace(this.place, table(`Dead letters of ${this.#group}`, [
       { head: "", cell: box },
       { head: "Died", kind: "mono", cell: (one) => el("span", { title: exact(one.dead_ms) }, time(one.dead_ms)) },
-      { head: "Dead letter", kind: "mono", cell: opener },
+      { head: "Dead letter", kind: "mono", cell: copy },
       { head: "Original", kind: "mono", cell: origin },
       { head: "Topic", kind: "mono name", cell: (one) => one.origin_topic },
       { head: "Attempts", kind: "number", cell: (one) => count(one.attempts) },
@@ -146,7 +160,8 @@ export class Letters {
       tell(verb === "redrive"
         ? `Redriven: ${count(done.redriven)}${done.left ? `; ${count(done.left)} stay, since their group is gone or full` : ""}.`
         : `Dropped: ${count(done.dropped)}.`);
-      await this.open(this.#group);
+      this.#choose(this.#group);
+      await Promise.all([this.#load(), this.feed.renew()]);
     });
   }
 }

@@ -3,9 +3,10 @@
 import { call, path } from "./api.js";
 import { button, el, form } from "./dom.js";
 import { count, distance, duration, exact, time } from "./format.js";
+import { history } from "./history.js";
 import { attempt, confirm, open, tell } from "./notices.js";
 import { now } from "./now.js";
-import { history } from "./history.js";
+import { opener } from "./panels.js";
 import { facts } from "./table.js";
 import { when, whenFields } from "./when.js";
 
@@ -21,13 +22,22 @@ const isLetter = (message) => message.topic.startsWith(DEAD);
 const stateSign = (state) =>
   el("span", { class: "pill", "data-kind": { scheduled: "wait", delivered: "good" }[state] ?? "bad" }, state);
 
-/** Fetch and show a message; `changed` is called after a recall or reschedule. */
+let remembered = null; // the message of the last link that was followed
+
+/** Keep a message that was loaded with a list: a token may see it there, and not by its id. */
+export const remember = (message) => (remembered = message);
+
+/** Fetch and show a message; `changed` is called after a recall or reschedule. Returns the dialog. */
 export async function showMessage(id, changed) {
-  showFound(await call("GET", one(id)), changed);
+  try {
+    return show(await call("GET", one(id)), changed);
+  } catch (error) {
+    if (remembered?.id !== id || error.status < 400) throw error;
+    return show(remembered, changed);
+  }
 }
 
-/** Show a message that was already fetched. */
-export function showFound(message, changed) {
+function show(message, changed) {
   const place = el("div", { class: "stack" });
   const dialog = open(isLetter(message) ? "Dead letter" : "Message", place, { side: true });
   const renew = async () => {
@@ -49,6 +59,7 @@ export function showFound(message, changed) {
     }),
   };
   draw(place, message, act);
+  return dialog;
 }
 
 function draw(place, message, act) {
@@ -75,7 +86,7 @@ function draw(place, message, act) {
 /** The facts in a dead letter about its original message. */
 function died({ DLQ_ORIGIN_MESSAGE_ID: id, DLQ_ORIGIN_TOPIC: topic, DLQ_REASON: reason, DLQ_ATTEMPTS: attempts }) {
   return [
-    ["A copy of", id && button(id, () => attempt(() => showMessage(id)), { class: "link mono" })],
+    ["A copy of", id && opener("message", id)],
     ["Of the topic", topic], ["Attempts", attempts], ["Reason", reason],
   ];
 }

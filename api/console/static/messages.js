@@ -1,19 +1,22 @@
 // Messages: search by id or key, and pages of scheduled messages in due order.
 
+import * as address from "./address.js";
 import { call, path, query } from "./api.js";
 import { button, el, field, form, replace } from "./dom.js";
-import { distance, exact, time } from "./format.js";
-import { showFound, showMessage } from "./message.js";
+import { distance, exact, span, time } from "./format.js";
+import { remember } from "./message.js";
 import { attempt } from "./notices.js";
 import { now } from "./now.js";
+import { opener } from "./panels.js";
 import { recallMany } from "./recall.js";
 import { Pager } from "./pager.js";
 import { problem, table } from "./table.js";
+import { SLOT_MS } from "./wheel/slots.js";
 
 const PAGE = 50;
 const PREVIEW = 96;
 const ID = /^[0-9a-f]{24}$/;
-const ALL = { title: "All waiting messages" };
+const ALL = "All waiting messages";
 const HINT = "Enter one of the token's topics above, and press Find.";
 
 function preview(message) {
@@ -21,10 +24,29 @@ function preview(message) {
   return text.length > PREVIEW ? `${text.slice(0, PREVIEW)}…` : text;
 }
 
+/** The parameters of the address for a slot of the wheel, or for a period. */
+export function whenDue({ slot, fromMs, toMs }) {
+  return slot ? { slot: `${slot.level}-${slot.startMs}` } : { from: fromMs, to: toMs };
+}
+
+/** What the parameters of the address ask for: {topic, fromMs, toMs} and a title. */
+function asks({ topic, slot, from, to, overdue }) {
+  const [, level, startMs] = slot?.match(/^(second|minute|hour|day)-(\d+)$/) ?? [];
+  const of = topic ? ` for ${topic}` : "";
+  if (level) {
+    const [fromMs, toMs] = [Number(startMs), Number(startMs) + SLOT_MS[level]];
+    return { topic, fromMs, toMs, title: `Slot of ${level === "hour" ? "an" : "a"} ${level}, ${span(fromMs, toMs, now())}${of}` };
+  }
+  if (overdue) return { topic, toMs: now(), title: `Overdue${of}` };
+  const [fromMs, toMs] = [from, to].map((text) => (/^\d+$/.test(text ?? "") ? Number(text) : undefined));
+  if (fromMs !== undefined || toMs !== undefined) return { topic, fromMs, toMs, title: `Due ${span(fromMs, toMs, now())}${of}` };
+  return { topic, title: topic ? `Waiting for ${topic}` : ALL };
+}
+
 export class Messages {
   name = "messages";
   title = "Messages";
-  #asked = ALL; // {title, topic, fromMs, toMs, count}
+  #asked = { title: ALL }; // {title, topic, fromMs, toMs}
   #turn = 0; // number of the newest request; answers to older ones are ignored
 
   constructor() {
@@ -35,9 +57,9 @@ export class Messages {
     this.heading = el("h3", { tabindex: "-1" });
     this.asOf = el("p", { class: "quiet small" });
     this.place = el("div", {}, el("p", { class: "empty" }, "Loading"));
-    this.all = button("All waiting messages", () => this.#list(ALL), { hidden: true });
+    this.all = el("a", { class: "link", href: "#messages", hidden: true }, ALL);
     this.pager = new Pager(undefined, () => this.#turned());
-    this.ask(ALL);
+    this.arrive({});
     this.panel = el("div", { class: "stack" }, this.search,
       el("div", { class: "row" },
         el("div", { class: "row push" }, this.heading, this.asOf),
@@ -53,12 +75,13 @@ export class Messages {
 
   hide() {}
 
-  /** Choose the scheduled messages of {topic} or due in {fromMs, toMs}; the next request loads their first page. */
-  ask(asked) {
-    this.#asked = asked;
+  /** Take the filter from the address; the next request loads its first page. */
+  arrive(given) {
+    this.#asked = asks(given);
     this.pager.reset();
-    this.heading.textContent = asked.title;
-    this.all.hidden = asked === ALL;
+    this.heading.textContent = this.#asked.title;
+    this.all.hidden = this.#asked.title === ALL;
+    this.search.elements.topic.value = given.topic ?? "";
   }
 
   /** Load the current page. */
@@ -74,20 +97,10 @@ export class Messages {
     }
   }
 
-  /** Open a message by its id. */
-  open(id) {
-    return attempt(() => showMessage(id, () => this.load()));
-  }
-
   /** Switch and scroll to the list. */
   focus() {
     this.heading.focus({ preventScroll: true });
     this.heading.scrollIntoView({ block: "center" });
-  }
-
-  #list(asked) {
-    this.ask(asked);
-    return this.load();
   }
 
   async #turned() {
@@ -106,7 +119,7 @@ export class Messages {
     return table(this.#asked.title, [
       { head: "Due", kind: "mono", cell: (one) => el("span", { title: exact(one.due_ms) }, time(one.due_ms)) },
       { head: "", kind: "quiet line", cell: (one) => distance(one.due_ms, nowMs) },
-      { head: "Id", kind: "mono", cell: (one) => button(one.id, () => this.open(one.id), { class: "link", "data-key": one.id }) },
+      { head: "Id", kind: "mono", cell: (one) => opener("message", one.id) },
       { head: "Topic", kind: "mono name", cell: (one) => one.topic },
       { head: "Tags", kind: "name", cell: (one) => one.tags ?? "" },
       { head: "Key", kind: "mono cut", cell: (one) => one.dedup_key ?? one.keys?.join(" ") ?? "" },
@@ -115,20 +128,27 @@ export class Messages {
   }
 
   #emptyWords() {
-    const { topic, fromMs, count } = this.#asked;
+    const { topic, fromMs, toMs } = this.#asked;
     if (!this.pager.isFirst) return "No more: these have fired.";
-    if (count) return "No messages here: they have fired or were recalled, or the slot holds leases of consumer groups.";
-    if (topic) return `No messages are waiting for ${topic}.`;
-    return fromMs === undefined ? "No messages are waiting. Send a test message to see one here." : "No message is due in this period.";
+    if (fromMs !== undefined || toMs !== undefined) {
+      return "No messages here: they have fired or were recalled, or the slot holds leases of consumer groups.";
+    }
+    return topic ? `No messages are waiting for ${topic}.` : "No messages are waiting. Send a test message to see one here.";
   }
 
   async #find({ id = "", topic = "" }) {
     const [wanted, named] = [id.trim(), topic.trim()];
     if (wanted && named) {
-      showFound(await call("GET", path`/v1/topics/${named}/keys/${wanted}`), () => this.load());
+      const found = await call("GET", path`/v1/topics/${named}/keys/${wanted}`);
+      remember(found);
+      address.go(address.toPanel("message", found.id));
     } else if (wanted) {
       if (!ID.test(wanted)) throw new Error("That is not an id; an id has 24 hex digits. To search for a key, give its topic too.");
-      await showMessage(wanted, () => this.load());
-    } else await this.#list(named ? { title: `Waiting for ${named}`, topic: named } : ALL);
+      address.go(address.toPanel("message", wanted));
+    } else {
+      const hash = address.to("messages", { topic: named });
+      if (hash === location.hash) await this.load();
+      else address.go(hash);
+    }
   }
 }

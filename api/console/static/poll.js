@@ -1,43 +1,68 @@
-// Polls a list while it is shown: less often if answers take long, and seldom if the service
+// Polls a list: often while it is shown, seldom otherwise, less often if answers take long, and seldom if the service
 // refuses it.
 
-const EVERY_MS = 3_000;
+const SHOWN_MS = 3_000;
+const ALWAYS_MS = 15_000;
 const REFUSED_MS = 30_000; // a new token triggers a request at once
 const SHARE = 20; // polling takes at most 1/SHARE of the time
 
 export class Poll {
   #timer = 0;
-  #on = false;
+  #shown = false;
+  #begun = false;
+  #running = null;
 
-  /** `ask` loads and shows the list; `fail` gets what it throws. */
-  constructor(ask, fail) {
+  /** `ask` loads the list; `fail` gets what it throws. With `always` it goes on while the list is not shown. */
+  constructor(ask, fail, { always = false } = {}) {
     this.ask = ask;
     this.fail = fail;
+    this.always = always;
     document.addEventListener("visibilitychange", () => this.#on && !document.hidden && this.now());
   }
 
-  start() {
-    this.#on = true;
+  get #on() {
+    return this.#shown || (this.always && this.#begun);
+  }
+
+  /** Poll seldom, for others than a reader of the list. */
+  begin() {
+    this.#begun = true;
     return this.now();
   }
 
-  stop() {
-    this.#on = false;
-    clearTimeout(this.#timer);
+  /** The list is shown: poll often. */
+  start() {
+    this.#shown = true;
+    return this.now();
   }
 
-  /** Ask at once. */
-  async now() {
+  /** The list is not shown any more. */
+  stop() {
+    this.#shown = false;
+    this.#plan(ALWAYS_MS);
+  }
+
+  /** Ask at once, or wait for the answer that is under way. */
+  now() {
+    this.#running ??= this.#ask().finally(() => (this.#running = null));
+    return this.#running;
+  }
+
+  async #ask() {
     clearTimeout(this.#timer);
     const began = performance.now();
-    let everyMs = EVERY_MS;
+    let leastMs = 0;
     try {
       await this.ask();
     } catch (error) {
-      if (error.status >= 400 && error.status < 500) everyMs = REFUSED_MS;
+      if (error.status >= 400 && error.status < 500) leastMs = REFUSED_MS;
       this.fail(error);
     }
-    const waitMs = Math.max(everyMs, SHARE * (performance.now() - began));
+    const everyMs = this.#shown ? SHOWN_MS : ALWAYS_MS;
+    this.#plan(Math.max(everyMs, leastMs, SHARE * (performance.now() - began)));
+  }
+
+  #plan(waitMs) {
     clearTimeout(this.#timer);
     if (this.#on && !document.hidden) this.#timer = setTimeout(() => this.now(), waitMs);
   }

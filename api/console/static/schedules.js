@@ -4,14 +4,17 @@ import { call, path } from "./api.js";
 import { button, el } from "./dom.js";
 import { duration, exact, time } from "./format.js";
 import { attempt, open, tell } from "./notices.js";
+import { opener } from "./panels.js";
 import { Section } from "./section.js";
 import { facts, reason, table } from "./table.js";
 
 const RUNS = 10;
 
-async function show(schedule) {
-  const { runs } = await call("GET", `${path`/v1/schedules/${schedule.name}/runs`}?count=${RUNS}`);
-  open(`Schedule ${schedule.name}`, el("div", { class: "stack" },
+/** Show one schedule; returns the dialog. */
+export async function showSchedule(name) {
+  const place = path`/v1/schedules/${name}`;
+  const [schedule, { runs }] = await Promise.all([call("GET", place), call("GET", `${place}/runs?count=${RUNS}`)]);
+  return open(`Schedule ${schedule.name}`, el("div", { class: "stack" },
     facts([
       ["Topic", schedule.topic], ["Recurs", recurs(schedule)], ["Missed runs", schedule.missed],
       ["Jitter", schedule.jitter_ms ? duration(schedule.jitter_ms) : null], ["Problem", schedule.problem],
@@ -35,18 +38,19 @@ function state(schedule) {
   return schedule.next_run_ms === null ? ["wait", "over"] : ["good", "active"];
 }
 
-export function schedules() {
+/** `feed` is the list of schedules. */
+export function schedules(feed) {
   const change = (schedule, verb) => attempt(async () => {
     await call("POST", path`/v1/schedules/${schedule.name}/${verb}`);
     tell(`Schedule ${schedule.name}: ${verb === "pause" ? "paused" : "resumed"}.`);
-    await section.poll.now();
+    await feed.renew();
   });
-  const section = new Section({
-    name: "schedules", title: "Schedules", url: "/v1/schedules", key: "schedules",
+  return new Section({
+    name: "schedules", title: "Schedules", feed,
     words: (one) => `${one.name} ${one.topic}`,
     noun: "schedule", how: "“timerwheel schedules put” sends a message by cron or at an interval.",
     columns: [
-      { head: "Schedule", kind: "mono name", cell: (one) => button(one.name, () => attempt(() => show(one)), { class: "link", "data-key": one.name }) },
+      { head: "Schedule", kind: "mono name", cell: (one) => opener("schedule", one.name) },
       { head: "Topic", kind: "mono name", cell: (one) => one.topic },
       { head: "Recurs", kind: "mono name", cell: recurs },
       { head: "Next run", kind: "mono", cell: (one) => one.next_run_ms === null ? "–" : el("span", { title: exact(one.next_run_ms) }, time(one.next_run_ms)) },
@@ -58,5 +62,4 @@ export function schedules() {
         : button("Pause", () => change(one, "pause"), { "data-key": `pause ${one.name}`, "aria-label": `Pause ${one.name}` }) },
     ],
   });
-  return section;
 }

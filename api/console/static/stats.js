@@ -2,7 +2,7 @@
 
 import { el } from "./dom.js";
 import { clock, count, day, duration, rate, short } from "./format.js";
-import { SLOT_MS } from "./slots.js";
+import { SLOT_MS } from "./wheel/slots.js";
 
 const TILES = [
   ["pending", "Waiting", "messages that are not due yet"],
@@ -15,15 +15,15 @@ const TILES = [
 ];
 const LATE_MS = 1_000;
 
-/** Draws the tiles; `list` is called to list the overdue messages. */
+/** Draws the tiles; the overdue messages are a link to their list. */
 export class Stats {
-  constructor(place, list) {
+  constructor(place) {
     this.tiles = Object.fromEntries(TILES.map(([name, title, meaning]) => {
       const value = el("dd", { id: `stat-${name}` }, "–");
       place.append(el("div", { class: "tile", title: meaning }, el("dt", {}, title), value));
       return [name, value];
     }));
-    this.overdue = el("button", { type: "button", class: "link bad", on: { click: list } });
+    this.overdue = el("a", { class: "link bad", href: "#messages?overdue=1" });
   }
 
   draw(tick, slots, rates) {

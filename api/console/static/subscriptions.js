@@ -4,6 +4,7 @@ import { call, path } from "./api.js";
 import { button, el } from "./dom.js";
 import { count, duration, time } from "./format.js";
 import { attempt, open, tell } from "./notices.js";
+import { opener } from "./panels.js";
 import { Section } from "./section.js";
 import { facts, reason } from "./table.js";
 
@@ -17,9 +18,12 @@ const failing = (one) => one.status !== "failing" ? null
   : `since ${time(one.failing_since_ms)}, ${count(one.failures_in_row)} in a row: ${one.last_error}`
     + (one.next_attempt_ms ? `; next attempt ${time(one.next_attempt_ms)}` : "");
 
-async function show(subscription) {
-  const stats = await call("GET", path`/v1/subscriptions/${subscription.id}/stats`);
-  open(`Subscription ${subscription.id}`, facts([
+/** Show one subscription; returns the dialog. */
+export async function showSubscription(id) {
+  const [subscription, stats] = await Promise.all([
+    call("GET", path`/v1/subscriptions/${id}`), call("GET", path`/v1/subscriptions/${id}/stats`),
+  ]);
+  return open(`Subscription ${subscription.id}`, facts([
     ["URL", subscription.url], ["Topic", subscription.topic], ["Group", subscription.group], ["Tags", subscription.tags],
     ["Status", subscription.disabled ? `disabled: ${subscription.disabled}` : subscription.status], ["Failing", failing(subscription)],
     ["Delivered", count(stats.delivered)], ["Failed", count(stats.failed)], ["In flight", count(stats.in_flight)],
@@ -30,18 +34,19 @@ async function show(subscription) {
   ]), { side: true });
 }
 
-export function subscriptions() {
+/** `feed` is the list of subscriptions. */
+export function subscriptions(feed) {
   const change = (subscription, verb) => attempt(async () => {
     await call("POST", path`/v1/subscriptions/${subscription.id}/${verb}`);
     tell(`Subscription ${subscription.id}: ${verb === "pause" ? "paused" : "resumed"}.`);
-    await section.poll.now();
+    await feed.renew();
   });
-  const section = new Section({
-    name: "subscriptions", title: "Subscriptions", url: "/v1/subscriptions", key: "subscriptions",
+  return new Section({
+    name: "subscriptions", title: "Subscriptions", feed,
     words: (one) => `${one.id} ${one.topic} ${one.group} ${one.url}`,
     noun: "subscription", how: "“timerwheel subscriptions add” pushes the messages of a topic to a URL.",
     columns: [
-      { head: "Subscription", kind: "mono name", cell: (one) => button(one.id, () => attempt(() => show(one)), { class: "link", "data-key": one.id }) },
+      { head: "Subscription", kind: "mono name", cell: (one) => opener("subscription", one.id) },
       { head: "Topic", kind: "mono name", cell: (one) => one.topic },
       { head: "URL", kind: "long", cell: (one) => one.url },
       { head: "Status", kind: "long", cell: (one) => [
@@ -54,5 +59,4 @@ export function subscriptions() {
         button("Test", () => attempt(() => test(one)), { "data-key": `test ${one.id}`, "aria-label": `Test ${one.id}` })) },
     ],
   });
-  return section;
 }

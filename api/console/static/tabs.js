@@ -1,36 +1,36 @@
-// The lists below the wheel, one at a time; its name is in the address, so it can be linked to.
+// The lists below the wheel, one at a time; the address says which one is shown, and with which filter.
 
+import * as address from "./address.js";
 import { el } from "./dom.js";
+import { short } from "./format.js";
 
 const MARGIN = 24; // pixels of the previous tab that stay visible when not all tabs fit
 
-/** `sections` are {name, title, panel, show(), hide()}. */
+/** `sections` are {name, title, panel, arrive(given), show(), hide()}. */
 export class Tabs {
   #shown = null;
+  #given = "";
 
   constructor(list, panels, sections) {
     this.list = list;
     this.sections = sections;
-    this.tabs = sections.map((section) => el("button", {
+    this.marks = sections.map(() => el("span", { class: "mark", hidden: true }));
+    this.tabs = sections.map((section, index) => el("button", {
       type: "button", role: "tab", id: `tab-${section.name}`, "aria-controls": `panel-${section.name}`,
       on: { click: () => this.open(section.name) },
-    }, section.title));
+    }, section.title, this.marks[index]));
     this.panels = sections.map((section) => el("div", {
       id: `panel-${section.name}`, role: "tabpanel", "aria-labelledby": `tab-${section.name}`, hidden: true,
     }, section.panel));
     list.append(...this.tabs);
     panels.append(...this.panels);
     list.addEventListener("keydown", (event) => this.#key(event));
-    addEventListener("hashchange", () => this.#show(this.#named() ?? this.#shown));
-    this.#show(this.#named() ?? sections[0]);
+    address.follows(({ list: name, given }) => this.#follow(name, given));
   }
 
-  /** Show a list; false if it is already shown. */
+  /** Go to a list, without a filter. */
   open(name) {
-    const before = this.#shown;
-    this.#show(this.sections.find((section) => section.name === name));
-    location.hash = name;
-    return before !== this.#shown;
+    address.go(address.to(name));
   }
 
   /** Reload the list that is shown. */
@@ -38,13 +38,31 @@ export class Tabs {
     this.#shown.show();
   }
 
-  /** The list that the address names; undefined for other fragments, such as an element of the page. */
-  #named() {
-    return this.sections.find((section) => `#${section.name}` === location.hash);
+  /** Show how many things need attention in each list: {name: count}. */
+  mark(counts) {
+    this.sections.forEach(({ name }, index) => {
+      const mark = this.marks[index];
+      const number = counts[name] ?? 0;
+      mark.hidden = !number;
+      if (mark.textContent !== short(number)) mark.textContent = short(number);
+      mark.title = number ? `${number} need attention` : "";
+    });
   }
 
-  #show(wanted) {
-    if (wanted === this.#shown) return;
+  /** Other fragments, such as an element of the page, change nothing. */
+  #follow(name, given) {
+    const wanted = this.sections.find((section) => section.name === name) ?? (this.#shown ? null : this.sections[0]);
+    if (!wanted) return;
+    const written = JSON.stringify(given);
+    const isNew = wanted !== this.#shown;
+    if (!isNew && written === this.#given) return;
+    this.#given = written;
+    if (isNew) this.#turn(wanted);
+    wanted.arrive(given);
+    wanted.show();
+  }
+
+  #turn(wanted) {
     this.#shown?.hide();
     this.#shown = wanted;
     this.sections.forEach((section, index) => {
@@ -54,7 +72,6 @@ export class Tabs {
       this.panels[index].hidden = !shown;
       if (shown) this.list.scrollLeft = this.tabs[index].offsetLeft - this.list.offsetLeft - MARGIN;
     });
-    wanted.show();
   }
 
   #key(event) {

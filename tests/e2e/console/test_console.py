@@ -3,6 +3,7 @@
 Whatever a test does, the page complains of nothing: see `tests.harness.browser`.
 """
 
+import functools
 import re
 import signal
 
@@ -16,7 +17,17 @@ from tests.harness.processes import serving
 from timerwheel import tokens
 
 expect.set_options(timeout=PATIENCE_MS)
+MINUTE_MS, DAY_MS = 60_000, 24 * HOUR_MS
+COUNT_SPARKS = """() => {
+  window.sparks = 0;
+  new MutationObserver((changes) => {
+    const added = changes.flatMap((change) => [...change.addedNodes]);
+    window.sparks += added.filter((node) => node.checkVisibility()).length;
+  }).observe(document.querySelector(".motion"), { childList: true });
+}"""
 TABS = ["Messages", "Topics", "Groups", "Dead letters", "Subscriptions", "Schedules"]
+# Going back is not done at once: let the page take the step.
+ONE_TURN = "new Promise((done) => setTimeout(done))"
 MARKUP = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>&lt;b&gt;"
 
 
@@ -46,9 +57,32 @@ def shared(browser, url):
 def page(shared):
     """The page that tests share, to which each comes with its first list shown and no dialog open."""
     shared.get_by_role("tab", name="Messages").click()
+    expect(shared.locator("#panel-messages h3")).to_have_text("All waiting messages")
     yield shared
     while shared.get_by_role("dialog").count():
         shared.keyboard.press("Escape")
+        shared.evaluate(ONE_TURN)
+
+
+def stream(now_ms, *, pending=0, overdue=0, refusing=None, moved=(0, 0, 0, 0), **slots):
+    """The live events of one moment, with these slots in use of each level."""
+    tick = {"now_ms": now_ms, "status": "ready", "refusing": refusing, "pending": pending, "measures": {}}
+    levels = [
+        {"level": level, "slots": slots.get(level, []), "later": 0, "moved_until_ms": until_ms}
+        for level, until_ms in zip(("second", "minute", "hour", "day"), moved, strict=True)
+    ]
+    events = [("tick", tick), ("wheel", {"now_ms": now_ms, "overdue": overdue, "levels": levels})]
+    return b"".join(b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(data)) for kind, data in events)
+
+
+def hear(page, events):
+    """Have the page hear these live events, and not those of the service."""
+    page.route("**/v1/live", lambda route: route.fulfill(body=events, content_type="text/event-stream"))
+
+
+def answer_with(content, route):
+    """Answer a call of the page with this."""
+    route.fulfill(json=content)
 
 
 def open_tab(page, name):
@@ -75,14 +109,20 @@ def test_what_waits_is_on_the_rings_and_a_click_on_a_slot_lists_it(page, url):
     slot.click()
     expect(page.locator("#panel-messages h3")).to_contain_text("Slot of a second")
     expect(page.locator("#panel-messages h3")).to_be_focused()
-    expect(page.get_by_role("button", name=sent["id"])).to_be_visible()
+    expect(page.get_by_role("link", name=sent["id"])).to_be_visible()
     assert page.locator("#panel-messages tbody tr").count() < 3, "others are in other slots"
 
 
-def test_the_hands_of_the_rings_move_with_time(page):
-    hand = page.locator(".hand").first
-    before = hand.get_attribute("transform")
-    expect(hand).not_to_have_attribute("transform", before)
+def test_the_rings_turn_towards_one_needle_and_a_slot_reaches_it_when_it_is_due(page, url):
+    second = page.locator(".turning").first
+    before = second.get_attribute("style")
+    expect(second).not_to_have_attribute("style", before)
+    assert page.locator(".needle line").count() == 1
+    sent = send(url, "needle", delay_ms=6_000)
+    slot = page.locator(f"#slot-second-{sent['due_ms'] // 1_000 % 240}")
+    expect(slot).to_have_attribute("aria-label", re.compile(r"1 waiting"))
+    expect(page.locator(".needle .now").first).to_have_text(re.compile(r"now \d\d:\d\d:\d\d"))
+    expect(page.locator(".needle .fired")).to_have_text("1 fired")
 
 
 def test_the_histogram_says_what_fires_in_the_next_minute_hour_and_day_and_lists_it(page, url):
@@ -93,7 +133,7 @@ def test_the_histogram_says_what_fires_in_the_next_minute_hour_and_day_and_lists
         page.get_by_role("button", name=span, exact=True).click()
         expect(chart).to_have_attribute("aria-label", re.compile(rf"\d+ due in the next {span}, most at "))
     page.get_by_role("button", name="List them").click()
-    expect(page.locator("#panel-messages h3")).to_contain_text("timers")
+    expect(page.locator("#panel-messages h3")).to_contain_text("Due ")
     expect(page.locator("#panel-messages")).to_contain_text("histogram")
     chart.focus()
     page.keyboard.press("Home")
@@ -131,22 +171,163 @@ def test_ten_million_pending_messages_are_counted_and_never_loaded(browser, url)
     now_ms = ask(url, "GET", "/v1/wheel")["now_ms"]
     hour_ms = now_ms // HOUR_MS * HOUR_MS
     hours = [[hour_ms + number * HOUR_MS, 10_000_000 // 60] for number in range(3, 63)]
-    slots = {"second": [], "minute": [], "hour": hours, "day": []}
-    tick = {"now_ms": now_ms, "status": "ready", "refusing": None, "pending": 10_000_000, "measures": {}}
-    levels = [{"level": level, "slots": found, "later": 0} for level, found in slots.items()]
-    events = [("tick", tick), ("wheel", {"now_ms": now_ms, "overdue": 1_234, "levels": levels})]
-    body = b"".join(b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(data)) for kind, data in events)
+    body = stream(now_ms, hour=hours, pending=10_000_000, overdue=1_234)
     asked = []
     with looking(browser, "about:blank") as page:
         page.on("request", lambda request: asked.append(request.url.removeprefix(url)))
-        page.route("**/v1/live", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
+        hear(page, body)
         page.goto(url)
         expect(page.locator("#stat-pending")).to_have_text("10M")
         expect(page.locator("#stat-overdue")).to_have_text("1,234")
         expect(page.locator(f"#slot-hour-{hours[0][0] // HOUR_MS % 72}")).to_have_attribute("data-load", "6")
         expect(page.locator(".levels")).to_contain_text("9,999,960")
         expect(page.locator("#panel-messages td").first).to_be_visible()
-    assert {path for path in asked if path.startswith("/v1/")} == {"/v1/live", "/v1/messages?limit=50"}
+    lists = {"/v1/groups", "/v1/subscriptions", "/v1/schedules"}
+    assert {path for path in asked if path.startswith("/v1/")} == {
+        "/v1/live",
+        "/v1/messages?limit=50",
+    } | lists
+
+
+def test_the_next_rush_is_called_out_with_its_time_and_count_and_leads_to_its_messages(browser, url):
+    now_ms = ask(url, "GET", "/v1/wheel")["now_ms"] // MINUTE_MS * MINUTE_MS
+    minutes = [[now_ms + number * MINUTE_MS, 12] for number in range(5, 170)]
+    minutes[40][1] = 5_000
+    seconds = [[now_ms + number * 1_000, 1] for number in range(2, 200)]
+    body = stream(now_ms, second=seconds, minute=minutes, moved=(0, minutes[0][0], 0, 0))
+    with looking(browser, "about:blank", expected=("status of 503",)) as page:
+        hear(page, body)
+        page.goto(url)
+        rush = page.locator(".rush")
+        expect(rush).to_have_text(re.compile(r"\d\d:\d\d rush5,000 messages, in 45 min"))
+        expect(page.locator(".rush-mark")).to_have_attribute("visibility", "visible")
+        moved = page.locator('[data-load="moved"]')
+        assert {one.get_attribute("id").split("-")[1] for one in moved.all()} == {"minute"}
+        expect(moved.first).to_have_attribute("aria-label", re.compile("moved to the ring outside"))
+        rush.click()
+        expect(page.locator("#panel-messages h3")).to_contain_text("Due ")
+        assert f"from={minutes[40][0]}&to={minutes[41][0]}" in page.url
+
+
+def test_a_rush_keeps_its_call_as_it_climbs_from_ring_to_ring_and_even_loads_have_none(browser, url):
+    now_ms = ask(url, "GET", "/v1/wheel")["now_ms"] // DAY_MS * DAY_MS
+    at = {"day": 9 * DAY_MS, "hour": 20 * HOUR_MS, "minute": 50 * MINUTE_MS, "second": 90_000}
+    for level, ahead_ms in at.items():
+        with looking(browser, "about:blank", expected=("status of 503",)) as page:
+            body = stream(now_ms, **{level: [[now_ms + ahead_ms, 700]]})
+            hear(page, body)
+            page.goto(url)
+            expect(page.locator(".rush")).to_contain_text("700 messages, in ")
+    with looking(browser, "about:blank", expected=("status of 503",)) as page:
+        body = stream(now_ms, day=[[now_ms + number * DAY_MS, 700] for number in range(3, 80)])
+        hear(page, body)
+        page.goto(url)
+        expect(page.locator(".levels")).to_contain_text("53,900")
+        expect(page.locator(".rush")).to_be_hidden()
+
+
+def test_what_is_wrong_is_in_a_strip_of_links_on_the_tabs_and_in_the_title(browser, url):
+    now_ms = ask(url, "GET", "/v1/wheel")["now_ms"]
+    body = stream(now_ms, overdue=7, refusing="the disk is full")
+    groups = {"groups": [{"topic": "orders", "group": "late", "lag": 900, "dead_letters": 312}]}
+    groups["groups"][0] |= {"oldest_age_ms": 3_600_000, "config": {"kind": "leases"}}
+    groups["groups"][0] |= {"in_flight": 0, "waiting": 0, "ready": 0, "parked": 0}
+    endpoint = {"id": "hook", "topic": "t", "group": "g", "url": "http://x", "status": "failing"}
+    endpoint |= {"failing_since_ms": now_ms, "failures_in_row": 4, "last_error": "HTTP 503", "disabled": None}
+    held = {"name": "daily", "topic": "t", "cron": "@daily", "zone": "UTC", "paused": False}
+    held |= {"next_run_ms": now_ms, "problem": "the disk is full"}
+    answers = {"groups": groups, "subscriptions": {"subscriptions": [endpoint]}}
+    answers["schedules"] = {"schedules": [held]}
+    with looking(browser, "about:blank", expected=("status of 503",)) as page:
+        hear(page, body)
+        for name, content in answers.items():
+            page.route(f"**/v1/{name}", functools.partial(answer_with, content))
+        page.goto(url)
+        strip = page.get_by_role("navigation", name="Needs attention")
+        for text, link in {
+            "New messages are refused": "#topics",
+            "7 overdue": "#messages?overdue=1",
+            "312 dead letters": "#letters?group=orders%2Flate",
+            "orders/late is 1 h behind": "#groups?open=group%3Aorders%2Flate",
+            "hook fails": "#subscriptions?open=subscription%3Ahook",
+            "daily misses runs": "#schedules?open=schedule%3Adaily",
+        }.items():
+            expect(strip.get_by_role("link", name=text)).to_have_attribute("href", link)
+        expect(page.get_by_role("tab", name="Dead letters")).to_have_text("Dead letters312")
+        expect(page).to_have_title(re.compile("timerwheel$"))
+        assert page.title() != "timerwheel"
+        strip.get_by_role("link", name="7 overdue").click()
+        expect(page.locator("#panel-messages h3")).to_have_text("Overdue")
+
+
+def test_who_asks_for_less_motion_sees_no_sparks_and_rings_that_do_not_glide(browser, url):
+    for less, shown in (("reduce", 0), ("no-preference", 1)):
+        with looking(browser, url) as page:
+            page.emulate_media(reduced_motion=less)
+            page.evaluate(COUNT_SPARKS)
+            send(url, "sparks", delay="2s")
+            expect(page.locator(".needle .fired")).to_have_text("1 fired")
+            assert min(page.evaluate("window.sparks"), 1) == shown
+            glide = page.locator(".turning").first.evaluate(
+                "ring => getComputedStyle(ring).transitionDuration"
+            )
+            assert (glide == "0s") == (less == "reduce")
+
+
+# ---------------------------------------------------------------------- the address
+
+
+def test_a_link_opens_a_list_with_its_filter_and_a_panel_and_back_closes_the_panel(browser, url):
+    sent = send(url, "linked", delay="1d")
+    send(url, "elsewhere", delay="1d")
+    with looking(browser, f"{url}/#messages?topic=linked&open=message:{sent['id']}") as page:
+        dialog = page.get_by_role("dialog", name="Message")
+        expect(dialog).to_contain_text(sent["id"])
+        page.keyboard.press("Escape")
+        expect(dialog).to_have_count(0)
+        expect(page.locator("#panel-messages tbody tr")).to_have_count(1)
+        assert page.url.endswith("#messages?topic=linked")
+        page.get_by_role("link", name=sent["id"]).click()
+        expect(dialog).to_be_visible()
+        page.go_back()
+        expect(dialog).to_have_count(0)
+        assert page.url.endswith("#messages?topic=linked")
+        page.go_forward()
+        expect(dialog).to_be_visible()
+        page.reload()
+        expect(dialog).to_contain_text(sent["id"])
+
+
+def test_groups_subscriptions_schedules_and_filters_have_addresses(browser, url):
+    for address, words in {
+        "#groups?open=group:orders/closers": "Lag",
+        "#subscriptions?open=subscription:hook": "https://hooks.example/orders",
+        "#schedules?open=schedule:daily": "30 2 * * *",
+    }.items():
+        with looking(browser, f"{url}/{address}") as page:
+            expect(page.get_by_role("dialog")).to_contain_text(words)
+    with looking(browser, f"{url}/#groups?find=closers") as page:
+        expect(page.get_by_label("Filter groups")).to_have_value("closers")
+        page.get_by_label("Filter groups").fill("nothing like it")
+        expect(page.locator("#panel-groups")).to_contain_text("None contains “nothing like it”.")
+        assert "find=nothing%20like%20it" in page.url
+    slot_ms = ask(url, "GET", "/v1/wheel")["now_ms"] // DAY_MS * DAY_MS + 9 * DAY_MS
+    with looking(browser, f"{url}/#messages?slot=day-{slot_ms}") as page:
+        expect(page.locator("#panel-messages h3")).to_contain_text("Slot of a day, ")
+
+
+def test_a_link_to_something_that_is_gone_says_so_and_leaves_the_list(browser, url):
+    gone = f"{url}/#topics?open=message:{'0' * 23}7"
+    with looking(browser, gone, expected=("status of 404",)) as page:
+        expect(page.get_by_role("alert")).to_be_visible()
+        expect(page.get_by_role("tab", name="Topics")).to_have_attribute("aria-selected", "true")
+        expect(page).to_have_url(re.compile("#topics$"))
+
+
+def test_topics_of_the_service_are_not_among_those_of_the_user(page):
+    panel = open_tab(page, "Topics")
+    expect(panel.get_by_role("link", name="reminders")).to_be_visible()
+    expect(panel).not_to_contain_text("rmq_sys_wheel_timer")
 
 
 # ---------------------------------------------------------------------- what can be done
@@ -203,7 +384,7 @@ def test_what_is_wrong_is_said_where_it_was_done(browser, url):
 def test_many_are_recalled_only_after_they_were_counted(page, url):
     ask(url, "POST", "/v1/messages", [{"topic": "many", "delay": "1d", "tags": "a"}] * 3)
     send(url, "many", delay="1d", tags="b")
-    open_tab(page, "Topics").get_by_role("button", name="many").click()
+    open_tab(page, "Topics").get_by_role("link", name="many").click()
     expect(page.locator("#panel-messages tbody tr")).to_have_count(4)
     page.get_by_role("button", name="Recall many").click()
     dialog = page.get_by_role("dialog")
@@ -217,7 +398,7 @@ def test_many_are_recalled_only_after_they_were_counted(page, url):
 
 def test_lists_are_turned_a_page_at_a_time(page, url):
     ask(url, "POST", "/v1/messages", [{"topic": "paged", "delay": "1d"}] * 60)
-    open_tab(page, "Topics").get_by_role("button", name="paged").click()
+    open_tab(page, "Topics").get_by_role("link", name="paged").click()
     panel = page.get_by_role("tabpanel", name="Messages")
     expect(panel.locator("h3")).to_have_text("Waiting for paged")
     expect(panel.locator("tbody tr")).to_have_count(50)
@@ -232,11 +413,11 @@ def test_lists_are_turned_a_page_at_a_time(page, url):
 def test_dead_letters_are_looked_at_redriven_and_dropped(page, url):
     ask(url, "POST", "/v1/messages", [{"topic": "dying", "body": f"letter {n}"} for n in range(3)])
     fail(url, "dying", "undertakers", count=3)
-    open_tab(page, "Groups").get_by_role("row", name="undertakers").get_by_role("button", name="3").click()
+    open_tab(page, "Groups").get_by_role("row", name="undertakers").get_by_role("link", name="3").click()
     panel = page.get_by_role("tabpanel", name="Dead letters")
     expect(panel.locator("tbody tr")).to_have_count(3)
     expect(panel).to_contain_text("no database")
-    panel.locator("tbody button").first.click()
+    panel.locator("tbody a").first.click()
     expect(page.get_by_role("dialog", name="Dead letter")).to_contain_text("letter 0")
     page.keyboard.press("Escape")
     panel.get_by_role("checkbox").first.check()
@@ -253,20 +434,24 @@ def test_dead_letters_are_looked_at_redriven_and_dropped(page, url):
 def test_a_dead_letter_is_named_by_what_opens_and_its_original_beside_it(page, url):
     original = send(url, "copied", delay="1ms")
     fail(url, "copied", "copiers", count=1, reason="no disk")
-    open_tab(page, "Groups").get_by_role("row", name="copiers").get_by_role("button", name="1").click()
+    open_tab(page, "Groups").get_by_role("row", name="copiers").get_by_role(
+        "link", name="1", exact=True
+    ).click()
     row = page.get_by_role("tabpanel", name="Dead letters").get_by_role("row", name=original["id"])
-    expect(row.get_by_role("button")).to_have_count(2)
-    letter, origin = row.get_by_role("button").all()
+    expect(row.get_by_role("link")).to_have_count(2)
+    letter, origin = row.get_by_role("link").all()
     assert origin.text_content() == original["id"] != letter.text_content()
     letter.click()
     dialog = page.get_by_role("dialog")
     expect(dialog.locator("code")).to_have_text(letter.text_content())
     for text in ("%DLQ%copiers", original["id"], "no disk"):
         expect(dialog.locator("dl").first).to_contain_text(text)
-    dialog.get_by_role("button", name=original["id"]).click()
-    expect(dialog.last.locator("code")).to_have_text(original["id"])
-    for _ in range(2):
-        page.keyboard.press("Escape")
+    dialog.get_by_role("link", name=original["id"]).click()
+    expect(dialog.locator("code")).to_have_text(original["id"])
+    page.keyboard.press("Escape")
+    expect(dialog.locator("code")).to_have_text(letter.text_content())
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
     origin.click()
     expect(dialog.locator("code")).to_have_text(original["id"])
 
@@ -417,7 +602,7 @@ def test_subscriptions_and_schedules_are_looked_at_paused_and_resumed(page, url)
     ask(url, "POST", "/v1/subscriptions", target)
     ask(url, "PUT", "/v1/schedules/pausable", {"topic": "planned", "body": "x", "every": "1h"})
     panel = open_tab(page, "Subscriptions")
-    panel.get_by_role("button", name="pausable", exact=True).click()
+    panel.get_by_role("link", name="pausable", exact=True).click()
     expect(page.get_by_role("dialog")).to_contain_text("https://hooks.example/x")
     page.keyboard.press("Escape")
     for name in ("Subscriptions", "Schedules"):
@@ -470,18 +655,18 @@ def test_markup_in_messages_stays_text(page, url):
     message = {"topic": "markup", "body": MARKUP, "tags": MARKUP, "keys": MARKUP.replace(" ", "_")}
     sent = send(url, delay="1d", dedup_key=MARKUP, properties={MARKUP: MARKUP}, **message)
     ask(url, "PUT", "/v1/schedules/markup", {"topic": "markup", "body": MARKUP, "every": "1d"})
-    open_tab(page, "Topics").get_by_role("button", name="markup").click()
+    open_tab(page, "Topics").get_by_role("link", name="markup").click()
     row = page.get_by_role("row", name=sent["id"])
     expect(row).to_contain_text(MARKUP[:60])
-    row.get_by_role("button").click()
+    row.get_by_role("link").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.locator(".body")).to_have_text(MARKUP)
     dialog.get_by_text("Properties (").click()
     expect(dialog.locator("details dt").filter(has_text=MARKUP)).to_be_visible()
     page.keyboard.press("Escape")
-    open_tab(page, "Schedules").get_by_role("button", name="markup", exact=True).click()
+    open_tab(page, "Schedules").get_by_role("link", name="markup", exact=True).click()
     expect(dialog.locator(".body")).to_have_text(MARKUP)
-    assert page.title() == "timerwheel"
+    assert page.title().endswith("timerwheel")
     assert page.locator("img").count() == 1
     assert page.locator("script").count() == 1
 

@@ -14,6 +14,7 @@ from timerwheel.api.service.live import SLOTS_MAX, Live, tick_of, wheel_of
 from timerwheel.model.messages import SlotInfo
 from timerwheel.push.push import Push
 from timerwheel.settings import Settings
+from timerwheel.wheel.geometry import Horizons
 
 LIMIT_S = 60  # only keeps a failure from hanging
 SECOND_MS = 1_000
@@ -120,12 +121,24 @@ def test_slots_that_are_over_are_overdue_and_those_beyond_the_limit_a_sum():
     found += [
         SlotInfo("second", own + n * SECOND_MS, own + (n + 1) * SECOND_MS, 1) for n in range(SLOTS_MAX + 7)
     ]
-    wheel = wheel_of(found, now_ms)
+    wheel = wheel_of(found, now_ms, Horizons(1, 2, 3))
     second, *others = wheel.levels
     assert wheel.overdue == 4 * 2
     assert second.slots[0] == (own - SECOND_MS, 2), "its last messages may be firing now"
     assert (len(second.slots), second.later) == (SLOTS_MAX, 8)
     assert [(level.slots, level.later) for level in others] == [([], 0)] * 3
+    assert [level.moved_until_ms for level in wheel.levels] == [0, 1, 2, 3]
+
+
+async def test_the_wheel_says_up_to_where_each_level_has_moved_to_the_finer_one(world, live):
+    await world.send(10 * DAY_MS)
+    with live.listening():
+        await world.advance(0)
+        (_, (_, wheel)) = events_of(live.after(0)[1])
+    moved = [level["moved_until_ms"] for level in wheel["levels"]]
+    assert moved == [0, *world.engine.messages.horizons]
+    assert moved == sorted(moved)
+    assert world.clock.now_ms() < moved[1]
 
 
 async def _read_until(answer, text):

@@ -123,7 +123,7 @@ def test_every_file_that_the_page_names_is_there():
     for name in FILES:
         if name.endswith(".js"):
             base = (STATIC / name).parent
-            for other in re.findall(r'from "(\./[^"]+)"', (STATIC / name).read_text()):
+            for other in re.findall(r'from "(\.\.?/[^"]+)"', (STATIC / name).read_text()):
                 named.add(str((base / other).resolve().relative_to(STATIC)))
     assert named <= set(FILES)
     assert set(FILES) - named == {"index.html"}, "files that nothing uses"

@@ -1,14 +1,20 @@
 // The levels of the wheel in numbers: what the rings show, and what lies beyond one turn.
 
-import { el } from "./dom.js";
-import { count, span } from "./format.js";
+import { el } from "../dom.js";
+import { count } from "../format.js";
 
-const HEADS = ["Ring", "A turn", "Slots in use", "Waiting", "Further out"];
-const TURN = 1; // the column that small screens leave out
+const HEADS = ["Ring", "What it shows", "Slots in use", "Waiting", "Further out"];
+const SHOWS = 1; // the column that small screens leave out
+const MOVES = {
+  second: "fires at the needle",
+  minute: "moves out to S 3 min ahead",
+  hour: "moves out to M 2 h ahead",
+  day: "moves out to H 2 d ahead",
+};
 
-const kind = (place) => (place > TURN ? "number" : place === TURN ? "wide" : null);
+const kind = (place) => (place > SHOWS ? "number" : place === SHOWS ? "wide" : null);
 
-/** `rings` are {level, turn, slots, slotMs}; calls `choose` with {title, fromMs, count} of what lies beyond. */
+/** `rings` are those of `rings.js`; calls `choose` with {fromMs} of what lies beyond. */
 export class Levels {
   constructor(rings, choose) {
     this.rows = rings.map((ring) => this.#row(ring, choose));
@@ -37,11 +43,9 @@ export class Levels {
   #row(ring, choose) {
     const number = () => el("td", { class: "number" });
     const row = { ring, used: number(), waiting: number(), none: el("span", {}, "–") };
-    row.further = el("button", { type: "button", class: "link", hidden: true, on: {
-      click: () => choose({ title: `Due ${span(row.endMs, null)}`, fromMs: row.endMs, count: row.beyond }),
-    } });
-    row.element = el("tr", {}, el("th", { scope: "row" }, `${ring.level}s`), el("td", { class: "wide" }, ring.turn), row.used, row.waiting,
-      el("td", { class: "number" }, row.none, row.further));
+    row.further = el("button", { type: "button", class: "link", hidden: true, on: { click: () => choose({ fromMs: row.endMs }) } });
+    row.element = el("tr", {}, el("th", { scope: "row" }, el("b", {}, ring.letter), ` ${ring.level}s`),
+      el("td", { class: "wide" }, `${ring.turn}; ${MOVES[ring.level]}`), row.used, row.waiting, el("td", { class: "number" }, row.none, row.further));
     return row;
   }
 }

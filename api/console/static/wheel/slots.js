@@ -10,9 +10,11 @@ export class Slots {
     this.overdue = event.overdue;
     this.counts = {};
     this.later = {};
+    this.moved = {};
     for (const level of event.levels) {
       this.counts[level.level] = new Map(level.slots);
       this.later[level.level] = level.later;
+      this.moved[level.level] = level.moved_until_ms ?? 0;
     }
   }
 
@@ -23,6 +25,17 @@ export class Slots {
   /** The count of one slot. */
   count(level, startMs) {
     return this.counts[level].get(startMs) ?? 0;
+  }
+
+  /** Slots of a level that end at this time or before have moved to the next finer level; 0 for the finest. */
+  movedUntilMs(level) {
+    return this.moved[level];
+  }
+
+  /** The slots in use that move away when a level has moved up to a time: [{startMs, count}]. */
+  movedSince(level, untilMs) {
+    const found = [...this.counts[level]].map(([startMs, count]) => ({ startMs, count }));
+    return found.filter((slot) => slot.startMs >= this.moved[level] && slot.startMs + SLOT_MS[level] <= untilMs);
   }
 
   /** Slots in use and messages of a level, over slots that end after one time and begin before another. */
