@@ -1,17 +1,16 @@
-"""A delayed-message service on a timing wheel, and its client: `from timerwheel import Client`."""
+"""A delayed-message service on a timing wheel. Its clients: `from timerwheel import Client, SyncClient`."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from timerwheel.client import Client
+    from timerwheel.client import Client, SyncClient
 
-__all__ = ["Client"]
+__all__ = ["Client", "SyncClient"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
     """Import the client when it is asked for: most of the package does without it."""
-    if name != "Client":
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from timerwheel.client import Client  # noqa: PLC0415 - see above
-
-    return Client
+    return getattr(importlib.import_module("timerwheel.client"), name)

@@ -1,6 +1,6 @@
-"""The Python client: `Client`, what it returns, and what it raises.
+"""The Python client: `Client` and `SyncClient`, what they return, and what they raise.
 
-The names are those of `timerwheel.client.client`.
+The names are those of `timerwheel.client.client` and `timerwheel.client.sync_client`.
 """
 
 import importlib
@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from timerwheel.client.client import *  # noqa: F403 - its `__all__` is the list
+    from timerwheel.client.sync_client import *  # noqa: F403 - as above
+
+_MODULES = ("timerwheel.client.client", "timerwheel.client.sync_client")
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
     """Import the client on first use: most commands of the command line do not need it."""
-    client = importlib.import_module("timerwheel.client.client")
-    if name not in client.__all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(client, name)
+    for module in map(importlib.import_module, _MODULES):
+        if name in module.__all__:
+            return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

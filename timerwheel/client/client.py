@@ -16,16 +16,18 @@ message, topic, group and so on, `ConflictError` for a message that was already 
 been stored; one with a `dedup_key` can be repeated. The client itself never repeats a send.
 """
 
+import datetime as dt
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 import msgspec
+from msgspec import UNSET
 
 from timerwheel.client.connection import Connection, Stream, given, part, raise_problem, with_query
 from timerwheel.client.dead_letters import DeadLetters
-from timerwheel.client.drafts import Draft, SendOptions, When, draft_content, when_content
+from timerwheel.client.drafts import Draft, SendOptions, When, draft_content, json_given, when_content
 from timerwheel.client.errors import (
     AddressError,
     ClientError,
@@ -112,7 +114,7 @@ __all__ = [
 DEFAULT_URL = "http://127.0.0.1:8686"
 BEGINNING = 0
 END = -1
-_PAGE_MESSAGES = 1_000
+PAGE_MESSAGES = 1_000
 _READ_MESSAGES = 500
 _POLL_MS = 20_000
 _MOVE_MS = 20_000
@@ -155,7 +157,7 @@ class Client:
 
     async def __aenter__(self) -> Self:
         """Open the connection pool; does not call the service yet."""
-        self._connection.open()
+        self.open()
         return self
 
     async def __aexit__(
@@ -167,19 +169,70 @@ class Client:
         """Close the pool."""
         await self.close()
 
+    def open(self) -> None:
+        """Open the connection pool in the running event loop, as `async with` does."""
+        self._connection.open()
+
     async def close(self) -> None:
         """Close every connection: running calls fail with `UnreachableError`, leases are not extended."""
         await self._keeper.close()
         await self._connection.close()
 
+    def forget(self) -> None:
+        """Drop connections and leases without a call: in a forked child they are still the parent's."""
+        self._keeper.forget()
+        self._connection.forget()
+
     # ------------------------------------------------------------------ sending
 
-    async def send(self, topic: str, body: str | bytes = "", **options: Unpack[SendOptions]) -> Sent:
+    async def send(
+        self,
+        topic: str,
+        body: str | bytes = "",
+        *,
+        json: object = UNSET,
+        delay: str | dt.timedelta | None = None,
+        delay_ms: int | None = None,
+        deliver_at: dt.datetime | str | None = None,
+        deliver_at_ms: int | None = None,
+        delay_level: int | None = None,
+        properties: dict[str, str] | None = None,
+        tags: str | None = None,
+        keys: str | list[str] | None = None,
+        queue: int | None = None,
+        dedup_key: str | None = None,
+        after_recall: str | None = None,
+    ) -> Sent:
         """Store one message; it is durable when this returns (as the service's `flush` setting says).
 
-        The body is text, bytes, or with `json` any JSON value.
+        The body is text, bytes, or with `json` any JSON value, None included; then leave out `body`.
+
+        `delay` is a timedelta or text such as "90s", "1h30m", "PT90S"; `deliver_at` an aware datetime or
+        RFC 3339 with a zone. Give at most one of the five; with none, the message is delivered at once.
+        `properties` go by RocketMQ's names, `keys` are for searching. `queue` is the queue of the topic, by
+        default one that the service chooses. With a `dedup_key` the message is stored once: a repeated send
+        gets the first receipt, marked as a duplicate. After a recall the key is free for another message; to
+        send the same one again, give the id of the recalled message as `after_recall`.
+
+        Raises `ValueError` for a datetime without a time zone, `ConflictError` for a key whose message was
+        recalled, `UnreachableError` and `OutcomeUnknownError` if it is not known whether it was stored, and
+        `ClientError` with the service's code for what the service refuses.
         """
-        draft: Draft = {"topic": topic, "body": body, **options}
+        draft = given(
+            topic=topic,
+            body=body,
+            delay=delay,
+            delay_ms=delay_ms,
+            deliver_at=deliver_at,
+            deliver_at_ms=deliver_at_ms,
+            delay_level=delay_level,
+            properties=properties,
+            tags=tags,
+            keys=keys,
+            queue=queue,
+            dedup_key=dedup_key,
+            after_recall=after_recall,
+        ) | json_given(json)
         return await self._connection.call("POST", "/v1/messages", Receipt, content=draft_content(draft))
 
     async def send_many(self, drafts: Iterable[Draft]) -> list[Sent]:
@@ -200,13 +253,44 @@ class Client:
     # ------------------------------------------------------------------ transactions
 
     async def begin(
-        self, topic: str, body: str | bytes = "", **options: Unpack[SendOptions]
+        self,
+        topic: str,
+        body: str | bytes = "",
+        *,
+        json: object = UNSET,
+        delay: str | dt.timedelta | None = None,
+        delay_ms: int | None = None,
+        deliver_at: dt.datetime | str | None = None,
+        deliver_at_ms: int | None = None,
+        delay_level: int | None = None,
+        properties: dict[str, str] | None = None,
+        tags: str | None = None,
+        keys: str | list[str] | None = None,
+        queue: int | None = None,
+        dedup_key: str | None = None,
+        after_recall: str | None = None,
     ) -> OpenTransaction:
         """Store a message that is delivered once `commit` says so; its delay counts from then.
 
-        If neither `commit` nor `roll_back` follows, it is rolled back in the end.
+        The parameters are those of `send`. If neither `commit` nor `roll_back` follows, it is rolled back in
+        the end.
         """
-        content = draft_content({"topic": topic, "body": body, **options})
+        draft = given(
+            topic=topic,
+            body=body,
+            delay=delay,
+            delay_ms=delay_ms,
+            deliver_at=deliver_at,
+            deliver_at_ms=deliver_at_ms,
+            delay_level=delay_level,
+            properties=properties,
+            tags=tags,
+            keys=keys,
+            queue=queue,
+            dedup_key=dedup_key,
+            after_recall=after_recall,
+        ) | json_given(json)
+        content = draft_content(draft)
         return await self._connection.call("POST", "/v1/transactions", OpenTransaction, content=content)
 
     async def commit(self, message_id: str) -> Sent:
@@ -221,7 +305,7 @@ class Client:
         """Yield the open transactions, oldest first, page by page."""
         cursor: str | None = None
         while True:
-            path = with_query("/v1/transactions", {"topic": topic, "limit": _PAGE_MESSAGES, "cursor": cursor})
+            path = with_query("/v1/transactions", {"topic": topic, "limit": PAGE_MESSAGES, "cursor": cursor})
             page = await self._connection.call("GET", path, OpenTransactions)
             for one in page.transactions:
                 yield one
@@ -246,10 +330,29 @@ class Client:
         return await self._connection.call("DELETE", _message_path(message_id), Message)
 
     async def reschedule(
-        self, message_id: str, *, properties: dict[str, str] | None = None, **when: Unpack[When]
+        self,
+        message_id: str,
+        *,
+        delay: str | dt.timedelta | None = None,
+        delay_ms: int | None = None,
+        deliver_at: dt.datetime | str | None = None,
+        deliver_at_ms: int | None = None,
+        delay_level: int | None = None,
+        properties: dict[str, str] | None = None,
     ) -> Sent:
-        """Reschedule a waiting message, by one field of `When` or a delay property; the id stays."""
-        content = when_content(when) | given(properties=properties)
+        """Reschedule a waiting message, by one of the times of `send` or a delay property; the id stays.
+
+        `ConflictError` if it was delivered or recalled.
+        """
+        content = when_content(
+            given(
+                delay=delay,
+                delay_ms=delay_ms,
+                deliver_at=deliver_at,
+                deliver_at_ms=deliver_at_ms,
+                delay_level=delay_level,
+            )
+        ) | given(properties=properties)
         return await self._connection.call("PATCH", _message_path(message_id), Receipt, content=content)
 
     async def get_key(self, topic: str, key: str) -> Message:
@@ -261,10 +364,27 @@ class Client:
         return await self._connection.call("DELETE", _key_path(topic, key), Message)
 
     async def reschedule_key(
-        self, topic: str, key: str, *, properties: dict[str, str] | None = None, **when: Unpack[When]
+        self,
+        topic: str,
+        key: str,
+        *,
+        delay: str | dt.timedelta | None = None,
+        delay_ms: int | None = None,
+        deliver_at: dt.datetime | str | None = None,
+        deliver_at_ms: int | None = None,
+        delay_level: int | None = None,
+        properties: dict[str, str] | None = None,
     ) -> Sent:
         """Reschedule by deduplication key; see `reschedule`."""
-        content = when_content(when) | given(properties=properties)
+        content = when_content(
+            given(
+                delay=delay,
+                delay_ms=delay_ms,
+                deliver_at=deliver_at,
+                deliver_at_ms=deliver_at_ms,
+                delay_level=delay_level,
+            )
+        ) | given(properties=properties)
         return await self._connection.call("PATCH", _key_path(topic, key), Receipt, content=content)
 
     # ------------------------------------------------------------------ many messages
@@ -304,7 +424,7 @@ class Client:
         query = {"topic": topic, "due_from_ms": due_from_ms, "due_to_ms": due_to_ms}
         cursor: str | None = None
         while True:
-            path = with_query("/v1/messages", {**query, "limit": _PAGE_MESSAGES, "cursor": cursor})
+            path = with_query("/v1/messages", {**query, "limit": PAGE_MESSAGES, "cursor": cursor})
             page = await self._connection.call("GET", path, Pending)
             for message in page.messages:
                 yield message
@@ -344,7 +464,7 @@ class Client:
         queue: int = 0,
         *,
         offset: int = BEGINNING,
-        count_max: int = _PAGE_MESSAGES,
+        count_max: int = PAGE_MESSAGES,
         wait_ms: int = 0,
     ) -> Any:  # noqa: ANN401 - a pyarrow Table
         """Return up to `count_max` (1,000) delivered messages of one queue from `offset`, as a pyarrow Table.

@@ -1,5 +1,6 @@
 """A connection pool to one service: calls and byte streams, with errors as ClientError."""
 
+import ctypes
 import os
 import socket
 import ssl
@@ -69,6 +70,12 @@ class Connection:
         """Open the connection pool; does not call the service yet."""
         connector = None if self._ssl_context is None else aiohttp.TCPConnector(ssl=self._ssl_context)
         self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
+
+    def forget(self) -> None:
+        """Drop the pool without closing it, which would end connections that a forked parent still uses."""
+        if self._session is not None:
+            keep_forever(self._session)
+            self._session = None
 
     async def close(self) -> None:
         """Close every connection; running calls fail with `UnreachableError`."""
@@ -157,6 +164,11 @@ class Connection:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             detail = f"cannot reach {self.url}: {_reason(error)}"
             raise UnreachableError(None, "unreachable", detail) from error
+
+
+def keep_forever(thing: object) -> None:
+    """Never finalize this: a finalizer would act on what a forked parent still uses."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 def _checked(url: str) -> str:

@@ -5,6 +5,8 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
+from msgspec import UNSET
+
 _MS = dt.timedelta(milliseconds=1)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -50,8 +52,8 @@ class Draft(_Addressed, SendOptions, total=False):
     body: str | bytes
 
 
-def draft_content(draft: Draft) -> dict[str, object]:
-    """Return the JSON of a message to send."""
+def draft_content(draft: Mapping[str, Any]) -> dict[str, object]:
+    """Return the JSON of a `Draft`."""
     content: dict[str, object] = {
         "topic": draft["topic"],
         **when_content(draft),
@@ -61,6 +63,11 @@ def draft_content(draft: Draft) -> dict[str, object]:
         if name in draft:
             content[name] = draft[name]
     return content
+
+
+def json_given(json: object) -> dict[str, object]:
+    """Return the field `json`, unless it was left out; None is a value of JSON."""
+    return {} if json is UNSET else {"json": json}
 
 
 def body_content(body: str | bytes) -> dict[str, object]:

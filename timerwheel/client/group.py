@@ -4,7 +4,7 @@ import asyncio
 import datetime as dt
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -30,15 +30,12 @@ _Found = TypeVar("_Found")
 logger = logging.getLogger(__name__)
 
 
-class ConsumeOptions(TypedDict, total=False):
-    """How to receive: `tags` and `start` apply to a new group, `create` as in `Group.receive`.
+class Terms(NamedTuple):
+    """How to receive and hold messages; see `Group.messages`."""
 
-    A message is held for `invisible_ms` and extended until it is finished or was held for `hold_ms_max`.
-    """
-
-    tags: str
-    start: Start
-    create: bool
+    tags: str | None
+    start: Start | None
+    create: bool | None
     invisible_ms: int
     hold_ms_max: int
 
@@ -81,7 +78,7 @@ class Group:
         content = given(max=count_max, wait_ms=wait_ms, invisible_ms=invisible_ms, tags=tags, start=start)
         return (await self._receive(content, wait_ms, create=create)).messages
 
-    async def receive_arrow(  # noqa: PLR0913 - as `receive`
+    async def receive_arrow(
         self,
         count_max: int = RECEIVE_MAX,
         *,
@@ -189,16 +186,28 @@ class Group:
     # ------------------------------------------------------------------ consuming
 
     async def messages(
-        self, *, batch: int = 1, follow: bool = True, **options: Unpack[ConsumeOptions]
+        self,
+        *,
+        batch: int = 1,
+        follow: bool = True,
+        tags: str | None = None,
+        start: Start | None = None,
+        create: bool | None = None,
+        invisible_ms: int = INVISIBLE_MS,
+        hold_ms_max: int = HOLD_MS_MAX,
     ) -> AsyncIterator[Lease]:
         """Yield messages as they arrive, to be finished with `ack` or `nack`; extended until then.
 
         They are fetched `batch` at a time, by endless long polls, or without `follow` until there are none.
         Raises `UnreachableError` in an outage; `consume` continues instead.
+
+        `tags` and `start` apply to a new group, `create` is as in `receive`. A message is held for
+        `invisible_ms` and extended until it is finished or was held for `hold_ms_max`.
         """
+        terms = Terms(tags, start, create, invisible_ms, hold_ms_max)
         while True:
-            leases = await self._take(batch, _POLL_MS if follow else 0, options)
-            options["create"] = False  # a group that vanishes later was deleted on purpose
+            leases = await self._take(batch, _POLL_MS if follow else 0, terms)
+            terms = terms._replace(create=False)  # a group that vanishes later was deleted on purpose
             if not leases and not follow:
                 return
             while leases:
@@ -211,18 +220,26 @@ class Group:
         concurrency: int = 1,
         stop: asyncio.Event | None = None,
         retry_ms: int = RETRY_MS,
-        **options: Unpack[ConsumeOptions],
+        tags: str | None = None,
+        start: Start | None = None,
+        create: bool | None = None,
+        invisible_ms: int = INVISIBLE_MS,
+        hold_ms_max: int = HOLD_MS_MAX,
     ) -> None:
         """Run `handler` on each message, up to `concurrency` at a time, until `stop` is set.
 
         A message is acknowledged when the handler returns, and returned with the group's backoff when it
         raises. In an outage this retries every `retry_ms`. When stopped, it takes no more messages and waits
         for the handlers; a cancellation cancels them, and their messages are redelivered.
+
+        The other parameters are those of `messages`.
         """
+        terms = Terms(tags, start, create, invisible_ms, hold_ms_max)
 
         async def take(count_max: int, done: Sequence[Lease]) -> list[Lease]:
-            leases = await self._take(min(count_max, RECEIVE_MAX), _POLL_MS, options, done)
-            options["create"] = False  # as in `messages`
+            nonlocal terms
+            leases = await self._take(min(count_max, RECEIVE_MAX), _POLL_MS, terms, done)
+            terms = terms._replace(create=False)  # as in `messages`
             return leases
 
         async def ack(done: Sequence[Lease]) -> None:
@@ -232,7 +249,15 @@ class Group:
         await consumer.run(stop or asyncio.Event())
 
     async def stream(
-        self, *, max_in_flight: int = 100, auto_ack: bool = False, **options: Unpack[ConsumeOptions]
+        self,
+        *,
+        max_in_flight: int = 100,
+        auto_ack: bool = False,
+        tags: str | None = None,
+        start: Start | None = None,
+        create: bool | None = None,
+        invisible_ms: int = INVISIBLE_MS,
+        hold_ms_max: int = HOLD_MS_MAX,
     ) -> AsyncIterator[Lease]:
         """Yield as `messages` does, over one streaming connection: at most `max_in_flight` unfinished.
 
@@ -240,20 +265,20 @@ class Group:
         the service stops; raises `UnreachableError` when the connection breaks, or the error with which the
         service ends the stream.
         """
-        invisible_ms = options.get("invisible_ms", INVISIBLE_MS)
+        terms = Terms(tags, start, create, invisible_ms, hold_ms_max)
         query = {
             "max_in_flight": max_in_flight,
             "invisible_ms": invisible_ms,
-            "tags": options.get("tags"),
-            "start": options.get("start"),
+            "tags": tags,
+            "start": start,
             "ack": "auto" if auto_ack else "manual",
         }
         parser = EventParser()
-        async for data in self._events(query, create=options.get("create")):
+        async for data in self._events(query, create=create):
             events = parser.feed(data)
             leases = self._hold(
                 [msgspec.json.decode(event.data, type=Held) for event in events if event.kind == "message"],
-                options,
+                terms,
                 settled=auto_ack,
             )
             while leases:
@@ -321,27 +346,26 @@ class Group:
             yield data
 
     async def _take(
-        self, count_max: int, wait_ms: int, options: ConsumeOptions, done: Sequence[Lease] = ()
+        self, count_max: int, wait_ms: int, terms: Terms, done: Sequence[Lease] = ()
     ) -> list[Lease]:
         """Receive messages to lease, and acknowledge finished ones."""
         content = given(
             max=count_max,
             wait_ms=wait_ms,
-            invisible_ms=options.get("invisible_ms", INVISIBLE_MS),
-            tags=options.get("tags"),
-            start=options.get("start"),
+            invisible_ms=terms.invisible_ms,
+            tags=terms.tags,
+            start=terms.start,
             ack=[lease.message.receipt for lease in done] or None,
         )
-        received = await self._receive(content, wait_ms, create=options.get("create"))
+        received = await self._receive(content, wait_ms, create=terms.create)
         if received.results is not UNSET:
             _note(done, received.results)
-        return self._hold(received.messages, options)
+        return self._hold(received.messages, terms)
 
-    def _hold(self, deliveries: list[Held], options: ConsumeOptions, *, settled: bool = False) -> list[Lease]:
+    def _hold(self, deliveries: list[Held], terms: Terms, *, settled: bool = False) -> list[Lease]:
         now_ms = self._connection.clock.monotonic_ms()
-        until_ms = now_ms + options.get("hold_ms_max", HOLD_MS_MAX)
-        invisible_ms = options.get("invisible_ms", INVISIBLE_MS)
-        leases = [Lease(self, delivery, invisible_ms, until_ms) for delivery in deliveries]
+        until_ms = now_ms + terms.hold_ms_max
+        leases = [Lease(self, delivery, terms.invisible_ms, until_ms) for delivery in deliveries]
         for lease in leases:
             lease.settled = settled
             if not settled:

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 from weakref import WeakSet
 
+from timerwheel.client.connection import keep_forever
 from timerwheel.client.errors import ClientError, LeaseEndedError, UnreachableError
 from timerwheel.clock import Clock
 from timerwheel.groups.config import RECEIVE_MAX
@@ -184,6 +185,12 @@ class Keeper:
         # A task that never began does not clean up after itself.
         self._held.clear()
         self._tasks.clear()
+
+    def forget(self) -> None:
+        """Forget the leases, which a forked parent extends."""
+        for task in self._tasks.values():
+            keep_forever(task)
+        self._held, self._tasks = {}, {}
 
     async def _keep(self, key: tuple[str, int], group: Receipts) -> None:
         """Extend all leases of one group and length together."""

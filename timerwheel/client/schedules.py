@@ -1,40 +1,16 @@
 """Schedules: messages sent repeatedly, by cron or at an interval."""
 
 import datetime as dt
-from typing import Any, Literal, TypedDict, Unpack
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from timerwheel.client.connection import Connection, part, with_query
-from timerwheel.client.drafts import body_content, length_ms, time_ms
+from msgspec import UNSET
+
+from timerwheel.client.connection import Connection, given, part, with_query
+from timerwheel.client.drafts import body_content, json_given, length_ms, time_ms
 from timerwheel.schedules.info import NextRun
 from timerwheel.wire import schedules as wire
 from timerwheel.wire.schedules import NextRuns, Schedule
-
-
-class ScheduleOptions(TypedDict, total=False):
-    """When and what a schedule sends; one of `cron`, `every` and `every_ms`.
-
-    The body is text, bytes, or with `json` any JSON value. `cron` is read on the clock of `zone`, an IANA
-    name. `missed` is what becomes of runs in an outage.
-    """
-
-    body: str | bytes
-    json: Any
-    properties: dict[str, str]
-    tags: str
-    keys: str | list[str]
-    cron: str
-    every: str | dt.timedelta
-    every_ms: int
-    zone: str
-    start: dt.datetime | str
-    start_ms: int
-    end: dt.datetime | str
-    end_ms: int
-    jitter_ms: int
-    missed: Literal["skip", "once", "all"]
-    skipped_hour: Literal["auto", "run_after", "skip"]
-    repeated_hour: Literal["auto", "first", "both"]
-    paused: bool
 
 
 class Schedules:
@@ -51,8 +27,58 @@ class Schedules:
         """Return one schedule."""
         return await self._connection.call("GET", _path(name), Schedule)
 
-    async def put(self, name: str, topic: str, **options: Unpack[ScheduleOptions]) -> Schedule:
-        """Create or replace a schedule; its next run is planned when this returns."""
+    async def put(
+        self,
+        name: str,
+        topic: str,
+        *,
+        body: str | bytes | None = None,
+        json: object = UNSET,
+        properties: dict[str, str] | None = None,
+        tags: str | None = None,
+        keys: str | list[str] | None = None,
+        cron: str | None = None,
+        every: str | dt.timedelta | None = None,
+        every_ms: int | None = None,
+        zone: str | None = None,
+        start: dt.datetime | str | None = None,
+        start_ms: int | None = None,
+        end: dt.datetime | str | None = None,
+        end_ms: int | None = None,
+        jitter_ms: int | None = None,
+        missed: Literal["skip", "once", "all"] | None = None,
+        skipped_hour: Literal["auto", "run_after", "skip"] | None = None,
+        repeated_hour: Literal["auto", "first", "both"] | None = None,
+        paused: bool | None = None,
+    ) -> Schedule:
+        """Create or replace a schedule; its next run is planned when this returns.
+
+        The body is text, bytes, or with `json` any JSON value.
+
+        Give one of `cron`, `every` (a timedelta, or text such as "15m") and `every_ms`. `cron` is read on the
+        clock of `zone`, an IANA name. `start` and `end` are aware datetimes, or RFC 3339 with a zone. Each
+        run is delayed by a random part of `jitter_ms`. `missed` is what becomes of runs in an outage. The
+        service chooses what is left out. Raises `ValueError` for a datetime without a time zone.
+        """
+        options = given(
+            body=body,
+            properties=properties,
+            tags=tags,
+            keys=keys,
+            cron=cron,
+            every=every,
+            every_ms=every_ms,
+            zone=zone,
+            start=start,
+            start_ms=start_ms,
+            end=end,
+            end_ms=end_ms,
+            jitter_ms=jitter_ms,
+            missed=missed,
+            skipped_hour=skipped_hour,
+            repeated_hour=repeated_hour,
+            paused=paused,
+        ) | json_given(json)
         content = {"topic": topic, **_content(options)}
         return await self._connection.call("PUT", _path(name), Schedule, content=content)
 
@@ -78,7 +104,7 @@ def _path(name: str) -> str:
     return f"/v1/schedules/{part(name)}"
 
 
-def _content(options: ScheduleOptions) -> dict[str, object]:
+def _content(options: Mapping[str, Any]) -> dict[str, object]:
     content: dict[str, object] = dict(options)
     if "body" in options:
         del content["body"]

@@ -1,6 +1,6 @@
 """Push subscriptions: topics whose messages the service posts to a URL."""
 
-from typing import TypedDict, Unpack
+from msgspec import UNSET, UnsetType
 
 from timerwheel.client.connection import Connection, given, part
 from timerwheel.groups.config import Exponential, Ladder, Start
@@ -8,35 +8,6 @@ from timerwheel.push.outcome import Outcome
 from timerwheel.push.stats import StatsView
 from timerwheel.push.subscription import SubscriptionView, SubscriptionWithSecret
 from timerwheel.wire import subscriptions as wire
-
-
-class PushOptions(TypedDict, total=False):
-    """How to post messages; the service chooses what is left out."""
-
-    tags: str
-    max_attempts: int
-    backoff: Ladder | Exponential
-    concurrency: int
-    rate_limit: float | None
-    timeout_ms: int
-    headers: dict[str, str]
-    cloudevents: bool
-
-
-class SubscriptionChanges(PushOptions, total=False):
-    """The fields of a subscription to change."""
-
-    url: str
-
-
-class SubscriptionOptions(PushOptions, total=False):
-    """The fields of a new subscription besides topic and URL."""
-
-    id: str
-    group: str
-    secret: str
-    start: Start
-    paused: bool
 
 
 class Subscriptions:
@@ -54,16 +25,74 @@ class Subscriptions:
         return await self._connection.call("GET", _path(subscription_id), SubscriptionView)
 
     async def add(
-        self, topic: str, url: str, **options: Unpack[SubscriptionOptions]
+        self,
+        topic: str,
+        url: str,
+        *,
+        id: str | None = None,  # noqa: A002 - the API's name
+        group: str | None = None,
+        secret: str | None = None,
+        start: Start | None = None,
+        paused: bool | None = None,
+        tags: str | None = None,
+        max_attempts: int | None = None,
+        backoff: Ladder | Exponential | None = None,
+        concurrency: int | None = None,
+        rate_limit: float | UnsetType | None = UNSET,
+        timeout_ms: int | None = None,
+        headers: dict[str, str] | None = None,
+        cloudevents: bool | None = None,
     ) -> SubscriptionWithSecret:
-        """Post the messages of a topic to a URL. Keep the secret: no other call shows it."""
-        content = {"topic": topic, "url": url, **options}
+        """Post the messages of a topic to a URL. Keep the secret: no other call shows it.
+
+        The service chooses what is left out. `rate_limit` is in requests per second, `timeout_ms` for each
+        request. `ConflictError` if a subscription with this `id` exists, or the `group` is in use.
+        """
+        content = given(
+            topic=topic,
+            url=url,
+            id=id,
+            group=group,
+            secret=secret,
+            start=start,
+            paused=paused,
+            tags=tags,
+            max_attempts=max_attempts,
+            backoff=backoff,
+            concurrency=concurrency,
+            timeout_ms=timeout_ms,
+            headers=headers,
+            cloudevents=cloudevents,
+        ) | _rate(rate_limit)
         return await self._connection.call(
             "POST", "/v1/subscriptions", SubscriptionWithSecret, content=content
         )
 
-    async def update(self, subscription_id: str, **changes: Unpack[SubscriptionChanges]) -> SubscriptionView:
-        """Change the given fields, from the next request on."""
+    async def update(
+        self,
+        subscription_id: str,
+        *,
+        url: str | None = None,
+        tags: str | None = None,
+        max_attempts: int | None = None,
+        backoff: Ladder | Exponential | None = None,
+        concurrency: int | None = None,
+        rate_limit: float | UnsetType | None = UNSET,
+        timeout_ms: int | None = None,
+        headers: dict[str, str] | None = None,
+        cloudevents: bool | None = None,
+    ) -> SubscriptionView:
+        """Change the given fields, from the next request on; a `rate_limit` of None removes the limit."""
+        changes = given(
+            url=url,
+            tags=tags,
+            max_attempts=max_attempts,
+            backoff=backoff,
+            concurrency=concurrency,
+            timeout_ms=timeout_ms,
+            headers=headers,
+            cloudevents=cloudevents,
+        ) | _rate(rate_limit)
         return await self._connection.call("PATCH", _path(subscription_id), SubscriptionView, content=changes)
 
     async def delete(self, subscription_id: str) -> SubscriptionView:
@@ -95,6 +124,10 @@ class Subscriptions:
     async def stats(self, subscription_id: str) -> StatsView:
         """Return the counts of a subscription since the service started."""
         return await self._connection.call("GET", f"{_path(subscription_id)}/stats", StatsView)
+
+
+def _rate(limit: float | UnsetType | None) -> dict[str, object]:
+    return {} if isinstance(limit, UnsetType) else {"rate_limit": limit}
 
 
 def _path(subscription_id: str) -> str:
