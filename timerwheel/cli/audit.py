@@ -182,14 +182,14 @@ def _show(audit: "Audit", place: str, output: Output) -> None:
                 finding.id or "-",
                 finding.rule,
                 printable(finding.topic),
-                output.time(finding.due_ms),
+                output.when(finding.due_ms),
                 str(finding.offset),
                 printable(finding.node),
                 printable(finding.detail),
             )
             for finding in shown
         ]
-        output.table(("id", "rule", "topic", "due", "#offset", "node", "detail"), rows)
+        output.table(("id", "rule", "+topic", "due", "+#offset", "+node", "=detail"), rows)
         _more(len(shown), audit.findings_total, "findings")
     output.facts(_facts(audit, place, output))
     if audit.balanced:

@@ -48,7 +48,7 @@ def _as_json(option: Option, value: Value) -> dict[str, object]:
 
 def _explain(found: Configuration, output: Output) -> None:
     output.table(
-        ("setting", "value", "from", "default", "takes effect", "description"),
+        ("setting", "~value", "from", "+default", "+takes effect", "=description"),
         [
             (
                 name,

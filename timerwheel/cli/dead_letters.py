@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from timerwheel.cli.connection import ask
+from timerwheel.cli.form import prints_ids
 from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, YesFlag, confirm_or_exit
 from timerwheel.cli.output import Output, body_shown
 from timerwheel.client import DEFAULT_URL, DeadLetter
@@ -23,9 +24,9 @@ OffsetsArgument = Annotated[
         metavar="OFFSET", help="Offsets of dead letters, as `dlq list` shows them.", show_default=False
     ),
 ]
-_BODY_SHOWN_CHARACTERS = 40
 
 
+@prints_ids
 def list_letters(
     group: GroupArgument,
     *,
@@ -38,15 +39,22 @@ def list_letters(
 ) -> None:
     """List the messages that the group gave up on, oldest first, with the reason."""
     page = ask(url, lambda client: client.dead_letters(group, topic).page(first, limit))
-    output = Output(utc=utc)
-    if as_json:
-        output.json(page)
-        return
-    output.table(
-        ("#offset", "dead since", "#attempts", "topic", "id", "reason", "body"),
+    output = Output(utc=utc, as_json=as_json)
+    output.listing(
+        page,
+        (
+            "#offset",
+            "dead since",
+            "#attempts",
+            "topic" if topic is None else "+topic",
+            "+id",
+            "~reason",
+            "~body",
+        ),
         [_row(letter, output) for letter in page.letters],
+        ids=[str(letter.offset) for letter in page.letters],
     )
-    if page.next_offset is not None:
+    if page.next_offset is not None and output.for_people:
         output.line(f"more: continue with --from {page.next_offset}")
 
 
@@ -100,10 +108,10 @@ def _chosen(offsets: list[int] | None, topic: str | None, *, everything: bool) -
 def _row(letter: DeadLetter, output: Output) -> tuple[str, ...]:
     return (
         str(letter.offset),
-        output.time(letter.dead_ms),
+        output.when(letter.dead_ms),
         str(letter.attempts),
         letter.origin_topic,
         letter.origin_id,
         printable(letter.reason),
-        body_shown(letter.message.body, _BODY_SHOWN_CHARACTERS),
+        body_shown(letter.message.body),
     )

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from timerwheel.cli.connection import advising, ask
+from timerwheel.cli.form import prints_ids
 from timerwheel.cli.groups import GroupArgument, InvisibleOption, StartOption, TagsOption, TopicArgument
 from timerwheel.cli.options import JsonFlag, JsonLinesFlag, UrlOption, UtcFlag
 from timerwheel.cli.output import Output, content_shown
@@ -30,6 +31,7 @@ def _wait(text: str) -> int:
     return wait_ms
 
 
+@prints_ids
 def receive(
     topic: TopicArgument,
     group: GroupArgument,
@@ -72,7 +74,7 @@ def receive(
 
     Messages that are not acknowledged are redelivered. A missing group is created if its topic exists.
     """
-    output = Output(utc=utc)
+    output = Output(utc=utc, as_json=as_json)
     if count_max is None and not follow:
         count_max = 1
     begin: Any = start
@@ -93,7 +95,7 @@ def receive(
                 announced = True
                 print(f"created group {group} of topic {topic}", file=sys.stderr)
             for message in found:
-                _print(message, output, as_json=as_json)
+                _print(message, output)
             if ack and found:
                 whole = [message for message in found if message.problem is None]
                 if whole:
@@ -190,12 +192,11 @@ def _end_if_refused(results: list[ReceiptResult]) -> None:
         raise typer.Exit(1)
 
 
-def _print(message: Delivery, output: Output, *, as_json: bool) -> None:
-    if as_json:
-        output.json(message)
-        return
+def _print(message: Delivery, output: Output) -> None:
     place = f"{message.topic}/{message.queue}@{message.offset}"
-    output.line(
-        f"{output.time(message.delivered_ms)}  {place}  {message.id}  attempt {message.attempt}  "
-        f"{message.receipt}  {content_shown(message)}"
+    output.result(
+        message,
+        f"{output.stamp(message.delivered_ms)}  {place}  {message.id}  attempt {message.attempt}  "
+        f"{message.receipt}  {content_shown(message)}",
+        ids=[message.id],
     )

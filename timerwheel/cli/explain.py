@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from timerwheel.cli.connection import ask
+from timerwheel.cli.form import prints_ids
 from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag
 from timerwheel.cli.output import Output
 from timerwheel.cli.units import format_about
@@ -17,6 +18,7 @@ from timerwheel.model.messages import State
 from timerwheel.model.text import printable
 
 
+@prints_ids
 def explain(
     message_id: Annotated[
         str, typer.Argument(metavar="ID", help="The id that `send` printed.", show_default=False)
@@ -41,11 +43,11 @@ def explain(
         from timerwheel.history.directory import offline_history
 
         history = offline_history(data, message_id)
-    output = Output(utc=utc)
-    if as_json:
-        output.json(history)
-    else:
+    output = Output(utc=utc, as_json=as_json)
+    if output.for_people:
         _show(history, output)
+    else:
+        output.details(history, (), ids=[history.id])
 
 
 def _show(history: MessageHistory, output: Output) -> None:
@@ -63,11 +65,11 @@ def _show(history: MessageHistory, output: Output) -> None:
         facts.append(("level", str(history.level)))
     output.facts(facts)
     output.line("")
-    output.table(("time", "#after", "what happened", "#log offset"), _rows(history, output))
+    output.table(("time", "#after", "=what happened", "#log offset"), _rows(history, output))
     if history.groups:
         output.line("")
         output.table(
-            ("group", "the message", "#attempts"),
+            ("group", "=the message", "#attempts"),
             [(one.group, _STANDINGS[one.standing], str(one.attempts)) for one in history.groups],
         )
     for line in _gaps(history):
@@ -96,7 +98,7 @@ def _rows(history: MessageHistory, output: Output) -> list[tuple[str, ...]]:
             words = f"{words}: {printable(event.reason)}"
         after = "" if before_ms is None else f"+{format_about(event.at_ms - before_ms)}"
         place = "" if event.offset is None else str(event.offset)
-        rows.append((output.time(event.at_ms), after, words, place))
+        rows.append((output.moment(event.at_ms), after, words, place))
         before_ms = event.at_ms
     return rows
 
@@ -118,22 +120,22 @@ def _gaps(history: MessageHistory) -> list[str]:
 
 
 def _sent(event: Event, output: Output) -> str:
-    return "sent, due at once" if event.due_ms is None else f"sent, due {output.time(event.due_ms)}"
+    return "sent, due at once" if event.due_ms is None else f"sent, due {output.moment(event.due_ms)}"
 
 
 def _committed(event: Event, output: Output) -> str:
-    due = "due at once" if event.due_ms is None else f"due {output.time(event.due_ms)}"
+    due = "due at once" if event.due_ms is None else f"due {output.moment(event.due_ms)}"
     return f"transaction committed, {due}"
 
 
 def _leased(event: Event, output: Output) -> str:
-    return f"attempt {event.attempt}, leased until {output.time(event.due_ms)}"
+    return f"attempt {event.attempt}, leased until {output.moment(event.due_ms)}"
 
 
 def _failed(words: str) -> Callable[[Event, Output], str]:
     def describe(event: Event, output: Output) -> str:
         what = words if event.attempt is None else f"attempt {event.attempt} {words}"
-        return f"{what}, redelivered {output.time(event.due_ms)}"
+        return f"{what}, redelivered {output.moment(event.due_ms)}"
 
     return describe
 
@@ -147,7 +149,7 @@ def _words(words: str) -> Callable[[Event, Output], str]:
 
 
 def _until(words: str) -> Callable[[Event, Output], str]:
-    return lambda event, output: f"{words} {output.time(event.due_ms)}"
+    return lambda event, output: f"{words} {output.moment(event.due_ms)}"
 
 
 _WORDS: Mapping[What, Callable[[Event, Output], str]] = {

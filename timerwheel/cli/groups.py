@@ -7,6 +7,7 @@ import typer
 
 from timerwheel.cli.backoff import BackoffOption, format_backoff, parse_backoff
 from timerwheel.cli.connection import ask
+from timerwheel.cli.form import prints_ids
 from timerwheel.cli.options import (
     JsonFlag,
     UrlOption,
@@ -33,10 +34,10 @@ COLUMNS = (
     "group",
     "#lag",
     "#in flight",
-    "#waiting",
-    "#ready",
-    "#parked",
-    "#dead letters",
+    "+#waiting",
+    "+#ready",
+    "+#parked",
+    "#dead",
     "#oldest",
 )
 
@@ -71,6 +72,7 @@ InvisibleOption = Annotated[
 ]
 
 
+@prints_ids
 def list_groups(
     topic: Annotated[
         str | None, typer.Argument(help="Only the groups of this topic.", show_default=False)
@@ -99,9 +101,11 @@ def list_groups(
         )
         for info in found
     ]
-    Output(as_json=as_json).listing({"groups": found}, COLUMNS, rows)
+    ids = [info.group if topic is not None else f"{info.topic} {info.group}" for info in found]
+    Output(as_json=as_json).listing({"groups": found}, COLUMNS, rows, ids=ids)
 
 
+@prints_ids
 def show(
     topic: TopicArgument, group: GroupArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False
 ) -> None:
@@ -109,6 +113,7 @@ def show(
     _show(ask(url, lambda client: client.group(topic, group).info()), as_json=as_json)
 
 
+@prints_ids
 def put(
     topic: TopicArgument,
     group: GroupArgument,
@@ -143,6 +148,7 @@ def put(
     _show(ask(url, work), as_json=as_json)
 
 
+@prints_ids
 def delete(
     topic: TopicArgument,
     group: GroupArgument,
@@ -156,9 +162,10 @@ def delete(
         confirm_or_exit(f"Delete group {group} of topic {topic}, with its position and leases?")
     info = ask(url, lambda client: client.group(topic, group).delete())
     text = f"deleted group {info.group} of topic {info.topic}; its lag was {info.lag:,}"
-    Output(as_json=as_json).result(info, text)
+    Output(as_json=as_json).result(info, text, ids=[info.group])
 
 
+@prints_ids
 def rewind(
     topic: TopicArgument,
     group: GroupArgument,
@@ -215,28 +222,32 @@ def _oldest(info: GroupInfo) -> str:
     return "-" if info.oldest_age_ms is None else format_about(info.oldest_age_ms)
 
 
+def _since(info: GroupInfo, what: str) -> str:
+    return "-" if info.oldest_age_ms is None else f"{_oldest(info)} since {what}"
+
+
 def _show(info: GroupInfo, *, as_json: bool) -> None:
-    output = Output()
-    if as_json:
-        output.json(info)
-        return
+    output = Output(as_json=as_json)
     config = config_of(info)
     if config.kind == OFFSETS:
-        output.facts(
+        output.details(
+            info,
             [
                 ("group", info.group),
                 ("topic", info.topic),
                 ("kind", "offsets: its consumers read the queues and commit how far they are"),
                 ("lag", f"{info.lag:,}"),
                 ("dead letters", f"{info.dead_letters:,}"),
-                ("oldest", f"{_oldest(info)} since the oldest message that is not committed was delivered"),
+                ("oldest", _since(info, "the oldest message that is not committed was delivered")),
                 *_queues(info),
-            ]
+            ],
+            ids=[info.group],
         )
         return
     order = ", in order by key" if info.ordered else ""
     order += ", paused" if info.paused else ""
-    output.facts(
+    output.details(
+        info,
         [
             ("group", info.group),
             ("topic", f"{info.topic}{order}"),
@@ -249,9 +260,10 @@ def _show(info: GroupInfo, *, as_json: bool) -> None:
             ("ready", f"{info.ready:,} ready again"),
             ("parked", f"{info.parked:,} behind an earlier message with the same key"),
             ("dead letters", f"{info.dead_letters:,}"),
-            ("oldest", f"{_oldest(info)} since the oldest unacknowledged message was delivered"),
+            ("oldest", _since(info, "the oldest unacknowledged message was delivered")),
             *_queues(info),
-        ]
+        ],
+        ids=[info.group],
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from timerwheel.cli.form import prints_ids
 from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonLinesFlag, UtcFlag
 from timerwheel.cli.output import Output, body_shown
 from timerwheel.model.text import printable
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from timerwheel.offline.snapshot import LogRecord
 
 
+@prints_ids
 def log(
     *,
     data: DataOption = DATA_DEFAULT,
@@ -37,20 +39,19 @@ def log(
         raise typer.BadParameter("--tail cannot be combined with --from or --limit")
     if quarantined and (tail is not None or start is not None):
         raise typer.BadParameter("--quarantined cannot be combined with --from or --tail")
-    output = Output(utc=utc)
+    output = Output(utc=utc, as_json=as_json)
     if quarantined:
         records = _quarantined(data, limit)
     else:
         records = _last(data, tail) if tail is not None else _records(data, start, limit)
     for place, record in enumerate(records):
-        if place == 0 and not as_json:
+        if place == 0 and output.for_people:
             output.line(_HEADING)
-        if as_json:
-            output.json(_document(record, with_body=body))
-        else:
-            output.line(_line(record, output))
-            if body:
-                _print_content(record, output)
+        output.result(
+            _document(record, with_body=body),
+            *_lines(record, output, with_body=body),
+            ids=[str(record.offset)],
+        )
 
 
 def _records(data: Path, start: int | None, limit: int | None) -> "Iterator[LogRecord]":
@@ -123,16 +124,19 @@ def _line(record: "LogRecord", output: Output) -> str:
     level = f" level {record.level}" if record.level else ""
     origin = "" if record.origin is None else f" of {record.origin}"
     return (
-        f"{record.offset:>20} {record.size:>8} {record.kind:7} {output.time(record.store_ms):29} "
-        f"{output.time(record.due_ms):29} {record.id:24} {record.topic}/{record.queue}{level}{origin}"
+        f"{record.offset:>20} {record.size:>8} {record.kind:7} {output.stamp(record.store_ms):29} "
+        f"{output.stamp(record.due_ms):29} {record.id:24} {record.topic}/{record.queue}{level}{origin}"
     )
 
 
-def _print_content(record: "LogRecord", output: Output) -> None:
-    indent = " " * 21
-    for name, value in record.properties.items():
-        output.line(f"{indent}{printable(name)}={printable(value)}")
-    output.line(f"{indent}body {body_shown(_body(record))}")
+def _lines(record: "LogRecord", output: Output, *, with_body: bool) -> list[str]:
+    lines = [_line(record, output)]
+    if with_body:
+        indent = " " * 21
+        properties = record.properties.items()
+        lines += [f"{indent}{printable(name)}={printable(value)}" for name, value in properties]
+        lines.append(f"{indent}body {body_shown(_body(record))}")
+    return lines
 
 
 def _document(record: "LogRecord", *, with_body: bool) -> dict[str, object]:

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from timerwheel.cli.connection import ask
+from timerwheel.cli.form import prints_ids
 from timerwheel.cli.options import (
     JsonBodyFlag,
     JsonFlag,
@@ -47,6 +48,7 @@ IdArgument = Annotated[
 ]
 
 
+@prints_ids
 def send(
     topic: Annotated[str, typer.Argument(help="The topic that receives it when due.")],
     body: Annotated[str, typer.Argument(help="The body; - reads it from stdin.")] = "",
@@ -94,9 +96,10 @@ def send(
         options["after_recall"] = after_recall
     content = body_or_json(body, options, json_body=json_body)
     sent = ask(url, lambda client: client.send(topic, content, **options))
-    show_sent(sent, Output(utc=utc), as_json=as_json, asked_ms=asked_ms)
+    show_sent(sent, Output(utc=utc, as_json=as_json), asked_ms=asked_ms)
 
 
+@prints_ids
 def get(
     message_id: IdArgument = None,
     *,
@@ -114,9 +117,10 @@ def get(
             case known_id:
                 return await client.get(known_id)
 
-    show_message(ask(url, work), Output(utc=utc), as_json=as_json)
+    show_message(ask(url, work), Output(utc=utc, as_json=as_json))
 
 
+@prints_ids
 def reschedule(
     message_id: IdArgument = None,
     *,
@@ -141,7 +145,7 @@ def reschedule(
             case known_id:
                 return await client.reschedule(known_id, **when)
 
-    show_sent(ask(url, work), Output(utc=utc), as_json=as_json, asked_ms=when.get("deliver_at_ms"))
+    show_sent(ask(url, work), Output(utc=utc, as_json=as_json), asked_ms=when.get("deliver_at_ms"))
 
 
 def _which(message_id: str | None, key: tuple[str, str] | None) -> str | tuple[str, str]:
@@ -164,12 +168,9 @@ def put_when(when: When, delay_ms: int | None, at: str | None, level: int | None
         raise typer.BadParameter("give only one of --delay, --at and --level")
 
 
-def show_message(message: Message, output: Output, *, as_json: bool) -> None:
-    """Print a message as facts, or as JSON."""
-    if as_json:
-        output.json(message)
-    else:
-        output.facts(message_facts(message, output))
+def show_message(message: Message, output: Output) -> None:
+    """Print a message as facts, as JSON, or its id."""
+    output.details(message, message_facts(message, output), ids=[message.id])
 
 
 def _requested_time(properties: dict[str, str]) -> int | None:
@@ -180,15 +181,12 @@ def _requested_time(properties: dict[str, str]) -> int | None:
     return None if found is None else int(found)
 
 
-def show_sent(sent: Sent, output: Output, *, as_json: bool, asked_ms: int | None = None) -> None:
-    """Print a receipt as facts, or as JSON; `asked_ms` is the time of delivery that was asked for."""
-    if as_json:
-        output.json(sent)
-    else:
-        due = ("due", output.time_and_distance(sent.due_ms))
-        if asked_ms is not None and asked_ms < sent.due_ms and not sent.duplicate:
-            due = ("due", f"{format_distance(asked_ms, sent.due_ms)}: delivered now")
-        facts = [("id", sent.id), ("state", sent.state.value), ("topic", sent.topic), due]
-        if sent.duplicate:
-            facts.append(("duplicate", "already sent earlier; nothing was stored"))
-        output.facts(facts)
+def show_sent(sent: Sent, output: Output, *, asked_ms: int | None = None) -> None:
+    """Print a receipt as facts, as JSON, or its id; `asked_ms` is the time of delivery that was asked for."""
+    due = ("due", output.time_and_distance(sent.due_ms))
+    if asked_ms is not None and asked_ms < sent.due_ms and not sent.duplicate:
+        due = ("due", f"{format_distance(asked_ms, sent.due_ms)}: delivered now")
+    facts = [("id", sent.id), ("state", sent.state.value), ("topic", sent.topic), due]
+    if sent.duplicate:
+        facts.append(("duplicate", "already sent earlier; nothing was stored"))
+    output.details(sent, facts, ids=[sent.id])

@@ -1,4 +1,4 @@
-"""Prints the results of commands: JSON for programs, text and tables with zoned times for people.
+"""Prints the results of commands: JSON and ids for programs, text and tables for people.
 
 Control characters in messages are escaped, so that no body can drive a terminal.
 """
@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from timerwheel.cli import layout
+from timerwheel.cli.form import Form, style
+from timerwheel.cli.times import full_time, short_moment, short_time
 from timerwheel.cli.units import format_distance
 from timerwheel.clock import SystemClock
 from timerwheel.model.durations import format_ms
@@ -18,49 +21,105 @@ from timerwheel.model.text import printable
 
 if TYPE_CHECKING:  # `serve` prints one line; it should not load all this for that
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     from timerwheel.client import Message
 
-# Without a terminal rich assumes 80 columns and would cut piped tables.
-_PIPED_WIDTH = 220
-_BODY_SHOWN_CHARACTERS = 60
+# The width of what is drawn to a pipe, such as bars; tables and facts have none there.
+_PIPED_WIDTH = 120
 
 
 class Output:
-    """Prints the output of one command on stdout, with times in one zone."""
+    """Prints the output of one command on stdout, with times in one zone.
+
+    Whether it is a table, JSON or ids, and how times look, is the command's `Style`.
+    """
 
     def __init__(self, *, utc: bool = False, as_json: bool = False) -> None:
         self.zone = dt.UTC if utc else None
-        self._as_json = as_json
+        self._style = style()
+        self._form = Form.JSON if as_json else self._style.form
         self._clock = SystemClock()
 
-    def time(self, ms: int | None) -> str:
-        """A time with its zone, or a dash."""
+    def stamp(self, ms: int | None) -> str:
+        """A time in ISO 8601 with its zone, for lines that programs read too; or a dash."""
         return "-" if ms is None else format_ms(ms, self.zone)
 
-    def slot_time(self, ms: int) -> str:
-        """The time at which a slot begins or ends, with its zone: whole seconds."""
-        return self.time(ms).replace(".000", "", 1)
+    def time(self, ms: int | None) -> str:
+        """A time in full with its zone, exact to the millisecond, or a dash."""
+        if ms is None or self._style.iso:
+            return self.stamp(ms)
+        return full_time(ms, self.zone)
 
     def time_and_distance(self, ms: int) -> str:
-        """A time with its zone, and its distance from now."""
-        return f"{self.time(ms)} ({format_distance(ms, self._clock.now_ms())})"
+        """A time in full with its zone, and its distance from now."""
+        distance = format_distance(ms, self._clock.now_ms())
+        return f"{self.stamp(ms)} ({distance})" if self._style.iso else f"{self.time(ms)}, {distance}"
 
-    def result(self, content: object, *lines: str) -> None:
-        """Prints a result: as JSON if that was asked for, else as these lines."""
-        if self._as_json:
-            self.json(content)
-        else:
+    def when(self, ms: int | None) -> str:
+        """A time in a table: short, with its distance from now; or a dash."""
+        if ms is None or self._style.iso:
+            return self.stamp(ms)
+        now_ms = self._clock.now_ms()
+        wide = self._form is Form.WIDE
+        at = full_time(ms, self.zone) if wide else short_time(ms, now_ms, self.zone)
+        return f"{at}, {format_distance(ms, now_ms)}"
+
+    def moment(self, ms: int | None) -> str:
+        """The time of an event in a table, exact to the millisecond; or a dash."""
+        if ms is None or self._style.iso:
+            return self.stamp(ms)
+        return short_moment(ms, self._clock.now_ms(), self.zone)
+
+    def slot_time(self, ms: int) -> str:
+        """The time at which a slot begins or ends: whole seconds."""
+        if self._style.iso:
+            return self.stamp(ms).replace(".000", "", 1)
+        return short_time(ms, self._clock.now_ms(), self.zone)
+
+    def result(self, content: object, *lines: str, ids: Iterable[str] = ()) -> None:
+        """Prints a result: as JSON or ids if that was asked for, else as these lines."""
+        if not self._as_data(content, ids):
             self.line("\n".join(lines))
 
-    def listing(self, content: object, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Prints a list: as JSON if that was asked for, else as a table."""
-        if self._as_json:
-            self.json(content)
-        else:
+    def details(self, content: object, rows: Iterable[tuple[str, str]], ids: Iterable[str] = ()) -> None:
+        """Prints one thing: as JSON or its id if that was asked for, else as names and values."""
+        if not self._as_data(content, ids):
+            self.facts(rows)
+
+    def listing(
+        self,
+        content: object,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        ids: Iterable[str] = (),
+    ) -> None:
+        """Prints a list: as JSON or ids if that was asked for, else as a table, as `table` does."""
+        if not self._as_data(content, ids):
             self.table(columns, rows)
+
+    def _as_data(self, content: object, ids: Iterable[str]) -> bool:
+        if self._form is Form.JSON:
+            self.json(content)
+        elif self._form is Form.ID:
+            self.ids(ids)
+        return not self.for_people
+
+    @property
+    def wants_ids(self) -> bool:
+        """Whether only ids are printed."""
+        return self._form is Form.ID
+
+    @property
+    def for_people(self) -> bool:
+        """Whether remarks may follow a result, which would disturb JSON and ids."""
+        return self._form in (Form.TABLE, Form.WIDE)
+
+    def ids(self, ids: Iterable[str]) -> None:
+        """Prints ids or names, one per line; nothing at all if there are none."""
+        for one in ids:
+            print(one)
+        sys.stdout.flush()
 
     def json(self, content: object) -> None:
         """Prints a JSON document on one line and flushes."""
@@ -72,33 +131,30 @@ class Output:
         print(text, flush=True)
 
     def facts(self, rows: Iterable[tuple[str, str]]) -> None:
-        """Prints names and values, one pair per line."""
-        from rich.table import Table
+        """Prints names and values; a long value continues under its beginning on a terminal."""
         from rich.text import Text
 
-        grid = Table.grid(padding=(0, 2))
-        for name, value in rows:
-            grid.add_row(Text(name, style="bold"), Text(value, overflow="fold"))
-        self.show(grid)
+        for name, value in layout.facts(rows, _width()):
+            self._show(Text.assemble((name, "bold"), value))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Prints a table; columns that begin with `#` hold numbers."""
-        from rich.table import Table
+        """Prints a table that fits the terminal; see `layout` for the marks of the columns."""
         from rich.text import Text
 
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-        for column in columns:
-            numeric = column.startswith("#")
-            table.add_column(
-                column.removeprefix("#"), justify="right" if numeric else "left", overflow="fold"
-            )
-        for row in rows:
-            table.add_row(*(Text(cell) for cell in row))
-        self.show(table)
+        found = layout.lay_out(columns, rows, _width(), wide=self._form is Form.WIDE)
+        if found.heading is not None:
+            self._show(Text(found.heading, style="bold"))
+        for line in found.lines:
+            self.line(line)
 
-    def show(self, content: "Table | Text") -> None:
-        """Prints something drawn by rich."""
-        console().print(content)
+    def _show(self, content: "Text") -> None:
+        """Prints a line with styles, which a pipe does not get; the terminal breaks what is too long."""
+        console().print(content, soft_wrap=True)
+
+
+def _width() -> int | None:
+    """The width of the terminal; None for a pipe, where lines are as long as their content."""
+    return console().width if sys.stdout.isatty() else None
 
 
 def console() -> "Console":
@@ -127,15 +183,12 @@ def content_shown(message: "Message") -> str:
     return body_shown(message.body) if message.problem is None else f"damaged: {printable(message.problem)}"
 
 
-def body_shown(body: bytes, characters_max: int | None = None) -> str:
+def body_shown(body: bytes) -> str:
     """A body as text on one line, or its size if it is not UTF-8."""
     try:
-        text = printable(body.decode())
+        return printable(body.decode())
     except UnicodeDecodeError:
         return f"<{len(body)} bytes, not UTF-8>"
-    if characters_max is not None and len(text) > characters_max:
-        return text[: characters_max - 1] + "…"
-    return text
 
 
 def message_facts(message: "Message", output: Output) -> list[tuple[str, str]]:
@@ -167,14 +220,14 @@ def message_rows(messages: "Iterable[Message]", output: Output) -> list[tuple[st
     """Rows of `MESSAGE_COLUMNS` for waiting messages."""
     return [
         (
-            output.time(message.due_ms),
+            output.when(message.due_ms),
             message.id,
             message.topic,
             str(message.level or "-"),
-            message.problem or body_shown(message.body, _BODY_SHOWN_CHARACTERS),
+            printable(message.problem) if message.problem else body_shown(message.body),
         )
         for message in messages
     ]
 
 
-MESSAGE_COLUMNS = ("due", "id", "topic", "#level", "body")
+MESSAGE_COLUMNS = ("due", "id", "topic", "+#level", "~body")

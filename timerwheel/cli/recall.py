@@ -66,10 +66,10 @@ def recall(
         _recall_where(url, conditions, output, dry_run=dry_run, yes=yes)
     elif key is not None:
         named = key
-        show_message(ask(url, lambda client: client.recall_key(*named)), output, as_json=as_json)
+        show_message(ask(url, lambda client: client.recall_key(*named)), output)
     elif message_ids is not None and len(message_ids) == 1:
         [message_id] = message_ids
-        show_message(ask(url, lambda client: client.recall(message_id)), output, as_json=as_json)
+        show_message(ask(url, lambda client: client.recall(message_id)), output)
     else:
         _recall_many(url, message_ids or [], output)
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from timerwheel.cli.connection import advising, ask
+from timerwheel.cli.form import prints_ids
 from timerwheel.cli.options import JsonLinesFlag, UrlOption, UtcFlag
 from timerwheel.cli.output import Output, content_shown
 from timerwheel.client import BEGINNING, DEFAULT_URL, END, Client, Message, NotFoundError
@@ -21,6 +22,7 @@ def _place(text: str) -> int:
     raise typer.BadParameter(f"{text!r}: give beginning, end or an offset from 0")
 
 
+@prints_ids
 def receive(
     topic: Annotated[str, typer.Argument(help="The topic to read.")],
     *,
@@ -40,17 +42,14 @@ def receive(
 ) -> None:
     """Print the delivered messages of a queue, one per line."""
     begin = _place(offset)
-    output = Output(utc=utc)
+    output = Output(utc=utc, as_json=as_json)
 
     async def work(client: Client) -> None:
         count = 0
         if follow:
             await _warn_if_unknown(client, topic)
         async for message in client.receive(topic, queue, offset=begin, follow=follow):
-            if as_json:
-                output.json(message)
-            else:
-                output.line(_line(message, output))
+            output.result(message, _line(message, output), ids=[message.id])
             count += 1
             damaged.update({message.id} if message.problem is not None else ())
             if count == count_max:
@@ -74,4 +73,4 @@ async def _warn_if_unknown(client: Client, topic: str) -> None:
 def _line(message: Message, output: Output) -> str:
     place = f"{message.topic}/{message.queue}@{message.offset}"
     late = "" if message.lateness_ms is None else f" (+{message.lateness_ms} ms)"
-    return f"{output.time(message.delivered_ms)}{late}  {place}  {message.id}  {content_shown(message)}"
+    return f"{output.stamp(message.delivered_ms)}{late}  {place}  {message.id}  {content_shown(message)}"

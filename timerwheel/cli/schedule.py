@@ -153,6 +153,6 @@ def _show(sent: "Sent", seconds: dict[str, float], *, as_json: bool) -> None:
     )
     if sent.refused:
         rows = [(printable(one.key), one.code, printable(one.detail)) for one in sent.refused[:REFUSED_SHOWN]]
-        output.table(("key", "code", "reason"), rows)
+        output.table(("key", "code", "=reason"), rows)
         if len(sent.refused) > REFUSED_SHOWN:
             output.line(f"and {len(sent.refused) - REFUSED_SHOWN:,} more; --json has up to 1,000")

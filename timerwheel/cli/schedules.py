@@ -6,6 +6,7 @@ import msgspec
 import typer
 
 from timerwheel.cli.connection import ask
+from timerwheel.cli.form import prints_ids
 from timerwheel.cli.options import (
     JsonBodyFlag,
     JsonFlag,
@@ -49,20 +50,20 @@ def _jitter(text: str) -> int:
     return length_between(0, JITTER_MS_MAX)(text)
 
 
+@prints_ids
 def list_schedules(url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False) -> None:
     """List the schedules with their next runs."""
     found = ask(url, lambda client: client.schedules.all())
     output = Output(utc=utc, as_json=as_json)
     output.listing(
         {"schedules": [_fields(one) for one in found]},
-        ("name", "topic", "runs", "next run", "state"),
-        [
-            (one.name, one.topic, _rule(one), _next_run(one, output), one.problem or _state(one))
-            for one in found
-        ],
+        ("name", "topic", "runs", "next run", "~state"),
+        [(one.name, one.topic, _rule(one), output.when(one.next_run_ms), _standing(one)) for one in found],
+        ids=[one.name for one in found],
     )
 
 
+@prints_ids
 def show(
     name: NameArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
 ) -> None:
@@ -72,9 +73,10 @@ def show(
         return await client.schedules.get(name), await client.schedules.runs(name, RUNS_SHOWN)
 
     schedule, runs = ask(url, work)
-    _show(schedule, runs, Output(utc=utc), as_json=as_json)
+    _show(schedule, runs, Output(utc=utc, as_json=as_json))
 
 
+@prints_ids
 def put(
     name: NameArgument,
     topic: Annotated[str, typer.Argument(help="The topic of the messages.")],
@@ -149,14 +151,16 @@ def put(
         return made, await client.schedules.runs(name, RUNS_SHOWN)
 
     schedule, runs = ask(url, work)
-    _show(schedule, runs, Output(utc=utc), as_json=as_json)
+    _show(schedule, runs, Output(utc=utc, as_json=as_json))
 
 
+@prints_ids
 def pause(name: NameArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
     """Pause a schedule: it sends nothing until `resume`."""
     _report(ask(url, lambda client: client.schedules.pause(name)), "is paused", as_json=as_json)
 
 
+@prints_ids
 def resume(
     name: NameArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
 ) -> None:
@@ -166,6 +170,7 @@ def resume(
     _report(schedule, words, as_json=as_json)
 
 
+@prints_ids
 def delete(
     name: NameArgument, *, yes: YesFlag = False, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False
 ) -> None:
@@ -186,15 +191,14 @@ def runs(
     """List the next runs."""
     found = ask(url, lambda client: client.schedules.runs(name, count))
     output = Output(utc=utc, as_json=as_json)
-    output.listing({"runs": found}, ("run", "message due"), [_run_row(run, output) for run in found])
-
-
-def _run_row(run: NextRun, output: Output) -> tuple[str, str]:
-    return output.time(run.run_ms), output.time_and_distance(run.due_ms)
+    rows = [(output.when(run.run_ms), output.when(run.due_ms)) for run in found]
+    output.listing({"runs": found}, ("run", "message due"), rows)
 
 
 def _report(schedule: Schedule, words: str, *, as_json: bool) -> None:
-    Output(as_json=as_json).result(_fields(schedule), f"schedule {schedule.name} {words}")
+    Output(as_json=as_json).result(
+        _fields(schedule), f"schedule {schedule.name} {words}", ids=[schedule.name]
+    )
 
 
 def _fields(schedule: Schedule) -> dict[str, Any]:
@@ -208,6 +212,10 @@ def _rule(schedule: Schedule) -> str:
     return f"{printable(schedule.cron or '')} ({schedule.zone})"
 
 
+def _standing(schedule: Schedule) -> str:
+    return printable(schedule.problem) if schedule.problem is not None else _state(schedule)
+
+
 def _state(schedule: Schedule) -> str:
     if schedule.paused:
         return "paused"
@@ -218,10 +226,7 @@ def _next_run(schedule: Schedule, output: Output) -> str:
     return "-" if schedule.next_run_ms is None else output.time_and_distance(schedule.next_run_ms)
 
 
-def _show(schedule: Schedule, coming: list[NextRun], output: Output, *, as_json: bool) -> None:
-    if as_json:
-        output.json(_fields(schedule))
-        return
+def _show(schedule: Schedule, coming: list[NextRun], output: Output) -> None:
     facts = [
         ("name", schedule.name),
         ("state", _state(schedule)),
@@ -240,6 +245,7 @@ def _show(schedule: Schedule, coming: list[NextRun], output: Output, *, as_json:
     facts += [(f"property {printable(k)}", printable(v)) for k, v in schedule.properties.items()]
     facts.append(("body", body_shown(schedule.body)))
     facts += [
-        ("next run" if place == 0 else "", _run_row(run, output)[1]) for place, run in enumerate(coming)
+        ("next run" if place == 0 else "", output.time_and_distance(run.due_ms))
+        for place, run in enumerate(coming)
     ]
-    output.facts(facts)
+    output.details(_fields(schedule), facts, ids=[schedule.name])

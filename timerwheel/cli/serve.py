@@ -97,7 +97,7 @@ def serve(
     config: ConfigOption = None,
     salvage: SalvageFlag = False,
     cut: CutFlag = False,
-    as_json: JsonFlag = False,
+    json_line: JsonFlag = False,
     **flags: Any,  # noqa: ANN401
 ) -> None:
     """Run the service until Ctrl-C or SIGTERM; SIGHUP reads the configuration again."""
@@ -108,10 +108,12 @@ def serve(
     for warning in filter(None, map(misspelt, found.ignored)):
         logger.warning("%s", warning)
     on_damage = "salvage" if salvage else "cut" if cut else "refuse"
-    _run(found, lambda: configure(flags, file=config), on_damage, as_json=as_json)
+    _run(found, lambda: configure(flags, file=config), on_damage, json_line=json_line)
 
 
-def _run(found: Configuration, again: Callable[[], Configuration], on_damage: str, *, as_json: bool) -> None:
+def _run(
+    found: Configuration, again: Callable[[], Configuration], on_damage: str, *, json_line: bool
+) -> None:
     import uvloop
 
     from timerwheel.api.server import serve as serve_http
@@ -125,7 +127,7 @@ def _run(found: Configuration, again: Callable[[], Configuration], on_damage: st
 
     def ready(url: str) -> None:
         beside = {name: _named(front) for name, front in fronts.items()}
-        if as_json:
+        if json_line:
             shown = {"url": url, "data": str(settings.data), "flush": settings.flush, "pid": os.getpid()}
             output.json(shown | beside)
         else:

@@ -13,6 +13,7 @@ import numpy as np
 import typer
 
 from timerwheel.cli.chart import draw_level, draw_slots
+from timerwheel.cli.form import prints_ids
 from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag, UtcFlag, one_of, parse_at_ms
 from timerwheel.cli.output import MESSAGE_COLUMNS, Output, message_rows
 from timerwheel.cli.units import format_distance
@@ -32,6 +33,7 @@ _SECOND_MS = 1_000
 DueTimes = Callable[[int, int], np.ndarray]
 
 
+@prints_ids
 def slots(
     data: DataOption = DATA_DEFAULT,
     at: Annotated[
@@ -52,11 +54,13 @@ def slots(
     """
     from timerwheel.offline.snapshot import open_snapshot
 
-    output = Output(utc=utc)
+    output = Output(utc=utc, as_json=as_json)
+    if output.wants_ids and at is None:
+        raise typer.BadParameter("-o id lists the messages of one slot: add --at TIME")
     at_ms = None if at is None else parse_at_ms(at, utc=utc)
     with open_snapshot(data) as snapshot:
         if at_ms is not None:
-            _show_slot(snapshot, _slot_at(snapshot, at_ms, level), limit, output, as_json=as_json)
+            _show_slot(snapshot, _slot_at(snapshot, at_ms, level), limit, output)
             return
         wheel = snapshot.wheel()
         found = snapshot.reader.slots(level, 0, HALF_DUE_MS)  # not the slot of open transactions
@@ -121,11 +125,11 @@ def _slot_at(snapshot: "Snapshot", at_ms: int, level: str | None) -> SlotInfo:
     return SlotInfo(name, start_ms, start_ms + SLOT_MS[name], 0)
 
 
-def _show_slot(snapshot: "Snapshot", slot: SlotInfo, limit: int, output: Output, *, as_json: bool) -> None:
+def _show_slot(snapshot: "Snapshot", slot: SlotInfo, limit: int, output: Output) -> None:
     views = snapshot.pending(None, slot.start_ms, slot.end_ms, limit)
     messages = [Message.of(view) for view in views]
-    if as_json:
-        output.json({"slot": slot, "messages": messages})
+    if not output.for_people:
+        output.result({"slot": slot, "messages": messages}, ids=[message.id for message in messages])
         return
     span = f"{output.slot_time(slot.start_ms)} to {output.slot_time(slot.end_ms)}"
     leases = ", including leases of groups" if snapshot.log_state.leases else ""

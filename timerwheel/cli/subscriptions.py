@@ -7,6 +7,7 @@ import typer
 
 from timerwheel.cli.backoff import BackoffOption, format_backoff, parse_backoff
 from timerwheel.cli.connection import ask
+from timerwheel.cli.form import prints_ids
 from timerwheel.cli.groups import AttemptsOption, StartOption, TagsOption
 from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, YesFlag, confirm_or_exit, parse_pairs
 from timerwheel.cli.output import Output
@@ -45,19 +46,28 @@ CloudEventsOption = Annotated[
     typer.Option("--cloudevents/--no-cloudevents", help="Add CloudEvents headers.", show_default=False),
 ]
 
+COLUMNS = ("id", "topic", "group", "status", "~url")
 
+
+@prints_ids
 def list_subscriptions(url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
     """List the subscriptions."""
     found = ask(url, lambda client: client.subscriptions.all())
     rows = [(one.id, one.topic, one.group, one.status, printable(one.url)) for one in found]
-    Output(as_json=as_json).listing({"subscriptions": found}, ("id", "topic", "group", "status", "url"), rows)
+    Output(as_json=as_json).listing({"subscriptions": found}, COLUMNS, rows, ids=[one.id for one in found])
 
 
-def show(subscription_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
+@prints_ids
+def show(
+    subscription_id: IdArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
+) -> None:
     """Show a subscription, but not its secret or the values of its headers."""
-    show_subscription(ask(url, lambda client: client.subscriptions.get(subscription_id)), as_json=as_json)
+    show_subscription(
+        ask(url, lambda client: client.subscriptions.get(subscription_id)), Output(utc=utc, as_json=as_json)
+    )
 
 
+@prints_ids
 def add(
     topic: Annotated[str, typer.Argument(help="The topic whose messages are pushed.")],
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The URL to post messages to.")],
@@ -82,6 +92,7 @@ def add(
         ),
     ] = None,
     url: UrlOption = DEFAULT_URL,
+    utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Push the messages of a topic to a URL. The secret is shown only now."""
@@ -100,10 +111,12 @@ def add(
         secret=secret,
     ) | _rate_limit(rate_limit)
     show_subscription(
-        ask(url, lambda client: client.subscriptions.add(topic, target, **options)), as_json=as_json
+        ask(url, lambda client: client.subscriptions.add(topic, target, **options)),
+        Output(utc=utc, as_json=as_json),
     )
 
 
+@prints_ids
 def update(
     subscription_id: IdArgument,
     *,
@@ -117,6 +130,7 @@ def update(
     headers: HeadersOption = None,
     cloudevents: CloudEventsOption = None,
     url: UrlOption = DEFAULT_URL,
+    utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Change the given settings of a subscription; --header replaces all headers."""
@@ -133,18 +147,30 @@ def update(
     if not changes:
         raise typer.BadParameter("give at least one option to change")
     show_subscription(
-        ask(url, lambda client: client.subscriptions.update(subscription_id, **changes)), as_json=as_json
+        ask(url, lambda client: client.subscriptions.update(subscription_id, **changes)),
+        Output(utc=utc, as_json=as_json),
     )
 
 
-def pause(subscription_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
+@prints_ids
+def pause(
+    subscription_id: IdArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
+) -> None:
     """Pause a subscription: it pushes nothing until `resume`."""
-    show_subscription(ask(url, lambda client: client.subscriptions.pause(subscription_id)), as_json=as_json)
+    show_subscription(
+        ask(url, lambda client: client.subscriptions.pause(subscription_id)), Output(utc=utc, as_json=as_json)
+    )
 
 
-def resume(subscription_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
+@prints_ids
+def resume(
+    subscription_id: IdArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
+) -> None:
     """Resume pushing at once, also if the service disabled the subscription."""
-    show_subscription(ask(url, lambda client: client.subscriptions.resume(subscription_id)), as_json=as_json)
+    show_subscription(
+        ask(url, lambda client: client.subscriptions.resume(subscription_id)),
+        Output(utc=utc, as_json=as_json),
+    )
 
 
 def fire(subscription_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
@@ -156,11 +182,13 @@ def fire(subscription_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: Jso
         raise typer.Exit(1)
 
 
+@prints_ids
 def rotate(
     subscription_id: IdArgument,
     *,
     finish: Annotated[bool, typer.Option("--finish", help="Stop signing with the old secret.")] = False,
     url: UrlOption = DEFAULT_URL,
+    utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Sign with a new secret and the old one; use `--finish` once the receiver has the new one."""
@@ -169,9 +197,10 @@ def rotate(
         change = client.subscriptions.finish_rotation if finish else client.subscriptions.rotate_secret
         return change(subscription_id)
 
-    show_subscription(ask(url, work), as_json=as_json)
+    show_subscription(ask(url, work), Output(utc=utc, as_json=as_json))
 
 
+@prints_ids
 def delete(
     subscription_id: IdArgument,
     *,
@@ -183,7 +212,9 @@ def delete(
     if not yes:
         confirm_or_exit(f"Delete subscription {subscription_id} and the group created for it?")
     view = ask(url, lambda client: client.subscriptions.delete(subscription_id))
-    Output(as_json=as_json).result(view, f"deleted subscription {view.id} of topic {view.topic}")
+    Output(as_json=as_json).result(
+        view, f"deleted subscription {view.id} of topic {view.topic}", ids=[view.id]
+    )
 
 
 def stats(
@@ -191,10 +222,7 @@ def stats(
 ) -> None:
     """Show the outcomes of requests since the service started."""
     found = ask(url, lambda client: client.subscriptions.stats(subscription_id))
-    output = Output(utc=utc)
-    if as_json:
-        output.json(found)
-        return
+    output = Output(utc=utc, as_json=as_json)
     facts = [
         ("delivered", f"{found.delivered:,}"),
         ("failed", f"{found.failed:,}, {found.failures_in_row:,} in a row"),
@@ -206,7 +234,7 @@ def stats(
         facts.append(("latency", f"{found.latency_p50_ms} ms (p50), {found.latency_p99_ms} ms (p99)"))
     if found.last_error is not None:
         facts.append(("last error", printable(found.last_error)))
-    output.facts(facts)
+    output.details(found, facts)
 
 
 def _health(view: SubscriptionView, output: Output) -> list[tuple[str, str]]:
@@ -226,12 +254,8 @@ def _health(view: SubscriptionView, output: Output) -> list[tuple[str, str]]:
     return facts
 
 
-def show_subscription(view: SubscriptionView, *, as_json: bool) -> None:
+def show_subscription(view: SubscriptionView, output: Output) -> None:
     """Print a subscription and the health of its endpoint."""
-    output = Output()
-    if as_json:
-        output.json(view)
-        return
     disabled = "" if view.disabled is None else f": {printable(view.disabled)}"
     facts = [
         ("id", view.id),
@@ -251,7 +275,7 @@ def show_subscription(view: SubscriptionView, *, as_json: bool) -> None:
         facts.append(("secret", f"{view.secret} (shown only now)"))
     elif view.secrets_valid > 1:
         facts.append(("secret", "rotation in progress: the old secret signs too"))
-    output.facts(facts)
+    output.details(view, facts, ids=[view.id])
 
 
 def _rate_limit(per_second: float | None) -> dict[str, float | None]:

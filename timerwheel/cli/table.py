@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import typer
 
+from timerwheel.cli.form import with_form
+
 
 class Group(NamedTuple):
     """Commands on one kind of thing, such as `groups list`."""
@@ -147,7 +149,7 @@ def _made(name: str, entry: str | Group) -> Any:  # noqa: ANN401 - typer's own t
         made.commands = Loaded(entry.commands)  # type: ignore[assignment]
         return made
     module, _, function = entry.partition(":")
-    command = getattr(importlib.import_module(f"timerwheel.cli.{module}"), function)
+    command = with_form(getattr(importlib.import_module(f"timerwheel.cli.{module}"), function))
     if "url" in inspect.signature(command, eval_str=True).parameters:
         from timerwheel.cli.connection import with_credentials
 

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import msgspec
 import typer
 
 from timerwheel import tokens
+from timerwheel.cli.form import prints_ids
 from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag, UtcFlag
 from timerwheel.cli.output import Output
 from timerwheel.cli.units import YEAR_MS, length_between
@@ -33,6 +35,7 @@ def _rate(text: str) -> float:
     return float(found[1]) / _SECONDS[found[2]]
 
 
+@prints_ids
 def create(
     name: Annotated[str, typer.Argument(help="Its name in logs and in `list`.")],
     *,
@@ -77,22 +80,22 @@ def create(
     )
     tokens.create(data, token)
     _warn_if_new(data)
-    output = Output(utc=utc)
-    if as_json:
-        output.json({**_shown(token), "token": secret})
-        return
-    output.facts(
+    output = Output(utc=utc, as_json=as_json)
+    output.details(
+        {**_shown(token), "token": secret},
         [
             ("token", f"{secret} (shown only now)"),
             ("name", token.name),
             ("scopes", ", ".join(token.scopes)),
             ("topics", _topics(token)),
             ("rate", _rate_text(token)),
-            ("expires", _end(token, now_ms, output)),
-        ]
+            ("expires", _end(token, now_ms, output.time)),
+        ],
+        ids=[token.name],
     )
 
 
+@prints_ids
 def list_tokens(data: DataOption = DATA_DEFAULT, utc: UtcFlag = False, as_json: JsonFlag = False) -> None:
     """List the tokens without their secrets."""
     _check(data)
@@ -101,7 +104,7 @@ def list_tokens(data: DataOption = DATA_DEFAULT, utc: UtcFlag = False, as_json: 
     now_ms = SystemClock().now_ms()
     output.listing(
         {"tokens": [_shown(token) for token in found]},
-        ("name", "begins with", "scopes", "topics", "rate", "made", "expires"),
+        ("name", "begins with", "=scopes", "~topics", "+rate", "+made", "expires"),
         [
             (
                 token.name,
@@ -109,14 +112,16 @@ def list_tokens(data: DataOption = DATA_DEFAULT, utc: UtcFlag = False, as_json: 
                 ", ".join(token.scopes),
                 _topics(token),
                 _rate_text(token),
-                output.time(token.made_ms),
-                _end(token, now_ms, output),
+                output.when(token.made_ms),
+                _end(token, now_ms, output.when),
             )
             for token in found
         ],
+        ids=[token.name for token in found],
     )
 
 
+@prints_ids
 def revoke(
     name: Annotated[str, typer.Argument(help="The token.")],
     data: DataOption = DATA_DEFAULT,
@@ -126,7 +131,7 @@ def revoke(
     _check(data)
     token, left = tokens.revoke(data, name)
     lines = (f"revoked token {token.name}", *(() if left else NONE_LEFT))
-    Output(as_json=as_json).result({**_shown(token), "left": left}, *lines)
+    Output(as_json=as_json).result({**_shown(token), "left": left}, *lines, ids=[token.name])
 
 
 def _check(data: Path) -> None:
@@ -162,7 +167,7 @@ def _rate_text(token: Token) -> str:
     return "-" if token.rate_per_s is None else f"{token.rate_per_s:g}/s"
 
 
-def _end(token: Token, now_ms: int, output: Output) -> str:
+def _end(token: Token, now_ms: int, shown: Callable[[int], str]) -> str:
     if token.expires_ms is None:
         return "never"
-    return "expired" if token.expired(now_ms) else output.time(token.expires_ms)
+    return "expired" if token.expired(now_ms) else shown(token.expires_ms)

@@ -225,4 +225,4 @@ def line_of(seen: Seen, tick: Tick, output: Output) -> str:
     words += [trouble.plain for trouble in _troubles(seen, tick)]
     words += [f"{seen.rates[name]:,.0f}/s {name}" for name in ("accepted", "fired") if seen.rates]
     words.append(f"p99 {_late(tick, 99)} late")
-    return f"{output.time(tick.now_ms)}  {', '.join(words)}"
+    return f"{output.stamp(tick.now_ms)}  {', '.join(words)}"

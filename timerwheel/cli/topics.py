@@ -7,6 +7,7 @@ import msgspec
 import typer
 
 from timerwheel.cli.connection import ask
+from timerwheel.cli.form import prints_ids
 from timerwheel.cli.options import JsonFlag, UrlOption, YesFlag, confirm_or_exit
 from timerwheel.cli.output import Output
 from timerwheel.client import DEFAULT_URL, Client, NotFoundError, TopicDeletion
@@ -15,6 +16,7 @@ from timerwheel.clock import SystemClock
 _POLL_MS = 1_000
 
 
+@prints_ids
 def list_topics(
     system: Annotated[bool, typer.Option("--system", help="Include the service's own topics.")] = False,
     url: UrlOption = DEFAULT_URL,
@@ -36,6 +38,7 @@ def list_topics(
             )
             for topic in found
         ],
+        ids=[topic.topic for topic in found],
     )
 
 

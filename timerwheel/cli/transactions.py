@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from timerwheel.cli.connection import ask
+from timerwheel.cli.form import prints_ids
 from timerwheel.cli.messages import (
     AtOption,
     DelayOption,
@@ -30,6 +31,7 @@ from timerwheel.model.messages import OpenTransaction
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id that `transactions begin` printed.")]
 
 
+@prints_ids
 def begin(
     topic: Annotated[str, typer.Argument(help="The topic that receives it once it is committed and due.")],
     body: Annotated[str, typer.Argument(help="The body; - reads it from stdin.")] = "",
@@ -53,13 +55,14 @@ def begin(
         options["queue"] = queue
     content = body_or_json(body, options, json_body=json_body)
     begun = ask(url, lambda client: client.begin(topic, content, **options))
-    Output(as_json=as_json).result(begun, f"{begun.id} is open; commit it or roll it back")
+    Output(as_json=as_json).result(begun, f"{begun.id} is open; commit it or roll it back", ids=[begun.id])
 
 
 async def _open(client: Client, topic: str | None) -> list[OpenTransaction]:
     return [one async for one in client.transactions(topic)]
 
 
+@prints_ids
 def list_open(
     topic: Annotated[str | None, typer.Argument(help="Only those of this topic.")] = None,
     url: UrlOption = DEFAULT_URL,
@@ -71,30 +74,33 @@ def list_open(
     output = Output(utc=utc, as_json=as_json)
     output.listing(
         {"transactions": found},
-        ("id", "topic", "begun", "#checks", "next check"),
+        ("id", "topic", "begun", "#checks", "+next check"),
         [
             (
                 one.id,
                 one.topic,
-                output.time_and_distance(one.began_ms),
+                output.when(one.began_ms),
                 str(one.checks),
-                output.time_and_distance(one.next_check_ms),
+                output.when(one.next_check_ms),
             )
             for one in found
         ],
+        ids=[one.id for one in found],
     )
 
 
+@prints_ids
 def commit(
     message_id: IdArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
 ) -> None:
     """Commit a transaction: its message is delivered after its delay."""
     sent = ask(url, lambda client: client.commit(message_id))
-    show_sent(sent, Output(utc=utc), as_json=as_json)
+    show_sent(sent, Output(utc=utc, as_json=as_json))
 
 
+@prints_ids
 def rollback(
     message_id: IdArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
 ) -> None:
     """Roll a transaction back: its message is never delivered."""
-    show_message(ask(url, lambda client: client.roll_back(message_id)), Output(utc=utc), as_json=as_json)
+    show_message(ask(url, lambda client: client.roll_back(message_id)), Output(utc=utc, as_json=as_json))

@@ -92,4 +92,6 @@ def format_distance(at_ms: int, now_ms: int) -> str:
     """The distance of a time from now: `in 2h40m`, `5s ago`, `now`."""
     if at_ms == now_ms:
         return "now"
-    return f"in {format_about(at_ms - now_ms)}" if at_ms > now_ms else f"{format_about(now_ms - at_ms)} ago"
+    distance_ms = abs(at_ms - now_ms)
+    about = format_about(distance_ms // 1_000 * 1_000 if distance_ms >= 1_000 else distance_ms)
+    return f"in {about}" if at_ms > now_ms else f"{about} ago"

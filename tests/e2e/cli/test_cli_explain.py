@@ -67,7 +67,7 @@ def test_people_read_what_happened_line_by_line():
 def test_people_read_when_a_waiting_message_is_due():
     shown = explained("wörds")
     assert "scheduled" in shown
-    assert "sent, due 2027-" in shown
+    assert "sent, due 24 Feb 2027 " in shown
 
 
 def test_an_unknown_id_is_one_line_and_exit_code_1():

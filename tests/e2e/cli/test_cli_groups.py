@@ -85,7 +85,7 @@ def test_changing_a_group_keeps_what_is_not_named(run):
     for fact in ("a || b", "3, backoff ladder", "5m"):
         assert fact in shown
     listed = run("groups", "list", "kept")
-    assert listed.out.splitlines()[1].split() == ["kept", "k", *["0"] * 6, "-"]
+    assert listed.out.splitlines()[1].split() == ["kept", "k", *["0"] * 3, "-"]
     asked = run("groups", "delete", "kept", "k", stdin=b"n\n")
     assert (asked.code, asked.out) == (1, "")
     assert "Delete group k of topic kept" in asked.err

@@ -37,7 +37,7 @@ def test_a_sent_message_can_be_looked_at_while_it_waits(run):
     assert message["keys"] == ["k1", "k2"]
     assert (message["properties"]["a"], message["properties"]["d"]) == ("b=c", "")
     shown = run("get", sent["id"]).out
-    for fact in (sent["id"], "scheduled", "look", "+00:00 (in 1h", "hello"):
+    for fact in (sent["id"], "scheduled", "look", "UTC, in 1h", "hello"):
         assert fact in shown
 
 
@@ -59,8 +59,10 @@ def test_a_json_body_is_checked_here_and_stored_compactly(run):
 def test_a_time_is_read_and_shown_in_the_local_zone_or_in_utc(run):
     sent = run("send", "zones", "--at", "2030-07-01 12:00", "--json", TZ="Europe/Berlin").json
     assert sent["due_ms"] == dt.datetime(2030, 7, 1, 10, tzinfo=dt.UTC).timestamp() * 1000
-    assert "2030-07-01T12:00:00.000+02:00" in run("get", sent["id"], TZ="Europe/Berlin").out
-    assert "2030-07-01T10:00:00.000+00:00" in run("get", sent["id"], "--utc", TZ="Europe/Berlin").out
+    assert "Mon 1 Jul 2030 12:00:00 CEST" in run("get", sent["id"], TZ="Europe/Berlin").out
+    assert "Mon 1 Jul 2030 10:00:00 UTC" in run("get", sent["id"], "--utc", TZ="Europe/Berlin").out
+    iso = run("get", sent["id"], "--iso", TZ="Europe/Berlin").out
+    assert "2030-07-01T12:00:00.000+02:00 (in " in iso
     in_utc = run("send", "zones", "--at", "2030-07-01 12:00", "--utc", "--json", TZ="Europe/Berlin").json
     assert in_utc["due_ms"] - sent["due_ms"] == 7_200_000
 

@@ -48,7 +48,7 @@ def test_what_was_recalled_a_moment_ago_was_not_recalled_in_the_future(run):
     _send(run, "t", "x", "--delay", "1h", "--dedup-key", "k")
     shown = run("recall", "--key", "t", "k").out
     [line] = [line for line in shown.splitlines() if line.startswith("recalled")]
-    assert "(in " not in line
+    assert ", in " not in line
 
 
 def test_several_ids_are_recalled_and_each_is_answered_for(run):

@@ -32,10 +32,10 @@ def test_a_schedule_by_cron_is_made_with_its_zone_and_shows_its_next_runs(run):
     ).json
     assert (made["cron"], made["zone"], made["body"]) == ("0 9 * * *", "Europe/Berlin", "make it")
     shown = run("schedules", "show", "daily").out
-    for fact in ("0 9 * * * (Europe/Berlin)", "2030-07-01T07:00:00.000+00:00", "active", "make it", "v"):
+    for fact in ("0 9 * * * (Europe/Berlin)", "Mon 1 Jul 2030 07:00:00 UTC", "active", "make it", "v"):
         assert fact in shown
     berlin = run("schedules", "runs", "daily", "--count", 1, TZ="Europe/Berlin").out
-    assert "2030-07-01T09:00:00.000+02:00" in berlin
+    assert "1 Jul 2030 09:00, in " in berlin
 
 
 def test_a_schedule_is_paused_resumed_listed_and_deleted(run):
@@ -45,7 +45,7 @@ def test_a_schedule_is_paused_resumed_listed_and_deleted(run):
     [line] = [line for line in run("schedules", "list").out.splitlines() if line.startswith("often ")]
     assert "every 15m" in line
     assert line.rstrip().endswith("paused")
-    assert "is resumed; next run 20" in run("schedules", "resume", "often").out
+    assert ", in 14m59s" in run("schedules", "resume", "often").out
     [run_to_come] = run("schedules", "runs", "often", "--count", 1, "--json").json["runs"]
     assert 0 <= run_to_come["due_ms"] - run_to_come["run_ms"] <= 10_000
     refused = run("schedules", "delete", "often", stdin=b"n\n")
