@@ -189,7 +189,7 @@ def _show(audit: "Audit", place: str, output: Output) -> None:
             )
             for finding in shown
         ]
-        output.table(("id", "rule", "+topic", "due", "+#offset", "+node", "=detail"), rows)
+        output.table(("id", "rule", "topic", "+due", "+#offset", "+node", "=detail"), rows)
         _more(len(shown), audit.findings_total, "findings")
     output.facts(_facts(audit, place, output))
     if audit.balanced:
