@@ -8,6 +8,7 @@ import typer
 from timerwheel.errors import AdmissionError
 from timerwheel.model.durations import format_duration, parse_delay_ms
 
+_SECOND_MS = 1_000
 YEAR_MS = 365 * 86_400_000
 _SIZE_BYTES = {
     "": 1,
@@ -93,5 +94,5 @@ def format_distance(at_ms: int, now_ms: int) -> str:
     if at_ms == now_ms:
         return "now"
     distance_ms = abs(at_ms - now_ms)
-    about = format_about(distance_ms // 1_000 * 1_000 if distance_ms >= 1_000 else distance_ms)
+    about = format_about(distance_ms // _SECOND_MS * _SECOND_MS or distance_ms)
     return f"in {about}" if at_ms > now_ms else f"{about} ago"
