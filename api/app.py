@@ -27,6 +27,7 @@ from timerwheel.api.routes import routes
 from timerwheel.api.security.auth import AUTH, Auth
 from timerwheel.api.security.keyring import Keyring
 from timerwheel.api.security.slow_clients import SLOW_READERS, SlowBodies, SlowReaders, TimeLimits
+from timerwheel.api.service.figures import FigureKeeper
 from timerwheel.api.service.loop_pauses import LoopPauses
 from timerwheel.api.service.metrics import Metrics
 from timerwheel.clock import Clock, SystemClock
@@ -73,7 +74,9 @@ def make_app(
     middleware = Middleware(auth, metrics.traffic, budgets)
     middleware.install(app)
     windows = Windows()
-    table = routes(handle, metrics, windows)
+    figures = FigureKeeper(handle, clock)
+    app.cleanup_ctx.append(figures.watch)
+    table = routes(handle, metrics, windows, figures)
     expect = functools.partial(_expect, size_max=handle.settings.request_bytes_max, id_of=middleware.id_of)
     added = _add(app, auth, [*table, _document(table)], expect)
     if serving is None or serving.fast_path:

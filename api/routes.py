@@ -14,6 +14,7 @@ from timerwheel.api.messages.routes import (
     transaction_routes,
 )
 from timerwheel.api.schedules.routes import schedule_routes
+from timerwheel.api.service.figures import FigureKeeper
 from timerwheel.api.service.metrics import Metrics
 from timerwheel.api.service.routes import (
     cluster_routes,
@@ -26,7 +27,7 @@ from timerwheel.api.subscriptions.routes import subscription_routes
 from timerwheel.api.topics.routes import topic_routes
 
 
-def routes(handle: EngineHandle, metrics: Metrics, windows: Windows) -> list[Route]:
+def routes(handle: EngineHandle, metrics: Metrics, windows: Windows, figures: FigureKeeper) -> list[Route]:
     """All calls, with handlers that work on the engine behind `handle`."""
     return [
         *_about(Tag.MESSAGES, message_routes(handle)),
@@ -43,7 +44,7 @@ def routes(handle: EngineHandle, metrics: Metrics, windows: Windows) -> list[Rou
         *_about(Tag.SERVICE, health_routes(handle)),
         *_about(Tag.SERVICE, cluster_routes(handle)),
         *_about(Tag.SERVICE, metrics_routes(metrics)),
-        *_about(Tag.SERVICE, live_routes(handle)),
+        *_about(Tag.SERVICE, live_routes(handle, figures)),
         *page_routes(),
     ]
 

@@ -18,12 +18,13 @@ from aiohttp import web
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import problems, query, responses
+from timerwheel.api.service.figures import FigureKeeper, pending_of
 from timerwheel.clock import Clock
 from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError, TimerwheelError
+from timerwheel.model.figures import Point
 from timerwheel.model.live_events import LevelSlots, Tick, Wheel
 from timerwheel.model.messages import SlotInfo
-from timerwheel.runtime.queue_reader import SYSTEM_TOPICS
 from timerwheel.store.errors import StoreError
 from timerwheel.wheel.geometry import LEVEL_NAMES, Horizons
 from timerwheel.wire.fields import INT64_MAX, NoQuery
@@ -43,8 +44,9 @@ logger = logging.getLogger(__name__)
 class Live:
     """Publishes events while there are listeners. Event loop only."""
 
-    def __init__(self, handle: EngineHandle) -> None:
+    def __init__(self, handle: EngineHandle, figures: FigureKeeper | None = None) -> None:
         self._handle = handle
+        self._figures = figures
         self._newest: dict[str, tuple[int, bytes]] = {}  # kind -> (number, event)
         self._number = 0
         self._listeners = 0
@@ -104,7 +106,8 @@ class Live:
     async def _go_on(self, engine: Engine) -> None:
         while engine is self._handle.engine:
             began_ms = engine.clock.monotonic_ms()
-            self._publish("tick", tick_of(engine, self._handle.status))
+            second = self._figures.newest if self._figures is not None else None
+            self._publish("tick", tick_of(engine, self._handle.status, second))
             if began_ms >= self._wheel_at_ms:
                 await self._look(engine)
             spent_ms = engine.clock.monotonic_ms() - began_ms
@@ -130,16 +133,16 @@ class Live:
         self._published = asyncio.get_running_loop().create_future()
 
 
-def tick_of(engine: Engine, status: str) -> Tick:
+def tick_of(engine: Engine, status: str, second: Point | None = None) -> Tick:
     """Return a tick of the engine's current numbers; reads nothing from the disk."""
-    pending = sum(engine.queues.topic(name).pending for name in SYSTEM_TOPICS)
     refusal = engine.disk.refusal
     return Tick(
         engine.clock.now_ms(),
         status,
-        pending,
+        pending_of(engine),
         engine.counters.snapshot(),
         refusing=None if refusal is None else str(refusal),
+        second=second,
     )
 
 
@@ -159,9 +162,9 @@ def wheel_of(found: list[SlotInfo], now_ms: int, horizons: Horizons) -> Wheel:
 class LiveCalls:
     """The handler of `/v1/live`. Event loop only."""
 
-    def __init__(self, handle: EngineHandle) -> None:
+    def __init__(self, handle: EngineHandle, figures: FigureKeeper) -> None:
         self._handle = handle
-        self._live = Live(handle)
+        self._live = Live(handle, figures)
 
     async def live(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/live: events until the client disconnects or the service stops."""

@@ -5,12 +5,13 @@ from functools import partial
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.needs import Need
 from timerwheel.api.http.route import ENGINE, EVENTS, Route
+from timerwheel.api.service.figures import FigureKeeper
 from timerwheel.api.service.handlers import ClusterCalls, HealthCalls, WheelCalls
 from timerwheel.api.service.live import LiveCalls
 from timerwheel.api.service.metrics import TEXT, Metrics
 from timerwheel.model.messages import WheelInfo
 from timerwheel.wire.cluster import ClusterInfo, Moved
-from timerwheel.wire.service import Health, Levels, Readiness, ReadinessQuery, Slots, SlotsQuery
+from timerwheel.wire.service import FigureHistory, Health, HistoryQuery, Levels, Readiness, ReadinessQuery, Slots, SlotsQuery
 
 
 def wheel_routes(handle: EngineHandle) -> list[Route]:
@@ -111,10 +112,21 @@ def metrics_routes(metrics: Metrics) -> list[Route]:
     ]
 
 
-def live_routes(handle: EngineHandle) -> list[Route]:
-    """Live events, for the console and other listeners."""
-    calls = LiveCalls(handle)
+def live_routes(handle: EngineHandle, figures: FigureKeeper) -> list[Route]:
+    """Live events and their history, for the console and other listeners."""
+    calls = LiveCalls(handle, figures)
     return [
+        Route(
+            method="GET",
+            path="/v1/live/history",
+            name="getLiveHistory",
+            summary="Get the figures of the last 15 minutes by second, or of the last 24 hours by minute",
+            needs=Need.TOKEN,
+            handler=figures.history,
+            answer=FigureHistory,
+            query_type=HistoryQuery,
+            problems=ENGINE,
+        ),
         Route(
             method="GET",
             path="/v1/live",

@@ -20,7 +20,7 @@ import datetime as dt
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import msgspec
 from msgspec import UNSET
@@ -68,7 +68,7 @@ from timerwheel.wire.problem import ItemFault
 from timerwheel.wire.recalls import RecalledIds
 from timerwheel.wire.recalls import RecalledWhere as RecallCount
 from timerwheel.wire.recalls import RecallOutcome as RecallResult
-from timerwheel.wire.service import Levels, Slots
+from timerwheel.wire.service import FigureHistory, Levels, Slots
 from timerwheel.wire.topics import Delivered, Topics
 from timerwheel.wire.transactions import OpenTransactions
 
@@ -85,6 +85,7 @@ __all__ = [
     "DeniedError",
     "Draft",
     "Exponential",
+    "FigureHistory",
     "Group",
     "GroupConfig",
     "ItemFault",
@@ -565,6 +566,12 @@ class Client:
                 if event.kind in _LIVE_EVENTS:
                     yield msgspec.json.decode(event.data, type=_LIVE_EVENTS[event.kind])
         raise UnreachableError(None, "unreachable", f"{self.url} closed the connection")
+
+    async def live_history(self, step: Literal["second", "minute"] = "second") -> FigureHistory:
+        """Return the service's figures: the last 15 minutes by second, or the last 24 hours by minute."""
+        return await self._connection.call(
+            "GET", with_query("/v1/live/history", {"step": step}), FigureHistory
+        )
 
     async def cluster(self) -> ClusterInfo:
         """Return the nodes with the same journal, and which one leads."""

@@ -5,11 +5,15 @@ It sends them from `timerwheel.api.service.live`, and clients read them by `time
 
 import msgspec
 
+from timerwheel.model.figures import Point
+
 
 class Tick(msgspec.Struct, frozen=True):
     """The service at one moment; `measures` has its counters since the start, and its lateness.
 
     `refusing` says why it takes no new messages, if so.
+
+    `second` is the newest point of the figures of the service (`GET /v1/live/history`), if it has one.
 
     Names that end in `_total` count since the start; `lateness_ms_p50` and `lateness_ms_p99` are of the last
     minute.
@@ -20,6 +24,7 @@ class Tick(msgspec.Struct, frozen=True):
     pending: int
     measures: dict[str, float]
     refusing: str | None = None
+    second: Point | None = None
 
 
 class LevelSlots(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from time import perf_counter  # the clock's milliseconds are too coarse for an 
 import numpy as np
 
 from timerwheel.clock import Clock
+from timerwheel.model.figures import Totals, quantile
 from timerwheel.model.kafka_counts import KafkaCounts
 from timerwheel.state.batch import Batch
 from timerwheel.store.record import FLAG_EARLY, FLAG_LEASE, Kind
@@ -100,26 +101,12 @@ class Recent:
         self._forget(self._clock.monotonic_ms() // RECENT_PART_MS)
         if not self._before:
             return 0.0
-        return _quantile(self.all.bounds, list(map(sub, self.all.counts, self._before[0][1])), share)
+        return quantile(self.all.bounds, list(map(sub, self.all.counts, self._before[0][1])), share)
 
     def _forget(self, part: int) -> None:
         """Drop the parts older than the last RECENT_PARTS, of which `part` is the newest."""
         while self._before and self._before[0][0] <= part - RECENT_PARTS:
             self._before.popleft()
-
-
-def _quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float:
-    """Compute a quantile as Prometheus does: values are assumed to be spread evenly between two bounds."""
-    upto = list(accumulate(counts))
-    if not upto[-1]:
-        return 0.0
-    rank = share * upto[-1]
-    place = bisect_left(upto, rank)
-    if place >= len(bounds):
-        return float(bounds[-1])
-    low = bounds[place - 1] if place else 0
-    inside = (rank - (upto[place] - counts[place])) / counts[place]
-    return low + (bounds[place] - low) * inside
 
 
 class Counters:
@@ -204,6 +191,15 @@ class Counters:
         """Count a finished push attempt by its outcome: delivered, failed or gone."""
         self.push_attempts[outcome] += 1
         self.push_s.observe(latency_ms / 1_000)
+
+    def totals(self) -> Totals:
+        """Return what the history of the figures is made of."""
+        return Totals(
+            accepted=self.accepted_waiting + self.accepted_at_once,
+            fired=self.fired_due + self.fired_early,
+            recalled=self.recalled,
+            lateness=self.lateness_ms.all.counts.copy(),
+        )
 
     def snapshot(self) -> dict[str, float]:
         """Return the numbers for a live view: integers, and two lateness quantiles in milliseconds as floats.

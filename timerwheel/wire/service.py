@@ -22,6 +22,30 @@ class Levels(msgspec.Struct, frozen=True):
     levels: list[LevelInfo]
 
 
+class FigureHistory(msgspec.Struct, frozen=True):
+    """Points of the figures of the service, oldest first, as a list for each figure.
+
+    A point covers the `span_ms` before its `at_ms`; `pending` is at its end. The lateness is that of the
+    messages that fired within it, and null if none did.
+    """
+
+    now_ms: int
+    at_ms: list[int]
+    span_ms: list[int]
+    accepted: list[int]
+    fired: list[int]
+    recalled: list[int]
+    pending: list[int]
+    lateness_ms_p50: list[float | None]
+    lateness_ms_p99: list[float | None]
+
+
+class HistoryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The length of a point: `second` for the last 15 minutes, `minute` for the last 24 hours."""
+
+    step: Literal["second", "minute"] = "second"
+
+
 class Health(msgspec.Struct, frozen=True):
     """The health of the process."""
 

@@ -3,7 +3,7 @@
 import * as address from "./address.js";
 import { keepToken, onTokenNeeded, token } from "./api.js";
 import { Attention } from "./attention.js";
-import { lateness, throughput } from "./charts.js";
+import { Charts } from "./charts.js";
 import { Feed } from "./feed.js";
 import { Forecast } from "./forecast.js";
 import { clock, day, time } from "./format.js";
@@ -63,6 +63,7 @@ function list(when) {
 /** After a change of the token, or when the service is back. */
 function renewLists() {
   tabs.renew();
+  charts.load();
   for (const feed of Object.values(feeds)) if (feed.poll.always) feed.renew();
 }
 
@@ -71,8 +72,7 @@ function renewLists() {
 const wheel = new Wheel(place("wheel"), list);
 const forecast = new Forecast(place("forecast"), place("spans"), list);
 const stats = new Stats(place("stats"));
-const fast = throughput(place("throughput"));
-const late = lateness(place("lateness"));
+const charts = new Charts({ throughput: place("throughput"), lateness: place("lateness"), choice: place("history") });
 const rates = new Rates();
 const live = new Live();
 let slots = Slots.none();
@@ -90,10 +90,8 @@ live.addEventListener("tick", ({ detail: tick }) => {
   hear(tick.now_ms);
   heardMs = tick.now_ms;
   const grown = rates.of(tick, TOTALS);
-  const { fired_total: fired, lateness_ms_p50: half, lateness_ms_p99: most } = tick.measures;
   stats.draw(tick, slots, grown);
-  fast.add(tick.now_ms, TOTALS.map((name) => grown[name]));
-  late.add(tick.now_ms, fired ? [half, most] : []);
+  charts.take(tick.second);
   wheel.draw(tick.now_ms, { pending: tick.pending, fired: grown.fired_total ?? 0 });
   if (slots.nowMs) forecast.draw(slots, tick.now_ms);
   place("clock").textContent = `${day(tick.now_ms)} ${clock(tick.now_ms)}`;
@@ -135,6 +133,7 @@ place("token").addEventListener("click", async () => {
   live.restart();
   renewLists();
 });
-theme.install(place("theme"), () => [forecast, fast, late].forEach((chart) => chart.repaint()));
+theme.install(place("theme"), () => [forecast, charts].forEach((chart) => chart.repaint()));
 
+charts.load();
 live.run();

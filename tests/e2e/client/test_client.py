@@ -158,6 +158,8 @@ async def test_the_wheel_its_slots_levels_and_topics_can_be_looked_at(client):
     assert (wheel.pending, sum(level.count for level in wheel.levels)) == (2, 2)
     assert sum(slot.count for slot in await client.slots()) == 2
     assert [slot.level for slot in await client.slots("minute")] == ["minute"]
+    history = await client.live_history("minute")
+    assert len(history.pending) == len(history.at_ms)
     assert [level.text for level in await client.levels()][-1] == "2h"
     assert (await client.topic("t")).pending == 2
     assert "t" in {topic.topic for topic in await client.topics()}

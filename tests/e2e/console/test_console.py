@@ -64,9 +64,10 @@ def page(shared):
         shared.evaluate(ONE_TURN)
 
 
-def stream(now_ms, *, pending=0, overdue=0, refusing=None, moved=(0, 0, 0, 0), **slots):
+def stream(now_ms, *, pending=0, overdue=0, refusing=None, moved=(0, 0, 0, 0), second_point=None, **slots):
     """The live events of one moment, with these slots in use of each level."""
     tick = {"now_ms": now_ms, "status": "ready", "refusing": refusing, "pending": pending, "measures": {}}
+    tick["second"] = second_point
     levels = [
         {"level": level, "slots": slots.get(level, []), "later": 0, "moved_until_ms": until_ms}
         for level, until_ms in zip(("second", "minute", "hour", "day"), moved, strict=True)
@@ -152,6 +153,26 @@ def test_throughput_and_lateness_are_live(page, url):
     expect(page.locator("#lateness .plot")).to_have_attribute(
         "aria-label", re.compile(r"half [\d.]+, 99 of 100 ")
     )
+
+
+def test_charts_are_full_at_first_paint_and_show_the_last_day_on_demand(browser, url):
+    now_ms = ask(url, "GET", "/v1/wheel")["now_ms"]
+    rows = range(now_ms - 800_000, now_ms, 1_000)
+    history = dict.fromkeys(("accepted", "recalled", "pending"), [4] * len(rows))
+    history |= {"now_ms": now_ms, "at_ms": list(rows), "span_ms": [1_000] * len(rows)}
+    history |= {"fired": [7] * len(rows), "lateness_ms_p50": [2.0] * len(rows)}
+    history |= {"lateness_ms_p99": [None] * (len(rows) - 1) + [9.5]}
+    with looking(browser, "about:blank", expected=("status of 503",)) as page:
+        page.route("**/v1/live/history?*", functools.partial(answer_with, history))
+        second = {name: column[-1] for name, column in history.items() if name != "now_ms"}
+        hear(page, stream(now_ms, second_point=second | {"at_ms": now_ms, "fired": 8}))
+        page.goto(url)
+        throughput = page.locator("#throughput .plot")
+        expect(throughput).to_have_attribute("aria-label", re.compile("accepted 4, fired [78], recalled 4"))
+        expect(page.locator("#lateness .plot")).to_have_attribute("aria-label", re.compile("99 of 100 9.5"))
+        with page.expect_request("**/v1/live/history?step=minute"):
+            page.get_by_role("button", name="24 h").click()
+        expect(page.get_by_role("button", name="24 h")).to_have_attribute("aria-pressed", "true")
 
 
 def test_topics_groups_with_their_lag_subscriptions_and_schedules_are_listed(page):

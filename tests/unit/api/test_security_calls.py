@@ -10,7 +10,7 @@ from timerwheel.tokens import Scope
 # Who may do what. A new call is to be put here by hand, by somebody who thinks about it.
 EXPECTED = {
     Need.OPEN: {"getHealth", "getReadiness", "console", "consoleFile"},
-    Need.TOKEN: {"getWheel", "listSlots", "listLevels", "getCluster", "getMetrics", "live"},
+    Need.TOKEN: {"getWheel", "listSlots", "listLevels", "getCluster", "getMetrics", "getLiveHistory", "live"},
     Need.SEND: {
         *("sendMessages", "sendRaw", "recallMessage", "rescheduleMessage", "recallMessages"),
         *("beginTransaction", "commitTransaction", "rollBackTransaction"),

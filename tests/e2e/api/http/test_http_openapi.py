@@ -76,6 +76,7 @@ CALLS = {
     ("get", "/readyz"),
     ("get", "/metrics"),
     ("get", "/v1/live"),
+    ("get", "/v1/live/history"),
 }
 
 

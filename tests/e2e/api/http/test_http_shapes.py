@@ -72,7 +72,15 @@ async def test_every_call_answers_in_the_shape_that_the_document_tells(checked):
         receiver.release()
     await call("DELETE", "/v1/topics/orders?dry_run=true")
     await call("DELETE", "/v1/topics/orders")
-    for path in ("/v1/wheel", "/v1/wheel/slots", "/v1/levels", "/v1/cluster", "/healthz", "/readyz"):
+    for path in (
+        "/v1/wheel",
+        "/v1/wheel/slots",
+        "/v1/levels",
+        "/v1/live/history",
+        "/v1/cluster",
+        "/healthz",
+        "/readyz",
+    ):
         await call("GET", path)
     assert checked.told - checked.seen == NOT_HERE
 

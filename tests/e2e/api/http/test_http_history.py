@@ -1,0 +1,42 @@
+"""The history of the figures over HTTP: full before anyone looks, by second and by minute."""
+
+from timerwheel.api.engine_handle import EngineHandle
+from timerwheel.api.service.figures import FigureKeeper
+from timerwheel.push.push import Push
+
+
+async def test_figures_are_there_before_anyone_asked(service):
+    await service.send([{"topic": "orders", "body": "x", "delay": "1d"}] * 5)
+    found = (await service.call("GET", "/v1/live/history")).content
+    while sum(found["accepted"]) < 5:
+        await service.engine.clock.sleep_for(50)
+        found = (await service.call("GET", "/v1/live/history?step=second")).content
+    lengths = {len(column) for name, column in found.items() if name != "now_ms"}
+    assert len(lengths) == 1
+    assert found["pending"][-1] == 5
+    assert found["at_ms"] == sorted(found["at_ms"])
+    assert found["now_ms"] >= found["at_ms"][-1]
+    minutes = (await service.call("GET", "/v1/live/history?step=minute")).content
+    assert len(minutes["at_ms"]) <= 1
+
+
+async def test_another_step_is_refused(service):
+    answer = await service.call("GET", "/v1/live/history?step=hour")
+    assert (answer.status, answer.code) == (400, "invalid_parameter")
+
+
+async def test_without_an_engine_no_figures_are_taken_and_the_points_stay(service):
+    engine = service.engine
+    handle = EngineHandle(engine.settings)
+    keeper = FigureKeeper(handle, engine.clock)
+    keeper.take()
+    assert keeper.newest is None
+    handle.open(engine, Push(engine))
+    keeper.take()
+    await engine.clock.sleep_for(2)
+    keeper.take()
+    point = keeper.newest
+    assert point is not None
+    handle.close("the journal is away")
+    keeper.take()
+    assert keeper.newest == point
