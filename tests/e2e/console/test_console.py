@@ -203,7 +203,7 @@ def test_ten_million_pending_messages_are_counted_and_never_loaded(browser, url)
         expect(page.locator(f"#slot-hour-{hours[0][0] // HOUR_MS % 72}")).to_have_attribute("data-load", "6")
         expect(page.locator(".levels")).to_contain_text("9,999,960")
         expect(page.locator("#panel-messages td").first).to_be_visible()
-    lists = {"/v1/groups", "/v1/subscriptions", "/v1/schedules"}
+    lists = {"/v1/groups", "/v1/subscriptions", "/v1/schedules", "/v1/live/history?step=second"}
     assert {path for path in asked if path.startswith("/v1/")} == {
         "/v1/live",
         "/v1/messages?limit=50",
