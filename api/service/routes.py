@@ -11,7 +11,16 @@ from timerwheel.api.service.live import LiveCalls
 from timerwheel.api.service.metrics import TEXT, Metrics
 from timerwheel.model.messages import WheelInfo
 from timerwheel.wire.cluster import ClusterInfo, Moved
-from timerwheel.wire.service import FigureHistory, Health, HistoryQuery, Levels, Readiness, ReadinessQuery, Slots, SlotsQuery
+from timerwheel.wire.service import (
+    FigureHistory,
+    Health,
+    HistoryQuery,
+    Levels,
+    Readiness,
+    ReadinessQuery,
+    Slots,
+    SlotsQuery,
+)
 
 
 def wheel_routes(handle: EngineHandle) -> list[Route]:
