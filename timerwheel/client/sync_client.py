@@ -56,6 +56,7 @@ from timerwheel.wire.messages import Message
 from timerwheel.wire.recalls import RecalledWhere as RecallCount
 from timerwheel.wire.recalls import RecallOutcome as RecallResult
 from timerwheel.wire.schedules import Schedule
+from timerwheel.wire.service import FigureHistory
 
 __all__ = ["SyncClient", "SyncDeadLetters", "SyncGroup", "SyncLease", "SyncSchedules", "SyncSubscriptions"]
 
@@ -985,6 +986,10 @@ class SyncClient:
     def watch(self) -> Iterator[Tick | Wheel]:
         """Yield the service's live events, one each second; raises an error when the service stops."""
         yield from self._loop.iterate(self._client.watch())
+
+    def live_history(self, step: Literal["second", "minute"] = "second") -> FigureHistory:
+        """Return the service's figures: the last 15 minutes by second, or the last 24 hours by minute."""
+        return self._loop.run(self._client.live_history(step))
 
     def cluster(self) -> ClusterInfo:
         """Return the nodes with the same journal, and which one leads."""
