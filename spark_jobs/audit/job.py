@@ -29,6 +29,7 @@ from timerwheel.spark_jobs.audit.checkpoint import (
     hours_of,
 )
 from timerwheel.spark_jobs.audit.findings import Finding
+from timerwheel.spark_jobs.audit.kafka import KafkaBooks
 from timerwheel.spark_jobs.audit.lateness import Lateness, lateness_of, top_ms
 from timerwheel.spark_jobs.audit.ledger import OUTCOMES
 from timerwheel.spark_jobs.audit.plan import Plan, plan_since, whole_plan
@@ -175,6 +176,7 @@ class Audit(msgspec.Struct, frozen=True):
     damaged_total: int
     torn: list[Damaged]
     reading: Reading | None = None
+    kafka: KafkaBooks | None = None
 
 
 def audit(spark: SparkSession, progress: JobProgress, survey: Survey, out: str | None) -> Audit:

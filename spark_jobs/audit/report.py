@@ -8,6 +8,7 @@ import msgspec
 
 from timerwheel.spark_jobs.audit.findings import MEANING, Rule
 from timerwheel.spark_jobs.audit.job import Audit
+from timerwheel.spark_jobs.audit.kafka import KAFKA_MEANING, KafkaRule
 from timerwheel.spark_jobs.audit.plots import hours_plot, lateness_plot
 from timerwheel.spark_jobs.pages.page import page
 from timerwheel.spark_jobs.storage import join, write_atomically
@@ -57,4 +58,4 @@ def audit_page(audit: Audit, run: Run) -> str:
 
 
 def _meaning(rule: str) -> str:
-    return MEANING[Rule(rule)]
+    return MEANING[Rule(rule)] if rule in set(Rule) else KAFKA_MEANING[KafkaRule(rule)]

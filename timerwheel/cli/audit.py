@@ -3,6 +3,7 @@
 import contextlib
 import datetime as dt
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -14,6 +15,8 @@ from timerwheel.cli.spark_options import (
     MASTER_DEFAULT,
     ConfOption,
     Job,
+    KafkaOption,
+    KafkaPropertiesOption,
     LogsOption,
     MasterOption,
     MetricsOption,
@@ -21,7 +24,10 @@ from timerwheel.cli.spark_options import (
     ScanFlag,
     SparkOptions,
     StagingOption,
+    copy_journal,
     find_logs,
+    kafka_place,
+    require_spark,
     spark_job,
 )
 from timerwheel.clock import SystemClock
@@ -31,9 +37,11 @@ from timerwheel.model.text import printable
 if TYPE_CHECKING:
     from timerwheel.spark_jobs.audit.checkpoint import Checkpoint, Document
     from timerwheel.spark_jobs.audit.job import Audit, Reading
+    from timerwheel.spark_jobs.audit.kafka import KafkaBooks, KafkaView
     from timerwheel.spark_jobs.logs import NodeLog
 
 FINDINGS_SHOWN_MAX = 20
+INLET_DEFAULT = "timers"
 
 
 def audit(
@@ -66,24 +74,30 @@ def audit(
     conf: ConfOption = None,
     staging: StagingOption = None,
     metrics: MetricsOption = None,
+    kafka: KafkaOption = None,
+    kafka_inlet: Annotated[
+        str, typer.Option("--kafka-inlet", help="The Kafka topic that the service takes records from.")
+    ] = INLET_DEFAULT,
+    kafka_properties: KafkaPropertiesOption = None,
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Prove from the logs that each timer was delivered once, recalled, or still waits; exit code 1 if not.
 
-    Read-only; the service may be running.
+    Read-only; the service may be running. With `--kafka`, also compare the logs with the topics that the
+    bridge reads and writes.
     """
     clock = SystemClock()
     if out is None:
         out = f"audit-{dt.datetime.fromtimestamp(clock.now_ms() / 1_000, dt.UTC):%Y%m%dT%H%M%SZ}"
-    logs = find_logs(data)
+    logs, view = _logs_and_kafka(data, kafka, kafka_inlet, kafka_properties)
     from timerwheel.spark_jobs.audit.checkpoint import open_checkpoint
     from timerwheel.spark_jobs.audit.job import TABLES
     from timerwheel.spark_jobs.audit.report import Run, versions, write_audit
     from timerwheel.spark_jobs.out_directory import check_unused, out_directory
 
     check_unused(out)
-    command = _command(data, master, checkpoint, scan=scan, salvage=salvage, report_only=report_only)
+    command = _command(data, master, checkpoint, kafka, scan=scan, salvage=salvage, report_only=report_only)
     options = SparkOptions(master, conf, staging, metrics)
     with contextlib.ExitStack() as stack:
         kept = None
@@ -95,6 +109,7 @@ def audit(
         with out_directory(out, *(() if report_only else TABLES)) as place:
             tables = None if report_only else place
             result, following = _judge(job, logs, kept, tables, clock.now_ms(), salvage=salvage, scan=scan)
+            result = _with_kafka(job, result, view, logs, salvage=salvage)
             run = Run(command, clock.now_ms(), dict(job.progress.seconds), versions(), place)
             write_audit(place, result, run)
         _measure(result, job)
@@ -107,6 +122,39 @@ def audit(
         _show(result, place, output)
     if not result.balanced:
         raise typer.Exit(1)
+
+
+def _logs_and_kafka(
+    data: list[str], kafka: str | None, inlet: str, properties: Path | None
+) -> "tuple[list[NodeLog], KafkaView | None]":
+    """The logs, and what Kafka had before they were read. A log that Kafka keeps is copied first."""
+    if kafka is None:
+        return find_logs(data), None
+    require_spark()
+    place = kafka_place(kafka, properties)
+    if place.cluster is not None:
+        copy_journal(place, data)
+    from timerwheel.spark_jobs.audit.kafka import look
+    from timerwheel.spark_jobs.kafka_topics import Brokers
+
+    view = look(Brokers(place.servers, place.properties), inlet, find_logs(data))
+    if place.cluster is not None:
+        copy_journal(place, data)  # again: what the topics have by now must be in the copy
+    return find_logs(data), view
+
+
+def _with_kafka(
+    job: Job, result: "Audit", view: "KafkaView | None", logs: "list[NodeLog]", *, salvage: bool
+) -> "Audit":
+    """The result together with what a comparison with Kafka found, if that was asked for."""
+    if view is None:
+        return result
+    from timerwheel.spark_jobs.audit.kafka import kafka_books
+
+    with job.progress.stage("kafka"):
+        books = kafka_books(job.spark, view, logs, salvage=salvage)
+    balanced = result.balanced and books.balanced
+    return msgspec.structs.replace(result, kafka=books, balanced=balanced)
 
 
 def _measure(audit: "Audit", job: Job) -> None:
@@ -154,7 +202,7 @@ def _judge(
     return audit_since(spark, progress, checkpoint, logs, staging, tables, now_ms=now_ms, **options)
 
 
-def _command(data: list[str], master: str, checkpoint: str | None, **flags: bool) -> str:
+def _command(data: list[str], master: str, checkpoint: str | None, kafka: str | None, **flags: bool) -> str:
     """The command line for the report, without Spark settings or passwords in URLs: reports are shared."""
     from timerwheel.spark_jobs.storage import shown
 
@@ -165,6 +213,8 @@ def _command(data: list[str], master: str, checkpoint: str | None, **flags: bool
         words += ["--master", shown(master)]
     if checkpoint is not None:
         words += ["--checkpoint", shown(checkpoint)]
+    if kafka is not None:
+        words += ["--kafka", kafka]
     words += [f"--{name.replace('_', '-')}" for name, given in flags.items() if given]
     return shlex.join(words)
 
@@ -191,12 +241,45 @@ def _show(audit: "Audit", place: str, output: Output) -> None:
         ]
         output.table(("id", "rule", "topic", "+due", "+#offset", "+node", "=detail"), rows)
         _more(len(shown), audit.findings_total, "findings")
+    if audit.kafka is not None and audit.kafka.findings:
+        _show_kafka_findings(audit.kafka, output)
     output.facts(_facts(audit, place, output))
     if audit.balanced:
         output.line("the books balance")
     else:
-        rules = ", ".join(f"{count:,} {rule}" for rule, count in audit.rules.items())
+        broken = audit.rules | (audit.kafka.rules if audit.kafka is not None else {})
+        rules = ", ".join(f"{count:,} {rule}" for rule, count in broken.items())
         output.line(f"the books do not balance: {rules or 'the log is damaged'}")
+
+
+def _show_kafka_findings(books: "KafkaBooks", output: Output) -> None:
+    shown = books.findings[:FINDINGS_SHOWN_MAX]
+    rows = [
+        (printable(one.what), one.rule, printable(one.topic), output.time(one.due_ms), f"{one.count:,}")
+        for one in shown
+    ]
+    output.table(("message or record", "rule", "Kafka topic", "due", "#found"), rows)
+    _more(len(shown), sum(books.rules.values()), "findings in Kafka")
+
+
+def _kafka_facts(books: "KafkaBooks") -> list[tuple[str, str]]:
+    facts = []
+    if (inlet := books.inlet) is not None:
+        text = (
+            f"{inlet.records:,} records of {inlet.topic}: {inlet.messages:,} messages, "
+            f"{inlet.recalls:,} recalls, {inlet.rejected:,} rejected"
+        )
+        if inlet.unchecked:
+            text += f"; {inlet.unchecked:,} were taken before the log begins, and not checked"
+        facts.append(("from Kafka", text))
+    for one in books.outlets:
+        text = f"{one.found:,} of {one.owed:,} that went out"
+        if one.deleted:
+            text += f"; {one.deleted:,} are older than what the topic keeps"
+        if one.behind:
+            text += f"; {one.behind:,} did not go out yet"
+        facts.append((f"to {printable(one.topic)}", text))
+    return facts
 
 
 def _facts(audit: "Audit", place: str, output: Output) -> list[tuple[str, str]]:
@@ -227,6 +310,8 @@ def _facts(audit: "Audit", place: str, output: Output) -> list[tuple[str, str]]:
         )
     if audit.unproved:
         facts.append(("unproved", f"{audit.unproved:,} records end timers in damaged regions"))
+    if audit.kafka is not None:
+        facts += _kafka_facts(audit.kafka)
     facts += [("torn end", f"{one.path} from {one.offset}: {one.reason}") for one in audit.torn]
     facts.append(("report", f"{place}/report.html"))
     return facts

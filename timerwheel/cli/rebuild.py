@@ -12,6 +12,8 @@ from timerwheel.cli.output import Output
 from timerwheel.cli.spark_options import (
     MASTER_DEFAULT,
     ConfOption,
+    KafkaOption,
+    KafkaPropertiesOption,
     LogsOption,
     MasterOption,
     MetricsOption,
@@ -19,10 +21,14 @@ from timerwheel.cli.spark_options import (
     ScanFlag,
     SparkOptions,
     StagingOption,
+    copy_journal,
     find_logs,
+    kafka_place,
+    require_spark,
     spark_job,
     stage_times,
 )
+from timerwheel.errors import SettingsError
 from timerwheel.index.swap import STAGING_NAME
 from timerwheel.store.files import make_directory
 
@@ -45,9 +51,19 @@ def rebuild(
             help="Build and check the new index and print what would change, but keep the old index.",
         ),
     ] = False,
+    kafka: KafkaOption = None,
+    kafka_properties: KafkaPropertiesOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Rebuild the index from the log, with Spark, while the service is stopped; the old index is kept."""
+    if kafka is not None:
+        require_spark()
+        place = kafka_place(kafka, kafka_properties)
+        if place.cluster is None:
+            raise SettingsError(
+                f"--kafka {kafka}: name the log that is to be copied, kafka://HOST:PORT/CLUSTER"
+            )
+        copy_journal(place, data)
     logs = find_logs(data)
     from timerwheel.spark_jobs.monitoring.lineage import dataset_of
     from timerwheel.spark_jobs.rebuild.job import Rebuild, locked

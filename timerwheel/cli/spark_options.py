@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from timerwheel.cli.options import parse_pairs
+from timerwheel.cli.output import progress_bar
 from timerwheel.errors import SettingsError
+from timerwheel.settings import JournalAddress, journal_of
 from timerwheel.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -73,6 +75,28 @@ MetricsOption = Annotated[
 ]
 
 
+KafkaOption = Annotated[
+    str | None,
+    typer.Option(
+        "--kafka",
+        metavar="kafka://HOST:PORT[/CLUSTER]",
+        help="Brokers. With /CLUSTER, the log is there, and is copied into --data first.",
+    ),
+]
+KafkaPropertiesOption = Annotated[
+    Path | None,
+    typer.Option("--kafka-properties", metavar="FILE", help="Properties of librdkafka, for TLS and SASL."),
+]
+
+
+class KafkaPlace(NamedTuple):
+    """Brokers, their properties, and the name of the log that they keep, if they do."""
+
+    servers: str
+    properties: dict[str, str]
+    cluster: str | None
+
+
 class SparkOptions(NamedTuple):
     """What every command on Spark is given: where it runs, and where its metrics go."""
 
@@ -111,6 +135,39 @@ def find_logs(data: list[str]) -> "list[NodeLog]":
     from timerwheel.spark_jobs.logs import find_logs as find
 
     return find(data)
+
+
+def kafka_place(text: str, properties: Path | None) -> KafkaPlace:
+    """What `--kafka` and `--kafka-properties` name; SettingsError, also if confluent-kafka is missing."""
+    if importlib.util.find_spec("confluent_kafka") is None:
+        raise SettingsError("confluent_kafka is missing: --kafka needs `pip install 'timerwheel[kafka]'`")
+    from timerwheel.kafka.cluster import read_properties
+
+    has_cluster = "/" in text.removeprefix("kafka://")
+    try:
+        address = journal_of(text if has_cluster else f"{text}/any")
+    except SettingsError:
+        raise SettingsError(
+            f"--kafka {text!r} is not an address of brokers: give kafka://HOST:PORT, or "
+            "kafka://HOST:PORT/CLUSTER for a log that they keep; separate several HOST:PORT by commas"
+        ) from None
+    found = {} if properties is None else read_properties(properties)
+    return KafkaPlace(address.servers, found, address.cluster if has_cluster else None)
+
+
+def copy_journal(place: KafkaPlace, data: list[str]) -> None:
+    """Copy the log that brokers keep into the one directory that `--data` names, with progress."""
+    assert place.cluster is not None
+    from timerwheel.kafka.log_copy import copy_log
+    from timerwheel.spark_jobs.storage import is_local
+
+    if len(data) != 1 or not is_local(data[0]):
+        raise SettingsError(
+            f"--data {', '.join(data)}: with --kafka, give one local directory for the copy of the log"
+        )
+    address = JournalAddress(place.servers, place.cluster)
+    with progress_bar("copying the log from Kafka") as report:
+        copy_log(address, place.properties, Path(data[0]), report)
 
 
 @contextlib.contextmanager

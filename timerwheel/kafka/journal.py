@@ -142,6 +142,11 @@ class KafkaJournal:
         """
         return self._in_topic(self._lead)
 
+    def exists(self) -> bool:
+        """Whether the topic is there; JournalAwayError."""
+        with _explained(), self._admin() as admin:
+            return self.topic in admin.list_topics(timeout=CALL_S).topics
+
     def extent(self) -> Extent:
         """Return what there is now; makes the topic if it is missing. Raises as `claim`."""
         return self._in_topic(self._extent)

@@ -131,6 +131,18 @@ class Clients:
         consumer.close()
         return found
 
+    def ends(self, topic: str) -> dict[int, int]:
+        """The offset behind the last record of each partition."""
+        consumer = Consumer({"bootstrap.servers": self.address, "group.id": "tests"})
+        try:
+            partitions = consumer.list_topics(topic, timeout=CALL_S).topics[topic].partitions
+            return {
+                number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=CALL_S)[1]
+                for number in partitions
+            }
+        finally:
+            consumer.close()
+
     def read_count(self, topic: str, count: int) -> list[Got]:
         """Read a topic until it has so many records."""
         return self.read(topic, lambda found: len(found) >= count)
