@@ -561,7 +561,7 @@ class _Inlet:
 
 
 def _taken_row(message: Any, checked: Mapping[int, int]) -> Row:  # noqa: ANN401 - confluent-kafka's
-    """A record of the inlet: what it asks for, as far as it can be told without the service's rules."""
+    """A record of the inlet: what it asks for, as far as that shows without the service's rules."""
     own = _headers(message)
     partition, offset = message.partition(), message.offset()
     target, keyed = own.get(names.TOPIC), names.KEY in own
