@@ -63,6 +63,7 @@ from timerwheel.store.lock import DirectoryLock
 from timerwheel.store.log import OnDamage
 from timerwheel.store.table import Table
 from timerwheel.topic_deletion import TopicDeletions
+from timerwheel.topic_purge import TopicPurges
 from timerwheel.wheel.near import NearWheel
 from timerwheel.wheel.slot_limit import SlotLimit
 from timerwheel.wheel.slot_table import entries_of
@@ -81,7 +82,7 @@ class Engine:
     `column_sender` thousands in columns, `messages` and `queues` answer questions, `recalls` and
     `bulk_recalls` end pending timers, `transactions` have two steps, `groups` serve consumers, `keys` are the
     deduplication keys, `schedules` send by the calendar, `topics` are the options of topics,
-    `topic_deletions` end them.
+    `topic_deletions` end them, and `topic_purges` take away their messages.
     """
 
     recovered: Recovered
@@ -103,6 +104,7 @@ class Engine:
     groups: Groups
     schedules: Scheduler
     topic_deletions: TopicDeletions
+    topic_purges: TopicPurges
     gauges: Gauges
 
     def __init__(self, settings: Settings, clock: Clock, files: Files, threads: Threads) -> None:
@@ -323,6 +325,14 @@ class Engine:
             transactions=self.transactions,
             groups=self.groups,
             schedules=self.schedules,
+        )
+        self.topic_purges = TopicPurges(
+            core,
+            self.control,
+            self.topics,
+            queues=self.queues,
+            bulk_recalls=self.bulk_recalls,
+            groups=self.groups,
         )
 
     def _on_progress(self, at: int, end: int) -> None:

@@ -128,7 +128,7 @@ class TopicDeletions:
         try:
             await self._clear(topic)
             if self._state.topic(topic).pending:
-                await self._bulk_recalls.end_topic(topic)
+                await self._bulk_recalls.end_timers(topic, with_transactions=True)
             if self._is_clear(topic) and not self._state.topic(topic).pending:
                 await self._end(topic)
             self._trouble.over()
@@ -161,6 +161,7 @@ class TopicDeletions:
                 Put(ConfigTable.TOPIC_END, topic, msgspec.to_builtins(end, str_keys=True)),
                 Put(ConfigTable.TOPIC_ENDING, topic, None),
                 Put(ConfigTable.TOPIC, topic, None),
+                Put(ConfigTable.TOPIC_PURGE, topic, None),
             ]
         )
         self._transactions.forget(topic)

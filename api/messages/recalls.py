@@ -1,20 +1,20 @@
 """Bulk recall: by id, or of all waiting messages that match conditions."""
 
-import asyncio
 from collections.abc import Sequence
 
 import msgspec
 from aiohttp import web
 from msgspec import UNSET
 
-from timerwheel.api.engine_handle import LOOK_UP_MS, EngineHandle
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, query, responses
 from timerwheel.api.http.problems import RequestError
+from timerwheel.api.messages.while_connected import while_connected
 from timerwheel.api.security import access
 from timerwheel.api.security.access import Access
 from timerwheel.errors import DeletedMessageError, UnknownMessageError
 from timerwheel.model.admission import check_topic
-from timerwheel.runtime.recall_filter import RecallCount, RecallFilter, RecallResult
+from timerwheel.runtime.recall_filter import RecallFilter, RecallResult
 from timerwheel.store.errors import CorruptionError
 from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.recalls import NewRecall, RecalledIds, RecalledWhere, RecallOutcome
@@ -98,25 +98,9 @@ class RecallCalls:
             due_to_ms=None if wanted.due_to_ms is UNSET else wanted.due_to_ms,
         )
         dry_run = wanted.dry_run is True
-        count = await self._while_wanted(request, condition, dry_run=dry_run)
+        recall = self._handle.engine.bulk_recalls.recall_where(condition, dry_run=dry_run)
+        count = await while_connected(request, self._handle, recall)
         return RecalledWhere(count.matched, count.recalled, count.missed, dry_run)
-
-    async def _while_wanted(
-        self, request: web.Request, condition: RecallFilter, *, dry_run: bool
-    ) -> RecallCount:
-        """Recall until done, or until the client disconnects, which is the way to stop a long recall."""
-        engine = self._handle.engine
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        recall = asyncio.create_task(engine.bulk_recalls.recall_where(condition, dry_run=dry_run))
-        recall.add_done_callback(lambda _: _settle(done))
-        try:
-            while not recall.done():
-                await engine.clock.wait_for(done, LOOK_UP_MS)
-                if request.transport is None and not recall.done():
-                    raise ConnectionResetError("the client of a recall disconnected")
-        finally:
-            recall.cancel()
-        return await recall
 
 
 def _outcome(result: RecallResult) -> RecallOutcome:
@@ -131,8 +115,3 @@ def _check(wanted: NewRecall) -> None:
         return
     if wanted.due_from_ms > wanted.due_to_ms:
         raise RequestError("invalid_field", "due_from_ms is after due_to_ms")
-
-
-def _settle(done: asyncio.Future[None]) -> None:
-    if not done.done():
-        done.set_result(None)

@@ -9,6 +9,7 @@ from timerwheel.api.engine_handle import LOOK_UP_MS, EngineHandle
 from timerwheel.api.http import arrow, bodies, query, responses
 from timerwheel.api.http.problems import RequestError
 from timerwheel.api.messages import arrow_answers
+from timerwheel.api.messages.while_connected import while_connected
 from timerwheel.api.security import access
 from timerwheel.model.messages import QueuePage, TopicInfo
 from timerwheel.wire.fields import NoQuery
@@ -16,6 +17,7 @@ from timerwheel.wire.messages import Message
 from timerwheel.wire.topics import (
     DeleteQuery,
     Delivered,
+    NewPurge,
     QueuePath,
     ReadQuery,
     TopicChanges,
@@ -77,6 +79,18 @@ class TopicCalls:
         name = query.path(request, TopicPath).topic
         await self._handle.engine.topics.resume(name)
         return responses.json(self._handle.engine.queues.topic(name))
+
+    async def purge(self, request: web.Request) -> web.Response:
+        """POST /v1/topics/{topic}/purge: takes away its messages; a client that disconnects breaks it off."""
+        query.read(request, NoQuery)
+        name = query.path(request, TopicPath).topic
+        wanted = await bodies.read(request, NewPurge)
+        if not (wanted.scheduled or wanted.delivered):
+            raise RequestError("invalid_field", "nothing to purge: give scheduled, delivered or both")
+        purge = self._handle.engine.topic_purges.purge(
+            name, scheduled=wanted.scheduled, delivered=wanted.delivered, dry_run=wanted.dry_run
+        )
+        return responses.json(await while_connected(request, self._handle, purge))
 
     async def delete(self, request: web.Request) -> web.Response:
         """DELETE /v1/topics/{topic}: ends a topic with all that belongs to it; 202 if that goes on."""

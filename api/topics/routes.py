@@ -12,10 +12,11 @@ from timerwheel.api.http.route import (
     Route,
 )
 from timerwheel.api.topics.handlers import TopicCalls
-from timerwheel.model.messages import TopicDeletion, TopicInfo
+from timerwheel.model.messages import TopicDeletion, TopicInfo, TopicPurged
 from timerwheel.wire.topics import (
     DeleteQuery,
     Delivered,
+    NewPurge,
     QueuePath,
     ReadQuery,
     TopicChanges,
@@ -104,6 +105,15 @@ def topic_routes(handle: EngineHandle) -> list[Route]:
             name="resumeTopic",
             summary="Resume a paused topic",
             handler=calls.resume,
+        ),
+        change(
+            path="/v1/topics/{topic}/purge",
+            name="purgeTopic",
+            summary="Take away the scheduled or delivered messages of a topic, or both; all else stays",
+            handler=calls.purge,
+            answer=TopicPurged,
+            bodies={JSON: NewPurge},
+            problems=(*ENGINE, *JSON_BODY, "unknown_topic", "system_topic", "topic_ending", *STORE),
         ),
         Route(
             method="DELETE",

@@ -170,6 +170,15 @@ class History:
         if self.random.random() < 0.7:
             await settle(self.world.engine)
 
+    async def purge_topic(self) -> None:
+        topic = self.random.choice((*TOPICS, "%DLQ%closers"))
+        scheduled = self.random.random() < 0.5
+        await self.world.engine.topic_purges.purge(topic, scheduled=scheduled, delivered=True)
+
+    async def pause_topic(self) -> None:
+        topics = self.world.engine.topics
+        await self.random.choice((topics.pause, topics.resume))("tickets")
+
     async def crash(self) -> None:
         await self.world.crash(self.random)
 
@@ -184,5 +193,5 @@ STEPS = (
     *(History.put_reader, History.commit, History.commit, History.commit, History.move_reader),
     *(History.begin, History.begin, History.end_transaction, History.end_transaction),
     *(History.retain, History.retain, History.crash, History.restart, History.send_after_recall),
-    *(History.delete_topic,),
+    *(History.delete_topic, History.purge_topic, History.pause_topic),
 )

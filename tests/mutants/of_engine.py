@@ -316,7 +316,7 @@ MUTANTS = [
         "retention-queues-not-bounded",
         "timerwheel/runtime/retention.py",
         "who reads a queue is not shown what retention removed",
-        "            names[topic_id].queues[queue].min_offset = first\n",
+        "            queue.min_offset = max(queue.min_offset, first)\n",
         "",
         (RETENTION,),
     ),

@@ -172,6 +172,7 @@ class GroupModel(EngineMachine):
         self.model = {place: ModelGroup(3) for place in GROUPS}
         self.receipts: list[tuple[tuple[str, str], str]] = []
         self.paused: set[str] = set()
+        self.purged = {"orders": 0, "lanes": 0}
         self.count = 0
         self.runs = 0
         self.open()
@@ -324,12 +325,30 @@ class GroupModel(EngineMachine):
         self.paused ^= {topic}
         self.settle()
 
+    @rule(topic=st.sampled_from(("orders", "lanes")))
+    def purge(self, topic: str) -> None:
+        if not self.messages[topic]:
+            return
+        end = self.purged[topic] = len(self.messages[topic])
+        left = {
+            place[1]: len(group.unseen(end)) + len(group.items)
+            for place, group in self.model.items()
+            if place[0] == topic
+        }
+        done = self.run(self.engine.topic_purges.purge(topic, scheduled=True, delivered=True))
+        assert {one.group: one.dropped for one in done.groups} == left
+        for place, group in self.model.items():
+            if place[0] == topic:
+                group.items.clear()
+                group.done = set(range(end))
+        self.settle()
+
     @rule(place=st.sampled_from(GROUPS), data=st.data())
     def rewind(self, place, data: st.DataObject) -> None:
         group = self.model[place]
         offset = data.draw(st.integers(0, len(self.messages[place[0]])))
         self.run(self.engine.groups.rewind(*place, offsets={0: offset}))
-        group.done = set(range(offset))
+        group.done = set(range(max(offset, self.purged[place[0]])))
         group.items.clear()
         group.life += 1
         self.settle()
@@ -340,7 +359,8 @@ class GroupModel(EngineMachine):
         group = self.model[place] = ModelGroup(3)
         group.dead, group.given, group.life = before.dead, before.given, before.life + 1
         group.acked = before.acked
-        group.done = set(range(len(self.messages[place[0]]))) if start == "tail" else set()
+        end = len(self.messages[place[0]]) if start == "tail" else self.purged[place[0]]
+        group.done = set(range(end))
         self.run(self.engine.groups.delete(*place))
         assert self.engine.core.state.leases == sum(i.timed for g in self.model.values() for i in g.items)
         config = GroupConfig(backoff=BACKOFF, invisible_ms=INVISIBLE_MS, max_attempts=3, start=start)

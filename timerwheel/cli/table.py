@@ -64,6 +64,7 @@ TABLE: dict[str, str | Group] = {
             "set": "topics:change",
             "pause": "topics:pause",
             "resume": "topics:resume",
+            "purge": "topics:purge",
             "delete": "topics:delete",
         },
     ),

@@ -1,4 +1,4 @@
-"""`topics list|set|pause|resume|delete`: the topics of the running service."""
+"""`topics list|set|pause|resume|purge|delete`: the topics of the running service."""
 
 import sys
 from typing import Annotated
@@ -10,7 +10,7 @@ from timerwheel.cli.connection import ask
 from timerwheel.cli.form import prints_ids
 from timerwheel.cli.options import JsonFlag, UrlOption, YesFlag, confirm_or_exit
 from timerwheel.cli.output import Output
-from timerwheel.client import DEFAULT_URL, Client, NotFoundError, TopicDeletion
+from timerwheel.client import DEFAULT_URL, Client, NotFoundError, TopicDeletion, TopicPurged
 from timerwheel.clock import SystemClock
 
 _POLL_MS = 1_000
@@ -96,6 +96,49 @@ def resume(
     """Deliver messages of a paused topic to consumers again."""
     info = ask(url, lambda client: client.resume_topic(topic))
     Output(as_json=as_json).result(info, f"topic {info.topic} is not paused")
+
+
+def purge(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    *,
+    scheduled: Annotated[bool, typer.Option("--scheduled", help="Recall its waiting messages.")] = False,
+    delivered: Annotated[
+        bool, typer.Option("--delivered", help="Take delivered messages from all groups and readers.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be taken away.")] = False,
+    yes: YesFlag = False,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonFlag = False,
+) -> None:
+    """Take away the messages of a topic. The topic, its options, groups, schedules and subscriptions stay.
+
+    What goes is counted first, and taken away after you confirm. Ctrl-C breaks it off; repeat it to go on.
+    """
+    if not (scheduled or delivered):
+        raise typer.BadParameter("give --scheduled, --delivered or both")
+
+    def run(*, dry: bool) -> TopicPurged:
+        return ask(
+            url,
+            lambda client: client.purge_topic(topic, scheduled=scheduled, delivered=delivered, dry_run=dry),
+        )
+
+    output = Output(as_json=as_json)
+    if dry_run or not yes:
+        counted = run(dry=True)
+        if dry_run:
+            output.result(counted, f"would purge {_purge_words(counted)}")
+            return
+        confirm_or_exit(f"Purge {_purge_words(counted)}?")
+    purged = run(dry=False)
+    missed = f"\n  {purged.missed:,} fell due during the call and are delivered" if purged.missed else ""
+    output.result(purged, f"purged {_purge_words(purged)}{missed}")
+
+
+def _purge_words(purged: TopicPurged) -> str:
+    groups = ", ".join(f"{one.group} ({one.dropped:,} messages left)" for one in purged.groups if one.dropped)
+    counts = f"{purged.scheduled:,} waiting and {purged.delivered:,} delivered messages"
+    return f"topic {purged.topic} of {counts}" + (f"\n  groups: {groups}" if groups else "")
 
 
 def delete(

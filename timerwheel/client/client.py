@@ -55,6 +55,7 @@ from timerwheel.model.messages import (
     Receipt,
     SlotInfo,
     TopicDeletion,
+    TopicPurged,
     WheelInfo,
 )
 from timerwheel.model.messages import TopicInfo as Topic
@@ -106,6 +107,7 @@ __all__ = [
     "Tick",
     "Topic",
     "TopicDeletion",
+    "TopicPurged",
     "UnreachableError",
     "Wheel",
     "When",
@@ -531,6 +533,18 @@ class Client:
     async def resume_topic(self, topic: str) -> Topic:
         """Deliver messages of a paused topic to consumers again; `NotFoundError` if it does not exist."""
         return await self._connection.call("POST", f"{_topic_path(topic)}/resume", Topic)
+
+    async def purge_topic(
+        self, topic: str, *, scheduled: bool = False, delivered: bool = False, dry_run: bool = False
+    ) -> TopicPurged:
+        """Take away the messages of a topic that were sent before; all else stays. `dry_run` only counts.
+
+        `scheduled` recalls those that wait, `delivered` hides what was delivered, from groups and readers by
+        offset. At least one of them is needed.
+        """
+        content = {"scheduled": scheduled, "delivered": delivered, "dry_run": dry_run}
+        path = f"{_topic_path(topic)}/purge"
+        return await self._connection.call("POST", path, TopicPurged, content=content)
 
     async def delete_topic(
         self, topic: str, *, dry_run: bool = False, wait_ms: int | None = None

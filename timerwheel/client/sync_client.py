@@ -43,6 +43,7 @@ from timerwheel.model.messages import (
     OpenTransaction,
     SlotInfo,
     TopicDeletion,
+    TopicPurged,
     WheelInfo,
 )
 from timerwheel.model.messages import TopicInfo as Topic
@@ -963,6 +964,18 @@ class SyncClient:
     def resume_topic(self, topic: str) -> Topic:
         """Deliver messages of a paused topic to consumers again; `NotFoundError` if it does not exist."""
         return self._loop.run(self._client.resume_topic(topic))
+
+    def purge_topic(
+        self, topic: str, *, scheduled: bool = False, delivered: bool = False, dry_run: bool = False
+    ) -> TopicPurged:
+        """Take away the messages of a topic that were sent before; all else stays. `dry_run` only counts.
+
+        `scheduled` recalls those that wait, `delivered` hides what was delivered, from groups and readers by
+        offset. At least one of them is needed.
+        """
+        return self._loop.run(
+            self._client.purge_topic(topic, scheduled=scheduled, delivered=delivered, dry_run=dry_run)
+        )
 
     def delete_topic(self, topic: str, *, dry_run: bool = False, wait_ms: int | None = None) -> TopicDeletion:
         """Delete a topic with its messages, groups, schedules and subscriptions.

@@ -10,7 +10,7 @@ lies behind the cursor and is done, or held, is left out then. Messages that the
 
 import functools
 import itertools
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from hashlib import blake2s
 from typing import NamedTuple
 
@@ -260,6 +260,19 @@ class Chooser:
             self.lanes.join(lane, key)
         queue = key >> OFFSET_BITS
         self._known[queue] = max(self._known_until(queue), (key & _OFFSETS) + 1)
+
+    def drop_before(self, ends: Mapping[int, int]) -> None:
+        """None of the messages before these queue offsets is loose or parked any more: they are purged."""
+        while stale := [key for key in self.loose if key & _OFFSETS < ends.get(key >> OFFSET_BITS, 0)]:
+            for key in stale:
+                offset, lane = key & _OFFSETS, self.loose.pop(key)
+                self.skip(key >> OFFSET_BITS, offset, offset + 1)
+                self.leave_lane(key, lane)
+
+    def skipped_within(self, queue: int, first: int, end: int) -> int:
+        """Count the messages of a queue in [first, end) that were skipped, and are not recorded yet."""
+        skipped = self._skipped.get(queue)
+        return skipped.count(first) - skipped.count(end) if skipped is not None and first < end else 0
 
     async def lane_of(self, queue: int, offset: int) -> int:
         """The lane of a message that need not have been looked at; 0 if its topic is not ordered."""

@@ -10,7 +10,7 @@ leases: see `timerwheel.groups.offset_commits`.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -41,6 +41,7 @@ from timerwheel.groups.group_runtime import GroupRuntime
 from timerwheel.groups.leases import Lease
 from timerwheel.groups.offset_commits import OffsetCommits
 from timerwheel.groups.parts import GroupParts
+from timerwheel.groups.purging import count_held, end_held
 from timerwheel.groups.retries import Retries
 from timerwheel.model.admission import check_topic
 from timerwheel.model.messages import Delivery, GroupCounts, GroupInfo, GroupQueueInfo, ReceiptResult
@@ -280,6 +281,45 @@ class Groups:
             async with self.dead.turn:
                 await forget_items(self._parts, runtime, [Put(ConfigTable.CURSOR, state.name, texts)])
         runtime.wake()
+
+    def left_before(self, topic: str, ends: Mapping[int, int]) -> list[tuple[str, int]]:
+        """Return the groups of a topic, and how many messages before these queue offsets each has left.
+
+        Redriven dead letters count, wherever they were.
+        """
+        bounds = self._parts.queues.bounds_of(topic)
+        found: list[tuple[str, int]] = []
+        for state in self._by_name(topic):
+            if self._parts.keeps_offsets(state):
+                cursors = self.offsets.cursors(state)
+                firsts = [max(cursors.get(queue, 0), low) for queue, (low, _) in enumerate(bounds)]
+                left = sum(max(ends.get(queue, 0) - first, 0) for queue, first in enumerate(firsts))
+            else:
+                left = count_held(state, ends) + sum(
+                    self._fresh_within(state, queue, low, ends.get(queue, 0))
+                    for queue, (low, _) in enumerate(bounds)
+                )
+            found.append((state.group, left))
+        return found
+
+    def _fresh_within(self, state: GroupState, queue: int, first: int, end: int) -> int:
+        """Count the messages of a queue in [first, end) that the group has not, and is not done with."""
+        if first >= end:
+            return 0
+        passed, runtime = state.passed.get(queue), self._running(state)
+        done = 0 if passed is None else passed.count(first) - passed.count(end)
+        skipped = 0 if runtime is None else runtime.leasing.chooser.skipped_within(queue, first, end)
+        return end - first - done - skipped
+
+    async def end_before(self, topic: str, ends: Mapping[int, int]) -> None:
+        """Have every group of a topic end what it holds of messages before these queue offsets.
+
+        Redriven dead letters end too. Receipts of what ends are no longer good.
+        """
+        for state in self._by_name(topic):
+            async with self._lock(state.name), self.dead.turn:
+                if self._parts.is_kept(state) and not self._parts.keeps_offsets(state):
+                    await end_held(self._parts, self._runtime_of(state.name), ends)
 
     async def describe(self, topic: str, group: str) -> GroupInfo:
         """A group now, with what must be read from the log for that; UnknownGroupError."""

@@ -60,16 +60,18 @@ def search(low: int, high: int, is_before: Callable[[int], bool]) -> int:
     return low
 
 
-def first_at(
-    txn: IndexTransaction, topic_id: int, queue: int, bounds: tuple[int, int], log_offset: int
-) -> int:
-    """Return the first queue offset within `bounds` whose message lies at or after a log offset."""
+def first_at(txn: IndexTransaction, topic_id: int, queue: int, end: int, log_offset: int) -> int:
+    """Return the first queue offset whose message lies at or after a log offset; at most `end`.
+
+    `end` is one past the last message in the index. Messages that readers no longer see count, too.
+    """
+    begin = next(txn.prefix(TABLE, queue_prefix(topic_id, queue)), None)
 
     def is_before(middle: int) -> bool:
         rows = read(txn, topic_id, queue, middle, 1)
         return bool(len(rows)) and int(rows["offset"][0]) < log_offset
 
-    return search(bounds[0], bounds[1], is_before)
+    return search(end if begin is None else sequence_of(begin[0]), end, is_before)
 
 
 def around(

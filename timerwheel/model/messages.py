@@ -265,6 +265,28 @@ class TopicDeletion(msgspec.Struct, frozen=True):
     subscriptions: list[str]
 
 
+class PurgedGroup(msgspec.Struct, frozen=True):
+    """A group whose topic was purged, and how many of the purged messages it was not done with."""
+
+    group: str
+    dropped: int
+
+
+class TopicPurged(msgspec.Struct, frozen=True):
+    """What a purge of a topic took away; in a dry run what it would take away.
+
+    `scheduled` messages were recalled, `delivered` ones are hidden from all readers. `missed` were scheduled
+    when it began and fell due in between: they are delivered.
+    """
+
+    topic: str
+    dry_run: bool
+    scheduled: int = 0
+    delivered: int = 0
+    missed: int = 0
+    groups: list[PurgedGroup] = []
+
+
 class LevelInfo(msgspec.Struct, frozen=True):
     """One delay level of the operator's table."""
 

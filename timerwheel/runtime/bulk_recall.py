@@ -244,20 +244,27 @@ class BulkRecalls:
                 await self._count_unit(tally)
         return RecallCount(tally.matched, tally.recalled, tally.missed)
 
-    async def end_topic(self, topic: str) -> None:
-        """End the timers of a topic, with those of open transactions and those that cannot be read.
+    async def end_timers(
+        self, topic: str, *, with_transactions: bool = False, dry_run: bool = False
+    ) -> RecallCount:
+        """End the timers of a topic, also those that cannot be read and, if wanted, of open transactions.
 
-        Some may be left that were replaced in between: call it again. Raises NoSpaceError, NotReadyError.
+        As `recall_where`, which leaves out those: some may be left that were replaced in between. Raises
+        NoSpaceError, NotReadyError.
         """
+        topic_id = self._state.topics[topic].id if topic in self._state.topics else None
+        if topic_id is None:
+            return RecallCount(0, 0, 0)
         async with self.turn:
             self._life.check_ready()
-            tally = _Tally(None, dry_run=False, of_topic=topic)
-            topic_id = self._state.topic(topic).id
-            await self._sweep(Window(0, -1, lookups.FAR_MS, topic_id=topic_id), tally)
+            tally = _Tally(None, dry_run=dry_run, of_topic=topic)
+            to_ms = lookups.FAR_MS if with_transactions else HALF_DUE_MS
+            await self._sweep(Window(0, -1, to_ms, topic_id=topic_id), tally)
             while tally.units:
                 await self._count_unit(tally)
             for offset in tally.quarantined:
                 self._firing.quarantined.pop(offset, None)
+        return RecallCount(tally.matched, tally.recalled, tally.missed)
 
     def _window(self, condition: RecallFilter) -> Window | None:
         """Return the due times and the topic of a condition; None if no message can meet it.

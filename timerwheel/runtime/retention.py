@@ -13,6 +13,7 @@ finds older segments finishes their removal.
 """
 
 import logging
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -265,8 +266,13 @@ class Retention:
     async def _drop(self, keep_from: int) -> int:
         await self._indexer.commit()
         start = keep_from + SEGMENT_HEADER_SIZE
-        firsts = await self._threads.index(self._queue_firsts, start)
         names = self._state.topics_by_id
+        indexed = [
+            (topic.id, number, queue.tail[0][0] if queue.tail else queue.next_offset)
+            for topic in names
+            for number, queue in topic.queues.items()
+        ]
+        firsts = await self._threads.index(self._queue_firsts, start, indexed)
         settings = self._state.dump_settings()
         for topic_id, _, first in firsts:
             letters = settings.dead.get(names[topic_id].name)
@@ -281,8 +287,10 @@ class Retention:
         await self._threads.log(self._log.sync)  # the manifest may refer only to synced records
         await self._threads.log(write_start, self._log, manifest)
         # Before the segments go: readers of a queue must not look for records in them.
-        for topic_id, queue, first in firsts:
-            names[topic_id].queues[queue].min_offset = first
+        for topic_id, number, first in firsts:
+            queue = names[topic_id].queues[number]
+            # It is higher already if messages were deleted or purged.
+            queue.min_offset = max(queue.min_offset, first)
             self._state.memtable.topics.add(topic_id)
             self._state.forget_dead(topic_id, first)
         dropped = await self._threads.log(self._log.drop_before, keep_from)
@@ -304,15 +312,18 @@ class Retention:
         except JournalAwayError as error:
             logger.warning("the journal keeps removed segments until retention removes others: %s", error)
 
-    def _queue_firsts(self, start: int) -> list[tuple[int, int, int]]:
-        """(topic, queue, first queue offset whose message is kept), for every queue."""
-        found = []
+    def _queue_firsts(
+        self, start: int, indexed: Sequence[tuple[int, int, int]]
+    ) -> list[tuple[int, int, int]]:
+        """(topic, queue, first queue offset whose record is kept), for every queue.
+
+        A replay counts queue offsets from there, so records of deleted and purged messages count too.
+        """
         with self._index.read() as txn:
-            for topic in list(self._state.topics_by_id):
-                for number, queue in list(topic.queues.items()):
-                    bounds = (queue.min_offset, queue.next_offset)
-                    found.append((topic.id, number, queues.first_at(txn, topic.id, number, bounds, start)))
-        return found
+            return [
+                (topic_id, number, queues.first_at(txn, topic_id, number, end, start))
+                for topic_id, number, end in indexed
+            ]
 
     def _trim(self, dropped: list[int], start: int, firsts: list[tuple[int, int, int]]) -> None:
         with self._index.write() as txn:

@@ -28,6 +28,8 @@ class ConfigTable(StrEnum):
     """The topics that are being deleted, with the time since when."""
     TOPIC_END = "topic_end"
     """The topics that were deleted, with the last `TopicEnd` of each."""
+    TOPIC_PURGE = "topic_purge"
+    """The topics that were purged, with the last `TopicPurge` of each."""
     SCHEDULE = "schedule"
     SUBSCRIPTION = "push"
     LEASES = "leases"
@@ -60,6 +62,13 @@ class TopicEnd(msgspec.Struct, frozen=True):
 
     at_ms: int
     until: int
+    queues: dict[int, int]
+
+
+class TopicPurge(msgspec.Struct, frozen=True):
+    """The messages of a topic before these queue offsets were purged at `at_ms`."""
+
+    at_ms: int
     queues: dict[int, int]
 
 

@@ -17,7 +17,7 @@ them.
 import itertools
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import TypeVar
 
@@ -39,6 +39,7 @@ from timerwheel.state.config_table import (
     ControlTables,
     Put,
     TopicEnd,
+    TopicPurge,
     decode_puts,
 )
 from timerwheel.state.dedup_key import KeyEntry, keys_of
@@ -322,7 +323,9 @@ class LogState:
         self.control.apply(put)
         self.memtable.control[put.table, put.key] = put
         if put.table == ConfigTable.TOPIC_END and put.value is not None:
-            self._end_topic(put.key)
+            self._hide(put.key, self.control.topic_ends[put.key].queues)
+        elif put.table == ConfigTable.TOPIC_PURGE and put.value is not None:
+            self._hide(put.key, msgspec.convert(put.value, TopicPurge, strict=False).queues)
         elif put.table == ConfigTable.GROUP and put.value is None:
             self.groups.drop(put.key, changed)
         elif put.table == ConfigTable.GROUP:
@@ -330,11 +333,11 @@ class LogState:
             self.memtable.topics.add(topic.id)
             self.groups.make(topic.id, put.key, changed, offset)
 
-    def _end_topic(self, name: str) -> None:
-        """Hide the messages of a topic that were delivered before its end."""
+    def _hide(self, name: str, firsts: Mapping[int, int]) -> None:
+        """Hide the messages of a topic before these queue offsets: they were deleted or purged."""
         topic = self.topic(name)
         self.memtable.topics.add(topic.id)
-        for number, first in self.control.topic_ends[name].queues.items():
+        for number, first in firsts.items():
             queue = self.queue(topic, number)
             queue.min_offset = max(queue.min_offset, first)
             if number == 0:

@@ -43,6 +43,14 @@ class TopicChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     move_keys: bool = False
 
 
+class NewPurge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to take away of a topic, at least one of `scheduled` and `delivered`; a dry run only counts."""
+
+    scheduled: bool = False
+    delivered: bool = False
+    dry_run: bool = False
+
+
 class ReadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where to read from (-1: only new messages), how many at most, and how long to wait for the first."""
 

@@ -333,3 +333,39 @@ async def test_a_paused_topic_hands_out_nothing_until_it_is_resumed_but_can_be_r
 async def test_what_cannot_be_paused_or_resumed_is_refused_with_the_reason(service, path, status, code):
     answer = await service.call("POST", path)
     assert (answer.status, answer.code) == (status, code)
+
+
+async def test_a_purge_says_what_it_took_away_and_leaves_the_topic(service):
+    await service.send([{"topic": "orders"}, {"topic": "orders"}, {"topic": "orders", "delay": "1h"}])
+    group = "/v1/topics/orders/groups/g"
+    await service.call("PUT", group, json={})
+    await service.call("POST", f"{group}/receive", json={})
+    wanted = {"scheduled": True, "delivered": True}
+    told = {"topic": "orders", "scheduled": 1, "delivered": 2, "missed": 0}
+    told["groups"] = [{"group": "g", "dropped": 2}]
+    planned = await service.call("POST", "/v1/topics/orders/purge", json=wanted | {"dry_run": True})
+    assert planned.content == told | {"dry_run": True}
+    assert (await service.call("POST", "/v1/topics/orders/purge", json=wanted)).content == told | {
+        "dry_run": False
+    }
+    topic = (await service.call("GET", "/v1/topics/orders")).content
+    assert (topic["visible"], topic["pending"]) == (0, 0)
+    assert (await service.call("POST", f"{group}/receive", json={})).content["messages"] == []
+    assert (await service.read("orders")).content["next_offset"] == 2
+
+
+@pytest.mark.parametrize(
+    ("topic", "body", "status", "code"),
+    [
+        ("orders", {}, 400, "invalid_field"),
+        ("orders", {"dry_run": True}, 400, "invalid_field"),
+        ("orders", {"all": True}, 400, "invalid_field"),
+        ("none", {"delivered": True}, 404, "unknown_topic"),
+        ("rmq_sys_wheel_timer", {"scheduled": True}, 400, "system_topic"),
+    ],
+)
+async def test_a_purge_of_nothing_or_of_what_is_not_there_is_refused(service, topic, body, status, code):
+    await service.send({"topic": "orders"})
+    answer = await service.call("POST", f"/v1/topics/{topic}/purge", json=body)
+    assert (answer.status, answer.code) == (status, code)
+    assert (await service.call("GET", "/v1/topics/orders")).content["visible"] == 1

@@ -169,6 +169,22 @@ def test_a_topic_is_paused_and_resumed(run):
     assert "does not exist" in run("topics", "resume", "never").err
 
 
+def test_a_topic_is_purged_once_the_user_has_seen_what_goes_and_agreed(run):
+    run("send", "full", "now")
+    run("send", "full", "later", "--delay", "1h")
+    run("groups", "put", "full", "g")
+    assert "--scheduled, --delivered or both" in run("topics", "purge", "full").err
+    planned = run("topics", "purge", "full", "--scheduled", "--delivered", "--dry-run").out
+    assert planned.startswith("would purge topic full of 1 waiting and 1 delivered messages")
+    assert "g (1 messages left)" in planned
+    declined = run("topics", "purge", "full", "--delivered", input="n\n")
+    assert declined.code != 0
+    assert run("groups", "show", "full", "g", "--json").json["lag"] == 1
+    done = run("topics", "purge", "full", "--scheduled", "--delivered", "--yes", "--json").json
+    assert (done["scheduled"], done["delivered"], done["missed"]) == (1, 1, 0)
+    assert _receive(run, "full", "--max", 9) == []
+
+
 def test_a_topic_gets_queues_and_a_message_goes_to_the_one_that_is_named(run):
     assert run("topics", "set", "wide", "--queues", 4).out == "topic wide is not ordered and has 4 queues\n"
     sent = run("send", "wide", "x", "--queue", 3, "--json").json

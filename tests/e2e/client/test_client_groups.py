@@ -185,6 +185,15 @@ async def test_a_paused_topic_gives_no_message_until_it_is_resumed(client, group
     assert [message.text for message in await group.receive(10, wait_ms=20_000)] == ["1"]
 
 
+async def test_a_purge_takes_what_was_sent_before(client, group):
+    await _send(client, "1", "2")
+    counted = await client.purge_topic("t", delivered=True, dry_run=True)
+    assert (counted.delivered, counted.dry_run) == (2, True)
+    assert (await client.purge_topic("t", scheduled=True, delivered=True)).delivered == 2
+    await _send(client, "3")
+    assert [message.text for message in await group.receive(10, wait_ms=20_000)] == ["3"]
+
+
 # ---------------------------------------------------------------------- leases
 
 

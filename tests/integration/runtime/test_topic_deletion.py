@@ -255,15 +255,15 @@ async def test_ids_in_a_bulk_recall_say_that_they_were_deleted(world):
 async def test_a_deletion_waits_for_space_on_the_disk(world, monkeypatch):
     engine = await world.open()
     await world.send(HOUR_MS)
-    end_topic, tries = engine.bulk_recalls.end_topic, []
+    end_timers, tries = engine.bulk_recalls.end_timers, []
 
-    async def full_once(topic):
+    async def full_once(topic, **wanted):
         tries.append(topic)
         if len(tries) == 1:
             raise NoSpaceError("full")
-        await end_topic(topic)
+        await end_timers(topic, **wanted)
 
-    monkeypatch.setattr(engine.bulk_recalls, "end_topic", full_once)
+    monkeypatch.setattr(engine.bulk_recalls, "end_timers", full_once)
     assert (await engine.topic_deletions.delete("orders")).state == "ending"
     await settle(engine)
     assert engine.topics.ending == {"orders"}
@@ -320,6 +320,25 @@ async def test_a_topic_stays_deleted_when_retention_has_removed_its_messages(wor
     assert "orders" not in world.engine.queues.topic_names()
     await world.send(0)
     assert world.engine.queues.topic("orders").queues[0].min_offset == 4
+
+
+async def test_a_topic_stays_deleted_when_retention_has_removed_a_part_of_its_messages(world):
+    engine = await world.open(retention_ms=HOUR_MS)
+    await world.send(0, 0, 0)
+    await world.roll()
+    await world.advance(HOUR_MS // 2)
+    await world.send(0, 0, 0)
+    await delete(world)
+    [kept] = await world.send_ids(0)
+    await world.roll()
+    await world.advance(HOUR_MS // 2 + 60_000)
+    await world.retention_turn()
+    assert engine.core.log.start > 0
+    for how in (world.lose_index, world.restart):
+        engine = await how()
+        assert await world.delivered_ids() == [kept]
+        [queue] = engine.queues.topic("orders").queues
+        assert (queue.min_offset, queue.max_offset) == (6, 7)
 
 
 async def test_a_deleted_topic_makes_room_for_another(world):

@@ -30,7 +30,7 @@ EXPECTED = {
         *("listTopics", "getTopic", "listTransactions"),
     },
     Need.ADMIN: {
-        *("changeTopic", "pauseTopic", "resumeTopic", "deleteTopic"),
+        *("changeTopic", "pauseTopic", "resumeTopic", "purgeTopic", "deleteTopic"),
         *("putGroup", "deleteGroup", "rewindGroup"),
         *(
             "redriveGroupDeadLetters",

@@ -88,7 +88,7 @@ def test_first_at_finds_the_first_message_at_or_after_a_log_offset(index, sizes,
     with undone(index) as txn:
         end = filled(txn, sizes, first=begin)
         wanted = next((offset for offset in range(begin, end) if offset * 100 >= log_offset), end)
-        assert queues.first_at(txn, 3, 1, (begin, end), log_offset) == wanted
+        assert queues.first_at(txn, 3, 1, end, log_offset) == wanted
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(-5, 110))

@@ -41,6 +41,7 @@ CALLS = {
     ("patch", "/v1/topics/{topic}"),
     ("post", "/v1/topics/{topic}/pause"),
     ("post", "/v1/topics/{topic}/resume"),
+    ("post", "/v1/topics/{topic}/purge"),
     ("delete", "/v1/topics/{topic}"),
     *((method, "/v1/topics/{topic}/keys/{key}") for method in ("get", "delete", "patch")),
     *(

@@ -70,6 +70,9 @@ async def test_every_call_answers_in_the_shape_that_the_document_tells(checked):
     async with Receiver() as receiver:
         await _subscriptions(call, receiver.url())
         receiver.release()
+    for dry_run in (True, False):
+        purge = {"scheduled": True, "delivered": True, "dry_run": dry_run}
+        await call("POST", "/v1/topics/orders/purge", purge)
     await call("DELETE", "/v1/topics/orders?dry_run=true")
     await call("DELETE", "/v1/topics/orders")
     for path in (
