@@ -6,6 +6,7 @@ bare, which is accepted too.
 
 import re
 
+import msgspec
 from aiohttp import web
 from multidict import istr
 
@@ -47,7 +48,9 @@ def keyed(message: Outgoing, key: str | None) -> Outgoing:
     if message.dedup_key is not None:
         raise RequestError("conflicting_key", f"{HEADER} and dedup_key differ; give only one")
     # Its delay becomes a property, so the key covers the same content as a key in the body.
-    return Outgoing(message.topic, message.body, message.spelled, key, after_recall=message.after_recall)
+    return msgspec.structs.replace(
+        message, properties=message.spelled, dedup_key=key, after_ms=None, at_ms=None
+    )
 
 
 def refuse_for_many(request: web.Request) -> None:

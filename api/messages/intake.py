@@ -95,7 +95,7 @@ def outgoing(new: NewMessage) -> Outgoing:
         and new.delay_level is UNSET
     ):
         # The common way, and nothing that could conflict with it.
-        keyed = new.dedup_key is not UNSET or new.after_recall is not UNSET
+        keyed = new.dedup_key is not UNSET or new.after_recall is not UNSET or new.on_duplicate is not UNSET
         if not keyed and new.tags is UNSET and new.keys is UNSET:
             after, at = None if after_ms is UNSET else after_ms, None if at_ms is UNSET else at_ms
             queue = None if new.queue is UNSET else new.queue
@@ -142,7 +142,8 @@ def _keyed(
 ) -> Outgoing:
     key = None if new.dedup_key is UNSET else new.dedup_key
     after_recall = None if new.after_recall is UNSET else new.after_recall
-    return Outgoing(topic, body, properties, key, after_recall=after_recall, queue=queue)
+    replaces = new.on_duplicate == "replace"
+    return Outgoing(topic, body, properties, key, after_recall=after_recall, queue=queue, replaces=replaces)
 
 
 def body_of(new: NewMessage | NewSchedule) -> bytes:

@@ -439,8 +439,8 @@ MUTANTS = [
         "keys-recalled-forgotten",
         "timerwheel/runtime/dedup_keys.py",
         "a repeat of any send that was recalled under a key is refused",
-        "                recalled = holder.recalled\n",
-        "                recalled = []\n",
+        "            recalled = holder.recalled\n",
+        "            recalled = []\n",
         (f"{RECALLED}::test_a_repeat_of_any_send_that_was_recalled_under_the_key_is_refused",),
     ),
     Mutant(
@@ -450,6 +450,14 @@ MUTANTS = [
         "        if message.after_recall == self.receipt.id:",
         "        if message.after_recall is not None:",
         (RECALLED,),
+    ),
+    Mutant(
+        "replace-in-two-units",
+        "timerwheel/runtime/sender.py",
+        "a message and the CANCEL of the one that it replaces are stored together or not at all",
+        "one.cancel(store_ms, FLAG_MORE)",
+        "one.cancel(store_ms, 0)",
+        ("tests/crash/test_crash_replace.py",),
     ),
     Mutant(
         "keys-not-taken",

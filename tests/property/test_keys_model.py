@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from tests.harness.drive import settle
+from tests.harness.drive import read_all, settle
 from tests.harness.engine_machine import EngineMachine, thorough
 from timerwheel.errors import RefusedError, UnknownMessageError
 from timerwheel.model.messages import Outgoing, State
@@ -42,6 +42,7 @@ class KeysModel(EngineMachine):
     @initialize()
     def start(self) -> None:
         self.held: dict[tuple[str, str], Held] = {}
+        self.replaced: set[str] = set()
         self.open()
 
     def open(self) -> None:
@@ -110,6 +111,33 @@ class KeysModel(EngineMachine):
         recalled = frozenset() if held is None else held.recalled
         self.held[place] = Held(first.id, content, first.due_ms, ended_ms, recalled)
 
+    @rule(place=PLACES, body=st.sampled_from((b"1", b"2")), delay_ms=DELAYS_MS, count=st.sampled_from((1, 3)))
+    def replace(self, place: tuple[str, str], body: bytes, delay_ms: int, count: int) -> None:
+        """Of an array of sends that replace, the last one is stored; the earlier ones name it."""
+        topic, key = place
+        held = self.held.get(place)
+        messages = [
+            Outgoing(topic, one, {"TIMER_DELAY_MS": str(delay_ms)}, dedup_key=key, replaces=True)
+            for one in [b"earlier"] * (count - 1) + [body]
+        ]
+        receipts = self.run(self.engine.sender.send(messages))
+        *earlier, last = receipts
+        waits = held is not None and held.ended_ms is None
+        assert last.replaced == (held.id if waits else None)
+        assert not last.duplicate
+        assert [(one.id, one.duplicate, one.replaced) for one in earlier] == [(last.id, True, None)] * len(
+            earlier
+        )
+        if waits:
+            assert self.run(self.engine.messages.get(held.id)).state is State.RECALLED
+        seen: frozenset[tuple[bytes, int]] = frozenset()
+        if held is not None:
+            is_delivered = held.ended_ms is not None and not held.is_recalled
+            seen = frozenset({held.content}) if is_delivered else held.recalled | {held.content}
+        ended_ms = None if delay_ms else self.clock.now_ms()
+        self.held[place] = Held(last.id, (body, delay_ms), last.due_ms, ended_ms, seen)
+        self.replaced |= {held.id} if waits and held is not None else set()
+
     @rule(place=PLACES, bulk=st.booleans())
     def recall(self, place: tuple[str, str], bulk: bool) -> None:
         self.recall_one(place, bulk=bulk)
@@ -162,6 +190,12 @@ class KeysModel(EngineMachine):
     def stop_and_start(self) -> None:
         self.run(self.engine.close())
         self.open()
+
+    @invariant()
+    def what_was_replaced_is_not_delivered(self) -> None:
+        for topic in TOPICS:
+            for message in self.run(read_all(self.engine, topic)):
+                assert message.id not in self.replaced
 
     @invariant()
     def each_key_stands_for_the_message_that_the_model_says(self) -> None:

@@ -14,6 +14,7 @@ from timerwheel.cli.options import (
     UrlOption,
     UtcFlag,
     body_or_json,
+    one_of,
     parse_at_ms,
     parse_pairs,
 )
@@ -73,6 +74,15 @@ def send(
             help="Id of the recalled message with this --dedup-key, to send it again on purpose.",
         ),
     ] = None,
+    on_duplicate: Annotated[
+        str | None,
+        typer.Option(
+            "--on-duplicate",
+            parser=one_of("return", "replace"),
+            metavar="return|replace",
+            help="With replace, take the place of the scheduled message with this --dedup-key.",
+        ),
+    ] = None,
     url: UrlOption = DEFAULT_URL,
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
@@ -94,6 +104,8 @@ def send(
         options["dedup_key"] = dedup_key
     if after_recall is not None:
         options["after_recall"] = after_recall
+    if on_duplicate is not None:
+        options["on_duplicate"] = "replace" if on_duplicate == "replace" else "return"
     content = body_or_json(body, options, json_body=json_body)
     sent = ask(url, lambda client: client.send(topic, content, **options))
     show_sent(sent, Output(utc=utc, as_json=as_json), asked_ms=asked_ms)
@@ -189,4 +201,6 @@ def show_sent(sent: Sent, output: Output, *, asked_ms: int | None = None) -> Non
     facts = [("id", sent.id), ("state", sent.state.value), ("topic", sent.topic), due]
     if sent.duplicate:
         facts.append(("duplicate", "already sent earlier; nothing was stored"))
+    if sent.replaced is not None:
+        facts.append(("replaced", f"{sent.replaced}, which is recalled"))
     output.details(sent, facts, ids=[sent.id])

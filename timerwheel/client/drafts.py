@@ -3,7 +3,7 @@
 import base64
 import datetime as dt
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from msgspec import UNSET
 
@@ -29,7 +29,8 @@ class SendOptions(When, total=False):
     `queue` is the queue of the topic that it goes to, by default one that the service chooses. With a
     `dedup_key` it is stored once: a repeated send gets the first receipt, marked as a duplicate. After
     a recall the key is free for another message; to send the same one again, give the id of the recalled
-    message as `after_recall`.
+    message as `after_recall`. With `on_duplicate="replace"` the message is stored in any case, and the one
+    that the key names is recalled if it is still scheduled: `replaced` in the receipt.
     """
 
     properties: dict[str, str]
@@ -38,6 +39,7 @@ class SendOptions(When, total=False):
     queue: int
     dedup_key: str
     after_recall: str
+    on_duplicate: Literal["return", "replace"]
     json: Any
     """The body as any JSON value, None included; leave out `body`. `msgspec.Raw` is JSON already."""
 
@@ -59,7 +61,7 @@ def draft_content(draft: Mapping[str, Any]) -> dict[str, object]:
         **when_content(draft),
         **body_content(draft.get("body", "")),
     }
-    for name in ("json", "properties", "tags", "keys", "queue", "dedup_key", "after_recall"):
+    for name in ("json", "properties", "tags", "keys", "queue", "dedup_key", "after_recall", "on_duplicate"):
         if name in draft:
             content[name] = draft[name]
     return content

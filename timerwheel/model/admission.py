@@ -122,8 +122,9 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
         check_key(outgoing.dedup_key)
         if not outgoing.own and outgoing.dedup_key.startswith(SCHEDULE_KEY_PREFIX):
             raise _reserved_key(outgoing.dedup_key)
-    elif outgoing.after_recall is not None:
-        raise AdmissionError("illegal_key", "after_recall needs a deduplication key; give dedup_key too")
+    elif outgoing.after_recall is not None or outgoing.replaces:
+        field = "on_duplicate" if outgoing.replaces else "after_recall"
+        raise AdmissionError("illegal_key", f"{field} needs a deduplication key; give dedup_key too")
     due_ms = _short_time(outgoing, now_ms) if outgoing.from_ms is None else 0
     if now_ms < due_ms <= now_ms + rules.max_delay_ms:
         return Plan(due_ms, 0, True, {})  # noqa: FBT003 - keywords would double the cost of the hot path

@@ -28,6 +28,9 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     `queue` is the queue of the topic that it goes to; without it the service chooses one. `envelope` is what
     another protocol keeps with the message: stored as the property ENVELOPE_PROPERTY, which does not count.
     A delay counts from `from_ms`, if that is in the past, instead of from now.
+
+    With `replaces` the message is stored in any case: it takes the key, and the place of the message that
+    the key names, if that is still scheduled.
     """
 
     topic: str
@@ -41,6 +44,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     queue: int | None = None
     envelope: str = ""
     from_ms: int | None = None
+    replaces: bool = False
 
     @property
     def spelled(self) -> dict[str, str]:
@@ -56,7 +60,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The answer to a send or a reschedule: durable, and due at `due_ms`. Its JSON is the wire's `Accepted`.
 
     `duplicate` says that nothing was stored, because the same message was sent before under its deduplication
-    key.
+    key. `replaced` is the id of the scheduled message that was recalled for this one.
     """
 
     id: str
@@ -64,6 +68,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     due_ms: int
     state: State
     duplicate: bool = False
+    replaced: str | None = None
 
 
 class OpenTransaction(msgspec.Struct, frozen=True):

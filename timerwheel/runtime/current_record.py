@@ -41,11 +41,11 @@ def current_record_of(data: bytes, root: int, offset: int, now_ms: int) -> Curre
     return CurrentRecord(root, offset, Record(header, topic.decode(), b"", b""), cancel)
 
 
-def cancel_of(header: Header, topic: bytes, root: int, offset: int, now_ms: int) -> bytes:
+def cancel_of(header: Header, topic: bytes, root: int, offset: int, now_ms: int, flags: int = 0) -> bytes:
     """Return the CANCEL that ends the timer with this header at `offset`."""
     due_ms, root_crc = header.due_ms, header.identity(root).root_crc
     return encode(  # by place, which is faster: a bulk recall makes thousands at once
-        *(_CANCEL, topic, b"", b"", now_ms, due_ms, header.enqueue_ms, 0, 0, header.queue, 0),
+        *(_CANCEL, topic, b"", b"", now_ms, due_ms, header.enqueue_ms, flags, 0, header.queue, 0),
         *(root, root_crc, offset, due_ms, header.level),
     )
 

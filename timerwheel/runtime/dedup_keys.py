@@ -10,6 +10,9 @@ The state of the message that the key names decides about a send:
     recalled                              key_recalled if the content is that of a recalled send under this
                                           key, unless `after_recall` names the message; else stored
 
+A message that `replaces` is stored whatever the state. If the key's message is scheduled, its timer is taken,
+and its CANCEL is in the same unit as the new message. So the log has both or neither.
+
 A run of a schedule that was recalled stays recalled: sending the run again is a duplicate.
 """
 
@@ -19,12 +22,23 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from timerwheel.errors import Fault, RefusedError, UnknownMessageError
+import orjson
+
+from timerwheel.errors import (
+    AlreadyDeliveredError,
+    AlreadyRecalledError,
+    Fault,
+    RefusedError,
+    UnknownMessageError,
+)
 from timerwheel.index import dedup
 from timerwheel.model.admission import SCHEDULE_KEY_PREFIX
 from timerwheel.model.messages import MessageView, Outgoing, Receipt, State
 from timerwheel.runtime.core import Core
+from timerwheel.runtime.current_record import cancel_of
+from timerwheel.runtime.in_flight import Taken
 from timerwheel.runtime.message_reader import Current, MessageReader
+from timerwheel.runtime.pending_timers import PendingTimers
 from timerwheel.runtime.steps import steps
 from timerwheel.state.config_table import CONTROL_TOPIC
 from timerwheel.state.dedup_key import (
@@ -51,11 +65,26 @@ class Known(NamedTuple):
     """What the keys say about an array of messages.
 
     Some places are not to be stored: each repeats a receipt or an earlier place. For the other places with a
-    key, this has hashes: of the place's own content, and of the recalled sends under its key.
+    key, this has hashes: of the place's own content, and of the recalled sends under its key. `replaced` has
+    the ids of the scheduled messages that some of these places replace.
     """
 
     earlier: dict[int, Receipt | int]
     contents: dict[int, list[bytes]]
+    replaced: dict[int, str]
+
+
+class Replaced(NamedTuple):
+    """A scheduled message that another one replaces; its timer is in flight."""
+
+    current: Current
+    taken: Taken
+
+    def cancel(self, now_ms: int, flags: int) -> bytes:
+        """Return the CANCEL that ends it."""
+        current = self.current
+        topic = current.record.topic.encode()
+        return cancel_of(current.record.header, topic, current.root, current.offset, now_ms, flags)
 
 
 class Holder(NamedTuple):
@@ -72,6 +101,51 @@ class Holder(NamedTuple):
         return any(is_content(content, message, own) for content in self.recalled)
 
 
+class _Decisions:
+    """What is known of the messages of one array, decided in their order."""
+
+    def __init__(self) -> None:
+        self.known = Known({}, {}, {})
+        self.faults: list[Fault] = []
+        self._first: dict[bytes, tuple[bytes, Receipt | int]] = {}
+
+    def decide(self, place: int, message: Outgoing, digest: bytes, own: bytes, holder: Holder | None) -> None:
+        """Decide about a message that is stored only if its key is free."""
+        first, recalled = self._first, []
+        if digest not in first and holder is not None and (message.own or not holder.recalled):
+            first[digest] = (holder.content, holder.receipt)
+        elif digest not in first and holder is not None:
+            if holder.is_repeated_by(message, own):
+                self.faults.append(_repeats_recalled(place, message, holder))
+                return
+            recalled = holder.recalled
+        content, earlier = first.setdefault(digest, (own, place))
+        if not is_content(content, message, own):
+            detail = f"the key {message.dedup_key!r} is already used by a different message of this topic"
+            self.faults.append(Fault(place, "key_reused", detail))
+        elif earlier != place:
+            self.known.earlier[place] = earlier
+        else:
+            self.known.contents[place] = [own, *recalled]
+
+    def replace(
+        self, place: int, digest: bytes, own: bytes, holder: Holder | None, before: Sequence[bytes]
+    ) -> None:
+        """Note that a message replaces what its key names: an earlier place of the array, or `holder`."""
+        known = self.known
+        earlier = self._first[digest][1] if digest in self._first else None
+        self._first[digest] = (own, place)
+        if isinstance(earlier, int):
+            known.earlier[earlier] = place
+            known.contents[place] = [own, *known.contents.pop(earlier)[1:]]
+            if earlier in known.replaced:
+                known.replaced[place] = known.replaced.pop(earlier)
+            return
+        known.contents[place] = [own, *dict.fromkeys(before)]
+        if holder is not None and holder.receipt.state is State.SCHEDULED:
+            known.replaced[place] = holder.receipt.id
+
+
 class DedupKeys:
     """Decides about keyed sends; `messages` reads the state of a message. Belongs to the event loop."""
 
@@ -83,6 +157,7 @@ class DedupKeys:
         self._ids = core.ids
         self._commit = core.commit
         self._messages = messages
+        self._timers = PendingTimers(core, messages)
         self.sending: dict[bytes, asyncio.Future[None]] = {}
 
     @contextlib.asynccontextmanager
@@ -144,35 +219,46 @@ class DedupKeys:
         self, messages: Sequence[Outgoing], digests: Sequence[bytes | None], contents: Sequence[bytes]
     ) -> Known:
         holders = await self._holders(messages, digests)
-        first: dict[bytes, tuple[bytes, Receipt | int]] = {}
-        known = Known({}, {})
-        faults: list[Fault] = []
+        decisions = _Decisions()
         pauses = {part.start for part in steps(messages)} - {0}
         for place, (message, digest, own) in enumerate(zip(messages, digests, contents, strict=True)):
             if place in pauses:
                 await self._clock.breathe()
             if digest is None:
                 continue
-            recalled: Sequence[bytes] = ()
             holder = holders.get(digest)
-            if digest not in first and holder is not None and (message.own or not holder.recalled):
-                first[digest] = (holder.content, holder.receipt)
-            elif digest not in first and holder is not None:
-                if holder.is_repeated_by(message, own):
-                    faults.append(_repeats_recalled(place, message, holder))
-                    continue
-                recalled = holder.recalled
-            content, earlier = first.setdefault(digest, (own, place))
-            if not is_content(content, message, own):
-                detail = f"the key {message.dedup_key!r} is already used by a different message of this topic"
-                faults.append(Fault(place, "key_reused", detail))
-            elif earlier != place:
-                known.earlier[place] = earlier
+            if message.replaces:
+                before = [] if holder is None else await self._contents_before(holder)
+                decisions.replace(place, digest, own, holder, before)
             else:
-                known.contents[place] = [own, *recalled]
-        if faults:
-            raise RefusedError(faults)
-        return known
+                decisions.decide(place, message, digest, own, holder)
+        if decisions.faults:
+            raise RefusedError(decisions.faults)
+        return decisions.known
+
+    async def _contents_before(self, holder: Holder) -> list[bytes]:
+        """Return the contents that late repeats must not restore once the holder is replaced."""
+        if holder.receipt.state is not State.SCHEDULED:
+            return [holder.content, *holder.recalled]
+        with contextlib.suppress(UnknownMessageError, CorruptionError):
+            current = await self._messages.current(holder.receipt.id)
+            if current.state is State.RECALLED:
+                return contents_in(await self._messages.recalled_properties(holder.receipt.id))
+            return contents_in(orjson.loads(current.record.properties))
+        return [holder.content]
+
+    async def take_replaced(self, known: Known) -> dict[str, Replaced]:
+        """Take the timers of the messages that are replaced, by id, without those that have ended."""
+        found: dict[str, Replaced] = {}
+        try:
+            for message_id in known.replaced.values():
+                with contextlib.suppress(UnknownMessageError, AlreadyDeliveredError, AlreadyRecalledError):
+                    found[message_id] = Replaced(*await self._timers.take(message_id))
+        except BaseException:
+            for one in found.values():
+                one.taken.put_back()
+            raise
+        return found
 
     async def _holders(
         self, messages: Sequence[Outgoing], digests: Sequence[bytes | None]
@@ -317,7 +403,7 @@ def _carries_on(current: KeyEntry | None, ended: KeyEntry) -> bool:
 
 def _repeats_recalled(place: int, message: Outgoing, holder: Holder) -> Fault:
     detail = (
-        f"the message with the key {message.dedup_key!r} was sent before and recalled, so nothing "
-        f"was stored. To send it again on purpose, give after_recall = {holder.receipt.id}"
+        f"the message with the key {message.dedup_key!r} was sent before and recalled or replaced, so "
+        f"nothing was stored. To send it again on purpose, give after_recall = {holder.receipt.id}"
     )
     return Fault(place, "key_recalled", detail)

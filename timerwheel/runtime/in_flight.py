@@ -97,9 +97,14 @@ class Taken:
         self._commit = commit
         self._entries = entries
         self._held = held
+        self._is_queued = False
 
     def put_back(self) -> None:
-        """Return the timers unchanged: they stay pending."""
+        """Return the timers unchanged: they stay pending. Does nothing once their records are queued."""
+        if not self._is_queued:
+            self._put_back()
+
+    def _put_back(self) -> None:
         self._in_flight.put_back(self._entries)
         self._held.release()
 
@@ -115,13 +120,17 @@ class Taken:
         It gives the log offset of the unit's first record, or fails as `GroupCommit.submit` does; then the
         timers stay pending. The caller may drop the future: the timers are released in any case.
         """
-        stored = self._commit.submit(records, topics, on_effect, dues_ms)
+        return self.follow(self._commit.submit(records, topics, on_effect, dues_ms))
+
+    def follow(self, stored: asyncio.Future[int]) -> asyncio.Future[int]:
+        """The unit that ends or replaces these timers is queued, as `stored`; returns what `submit` does."""
+        self._is_queued = True
         finished: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def finish(done: asyncio.Future[int]) -> None:
             error = None if done.cancelled() else done.exception()
             if done.cancelled() or error is not None:
-                self.put_back()
+                self._put_back()
             else:
                 self._held.release()
             if finished.done():

@@ -9,19 +9,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from timerwheel.errors import (
-    AlreadyDeliveredError,
-    AlreadyRecalledError,
-    NoOpenTransactionError,
-    OpenTransactionError,
-)
 from timerwheel.model import admission
 from timerwheel.model.messages import MessageView, Receipt, State
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.current_record import cancel_of
 from timerwheel.runtime.dedup_keys import DedupKeys
-from timerwheel.runtime.in_flight import Taken, entry
+from timerwheel.runtime.in_flight import Taken
 from timerwheel.runtime.message_reader import Current, MessageReader
+from timerwheel.runtime.pending_timers import PendingTimers
 from timerwheel.runtime.sender import Sender, explain
 from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.state.config_table import CONTROL_TOPIC, Put, encode_puts
@@ -46,6 +41,7 @@ class Recalls:
         self._sender = sender
         self._messages = messages
         self._keys = keys
+        self.timers = PendingTimers(core, messages)
 
     async def recall(self, message_id: str, *, half: bool = False, puts: Sequence[Put] = ()) -> MessageView:
         """End a scheduled message, or with `half` an open transaction; final when this returns.
@@ -54,7 +50,7 @@ class Recalls:
         Raises UnknownMessageError, AlreadyDeliveredError or AlreadyRecalledError, each of which is exact;
         OpenTransactionError or NoOpenTransactionError if it is the other one of the two.
         """
-        current, taken = await self.take_pending(message_id, half=half)
+        current, taken = await self.timers.take(message_id, half=half)
         record, now_ms = current.record, self._clock.now_ms()
         cancel = cancel_of(record.header, record.topic.encode(), current.root, current.offset, now_ms)
         await self.replace_timer(current, taken, cancel, puts=puts)
@@ -73,13 +69,13 @@ class Recalls:
         """
         self._sender.check_accepting()
         admission.admit_delay(properties, self._clock.now_ms(), self._rules)
-        current, taken = await self.take_pending(message_id)
+        current, taken = await self.timers.take(message_id)
         now_ms = self._clock.now_ms()
         try:
             self._topics.check_open([current.record.topic])
             plan = admission.admit_delay(properties, now_ms, self._rules)
             release = self._core.slot_limit.admit(
-                [plan.due_ms] if plan.waits else [], current.record.header.due_ms
+                [plan.due_ms] if plan.waits else [], [current.record.header.due_ms]
             )
             if not plan.waits and self._sender.must_wait(current.record.topic, now_ms):
                 plan = msgspec.structs.replace(plan, waits=True)
@@ -103,32 +99,6 @@ class Recalls:
         await self.replace_timer(current, taken, record, release, dues_ms)
         state = State.SCHEDULED if plan.waits else State.DELIVERED
         return Receipt(message_id, current.record.topic, plan.due_ms, state)
-
-    async def take_pending(self, message_id: str, *, half: bool = False) -> tuple[Current, Taken]:
-        """Take a timer, or with `half` that of an open transaction.
-
-        It is taken in the step of the loop in which it is known to be pending. Raises what `recall` does.
-        """
-        self._core.life.check_ready()
-        current = await self._messages.current(message_id)
-        if current.state is State.DELIVERED:
-            raise AlreadyDeliveredError(message_id)
-        if current.state is State.RECALLED:
-            raise AlreadyRecalledError(message_id)
-        header = current.record.header
-        if half != (header.due_ms == admission.HALF_DUE_MS):
-            raise NoOpenTransactionError(message_id) if half else OpenTransactionError(message_id)
-        topic = self._core.state.topic(current.record.topic).id
-        timer = entry(
-            due_ms=header.due_ms,
-            root=current.root,
-            offset=current.offset,
-            size=header.size,
-            topic=topic,
-            queue=header.queue,
-            delay_level=header.level,
-        )
-        return current, self._core.in_flight.take(timer)
 
     async def replace_timer(
         self,

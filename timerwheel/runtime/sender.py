@@ -14,7 +14,7 @@ from timerwheel.model import admission
 from timerwheel.model.admission import ENVELOPE_PROPERTY, Plan, Rules
 from timerwheel.model.messages import Outgoing, Receipt, State
 from timerwheel.runtime.core import Core
-from timerwheel.runtime.dedup_keys import DedupKeys
+from timerwheel.runtime.dedup_keys import DedupKeys, Replaced
 from timerwheel.runtime.disk_space import DiskSpace
 from timerwheel.runtime.firing import Firing
 from timerwheel.runtime.outcome import failure_of
@@ -70,6 +70,25 @@ def number_of_key(properties: dict[str, str]) -> int | None:
 def is_keyed(messages: Iterable[Outgoing]) -> bool:
     """Whether any of the messages has a deduplication key."""
     return any([message.dedup_key is not None for message in messages])  # noqa: C419 - twice as fast so
+
+
+class _Keyed(NamedTuple):
+    """For each message with a key what `key_properties` takes, and the messages that are replaced."""
+
+    contents: Sequence[Sequence[bytes]]
+    replaced: Sequence[Replaced]
+
+    @property
+    def leaving_ms(self) -> list[int]:
+        """Return the due times that the replaced messages give up."""
+        return [one.current.record.header.due_ms for one in self.replaced]
+
+
+_NOT_KEYED = _Keyed((), ())
+
+
+def _release_nothing() -> None:
+    """Release nothing: no place was held."""
 
 
 class Sender:
@@ -199,18 +218,26 @@ class Sender:
     async def _send_keyed(
         self, messages: Sequence[Outgoing], plans: list[Plan], now_ms: int, puts: Sequence[Put]
     ) -> list[Receipt]:
-        """Store the messages whose keys are new."""
+        """Store the messages whose keys are new, and those that replace what their keys name."""
+        replaced: dict[str, Replaced] = {}
         async with self._keys.taken(messages) as known:
             fresh = [place for place in range(len(messages)) if place not in known.earlier]
             stored: list[Receipt] = []
             if fresh or puts:
                 chosen, their_plans = [messages[place] for place in fresh], [plans[place] for place in fresh]
                 contents = [known.contents.get(place, ()) for place in fresh]
-                stored = await self._send_all(chosen, their_plans, now_ms, puts, contents)
+                replaced = await self._keys.take_replaced(known)
+                keyed = _Keyed(contents, list(replaced.values()))
+                stored = await self._send_all(chosen, their_plans, now_ms, puts, keyed)
             receipts: dict[int, Receipt] = dict(zip(fresh, stored, strict=True))
+            for place, message_id in known.replaced.items():
+                if message_id in replaced:
+                    receipts[place] = msgspec.structs.replace(receipts[place], replaced=message_id)
             for place, first in known.earlier.items():
+                while isinstance(first, int) and first in known.earlier:
+                    first = known.earlier[first]  # noqa: PLW2901 - each was replaced by a later place
                 receipt = receipts[first] if isinstance(first, int) else first
-                receipts[place] = msgspec.structs.replace(receipt, duplicate=True)
+                receipts[place] = msgspec.structs.replace(receipt, duplicate=True, replaced=None)
         return [receipts[place] for place in range(len(messages))]
 
     async def _send_all(
@@ -219,35 +246,42 @@ class Sender:
         plans: list[Plan],
         now_ms: int,
         puts: Sequence[Put],
-        contents: Sequence[Sequence[bytes]] = (),
+        keyed: _Keyed = _NOT_KEYED,
     ) -> list[Receipt]:
         """Store messages that were admitted at `now_ms` and passed every check; they are accepted now."""
         topics = [message.topic for message in messages]
         store_ms = self._clock.now_ms()
         plans = self._in_level_order([accepted_at(plan, now_ms, store_ms) for plan in plans])
         dues_ms = _dues_ms(plans)
-        release = self._slot_limit.admit(dues_ms)
+        release = _release_nothing
         try:
+            release = self._slot_limit.admit(dues_ms, keyed.leaving_ms)
             plans, dues_ms = self._in_turn(messages, plans, dues_ms, store_ms)
             # All records of the unit but the last have FLAG_MORE, so a torn unit is cut whole.
             more = len(messages) - (not puts)
-            records: list[bytes] = []
+            records = [one.cancel(store_ms, FLAG_MORE) for one in keyed.replaced]
+            topics[:0] = [one.current.record.topic for one in keyed.replaced]
             for part in steps(messages):
                 if part.start:
                     await self._clock.breathe()
                 records += self._encode(
-                    messages[part], plans[part], now_ms, store_ms, more - part.start, contents[part]
+                    messages[part], plans[part], now_ms, store_ms, more - part.start, keyed.contents[part]
                 )
             if puts:
                 records.append(encode_puts(puts, store_ms))
                 topics.append(CONTROL_TOPIC)
             self._check_still_open(messages)
             stored = self._commit.submit(records, topics, release, dues_ms)
+            for one in keyed.replaced:
+                one.taken.follow(stored)
             offset = await self._stored(stored)
         except BaseException:
             release()  # what takes effect does so itself
+            for one in keyed.replaced:
+                one.taken.put_back()
             raise
-        return self._receipts(messages, plans, records, offset)
+        cancels = len(keyed.replaced)
+        return self._receipts(messages, plans, records[cancels:], offset + sum(map(len, records[:cancels])))
 
     def _receipts(
         self, messages: Sequence[Outgoing], plans: list[Plan], records: list[bytes], offset: int

@@ -138,7 +138,7 @@ class Transactions:
         return await finished(self._commit(message_id))
 
     async def _commit(self, message_id: str) -> Receipt:
-        current, taken = await self._recalls.take_pending(message_id, half=True)
+        current, taken = await self._recalls.timers.take(message_id, half=True)
         record, now_ms = current.record, self._clock.now_ms()
         header = record.header
         try:

@@ -6,7 +6,7 @@ backlog.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -44,19 +44,19 @@ class SlotLimit:
                     for second, step in zip(seconds, steps.tolist(), strict=True):
                         self.waiting[second] += step
 
-    def admit(self, due_ms: list[int], leaving_ms: int | None = None) -> Callable[[], None]:
+    def admit(self, due_ms: list[int], leaving_ms: Sequence[int] = ()) -> Callable[[], None]:
         """Hold a place for each due time; CongestedError if one second is full.
 
-        `leaving_ms` is the due time that a rescheduled message gives up. The returned function releases the
-        places. Call it when the records take effect, or when they could not be stored; a second call has no
-        effect.
+        `leaving_ms` are the due times that rescheduled or replaced messages give up. The returned function
+        releases the places. Call it when the records take effect, or when they could not be stored; a second
+        call has no effect.
         """
         if not self._limit:
             return _nothing
         wanted = Counter(due // SECOND_MS for due in due_ms)
+        leaving = Counter(due // SECOND_MS for due in leaving_ms)
         for second, count in wanted.items():
-            leaving = leaving_ms is not None and leaving_ms // SECOND_MS == second
-            if self.waiting[second] + self.arriving[second] + count - leaving > self._limit:
+            if self.waiting[second] + self.arriving[second] + count - leaving[second] > self._limit:
                 raise CongestedError(second * SECOND_MS, self._limit, self._free_ms(second, count))
         self.arriving.update(wanted)
 

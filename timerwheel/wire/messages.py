@@ -1,6 +1,6 @@
 """Messages on the wire; see `timerwheel.wire`."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -17,6 +17,13 @@ AfterRecall = Annotated[
 ]
 
 
+OnDuplicate = Annotated[
+    Literal["return", "replace"],
+    Meta(
+        description="What to do if the key names a message: `return` (default) stores nothing, `replace` "
+        "stores this one and recalls the other if it is still scheduled"
+    ),
+]
 Queue = Annotated[int, Meta(ge=0, description="Queue of the topic; without it, the service chooses")]
 
 
@@ -36,6 +43,7 @@ class NewMessage(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     queue: Queue | UnsetType = UNSET
     dedup_key: DedupKey | UnsetType = UNSET
     after_recall: AfterRecall | UnsetType = UNSET
+    on_duplicate: OnDuplicate | UnsetType = UNSET
 
 
 class RawQuery(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,6 +53,7 @@ class RawQuery(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keys: str | UnsetType = UNSET
     dedup_key: DedupKey | UnsetType = UNSET
     after_recall: AfterRecall | UnsetType = UNSET
+    on_duplicate: OnDuplicate | UnsetType = UNSET
 
 
 class NewTime(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -56,7 +65,8 @@ class NewTime(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
 class Accepted(Receipt, frozen=True):
     """The message is durable and due at `due_ms`.
 
-    `duplicate` is true if it was stored earlier, under the same deduplication key.
+    `duplicate` is true if it was stored earlier, under the same deduplication key. `replaced` is the id of
+    the scheduled message that was recalled for this one.
     """
 
 

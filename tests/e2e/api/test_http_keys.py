@@ -204,3 +204,36 @@ async def test_a_wrong_reschedule_by_key_changes_nothing(service):
         assert (answer.status, answer.code) == (400, code)
     view = (await service.call("GET", "/v1/topics/orders/keys/k")).content
     assert view["due_ms"] == sent["due_ms"]
+
+
+async def test_a_send_that_replaces_is_answered_with_what_it_replaced(service):
+    first = await service.send(_message(dedup_key="k", on_duplicate="replace"))
+    assert (first.status, "replaced" in first.content) == (201, False)
+    second = await service.send(_message(dedup_key="k", on_duplicate="replace"))
+    assert (second.status, second.content["replaced"]) == (201, first.content["id"])
+    old = (await service.call("GET", f"/v1/messages/{first.content['id']}")).content
+    assert old["state"] == "recalled"
+    headers = {"Idempotency-Key": "k", "Content-Type": "application/json"}
+    third = await service.call(
+        "POST", "/v1/topics/orders/messages?on_duplicate=replace", data=b"x", headers=headers
+    )
+    assert (third.status, third.content["replaced"]) == (201, second.content["id"])
+    many = await service.send([_message(dedup_key="k", on_duplicate="replace", body=body) for body in "ab"])
+    assert many.status == 201
+    assert [one.get("duplicate", False) for one in many.content] == [True, False]
+    assert "replaced" not in many.content[1]  # the third one was delivered
+    again = await service.send(_message(dedup_key="k", body="b", on_duplicate="return"))
+    assert (again.status, again.content["id"]) == (200, many.content[1]["id"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"on_duplicate": "replace"}, "illegal_key"),
+        ({"on_duplicate": "ignore", "dedup_key": "k"}, "invalid_field"),
+        ({"on_duplicate": None, "dedup_key": "k"}, "invalid_field"),
+    ],
+)
+async def test_a_wrong_on_duplicate_is_refused(service, fields, code):
+    answer = await service.send(_message(**fields))
+    assert (answer.status, answer.code) == (400, code)

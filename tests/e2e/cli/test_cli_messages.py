@@ -56,6 +56,14 @@ def test_a_json_body_is_checked_here_and_stored_compactly(run):
     assert (refused.code, "the body is not JSON" in refused.err) == (2, True)
 
 
+def test_a_message_replaces_the_one_with_its_key(run):
+    words = ("send", "debounced", "x", "--delay", "1h", "--dedup-key", "k", "--on-duplicate", "replace")
+    first = run(*words, "--json").json
+    assert first["id"] in run(*words).out
+    assert run("get", first["id"], "--json").json["state"] == "recalled"
+    assert run(*words[:-1], "never").code == 2
+
+
 def test_a_time_is_read_and_shown_in_the_local_zone_or_in_utc(run):
     sent = run("send", "zones", "--at", "2030-07-01 12:00", "--json", TZ="Europe/Berlin").json
     assert sent["due_ms"] == dt.datetime(2030, 7, 1, 10, tzinfo=dt.UTC).timestamp() * 1000
