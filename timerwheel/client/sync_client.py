@@ -674,6 +674,7 @@ class SyncClient:
         queue: int | None = None,
         dedup_key: str | None = None,
         after_recall: str | None = None,
+        on_duplicate: Literal["return", "replace"] | None = None,
     ) -> Sent:
         """Store one message; it is durable when this returns (as the service's `flush` setting says).
 
@@ -684,7 +685,9 @@ class SyncClient:
         `properties` go by RocketMQ's names, `keys` are for searching. `queue` is the queue of the topic, by
         default one that the service chooses. With a `dedup_key` the message is stored once: a repeated send
         gets the first receipt, marked as a duplicate. After a recall the key is free for another message; to
-        send the same one again, give the id of the recalled message as `after_recall`.
+        send the same one again, give the id of the recalled message as `after_recall`. With
+        `on_duplicate="replace"` the message is stored in any case, and the one that the key names is recalled
+        if it is still scheduled: its id is `replaced` in the receipt.
 
         Raises `ValueError` for a datetime without a time zone, `ConflictError` for a key whose message was
         recalled, `UnreachableError` and `OutcomeUnknownError` if it is not known whether it was stored, and
@@ -706,6 +709,7 @@ class SyncClient:
                 queue=queue,
                 dedup_key=dedup_key,
                 after_recall=after_recall,
+                on_duplicate=on_duplicate,
             )
         )
 
@@ -739,6 +743,7 @@ class SyncClient:
         queue: int | None = None,
         dedup_key: str | None = None,
         after_recall: str | None = None,
+        on_duplicate: Literal["return", "replace"] | None = None,
     ) -> OpenTransaction:
         """Store a message that is delivered once `commit` says so; its delay counts from then.
 
@@ -761,6 +766,7 @@ class SyncClient:
                 queue=queue,
                 dedup_key=dedup_key,
                 after_recall=after_recall,
+                on_duplicate=on_duplicate,
             )
         )
 
