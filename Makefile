@@ -6,20 +6,23 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
 	then echo $$python; break; fi; done)
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
 # The tests start hundreds of processes: each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format sync torture clients mutants bench dist clean
+.PHONY: help run demo test lint format sync torture clients mutants bench pictures docs dist clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.installed ## start the service: 127.0.0.1:8686, data in ./data; ARGS="--port 9000" changes that
 	@exec $(BIN)/timerwheel serve --host 127.0.0.1 --port 8686 --data ./data $(ARGS)
+
+demo: $(VENV)/.installed ## show a throw-away service with messages in it; ARGS="--rush 'in 2 minutes'"
+	@exec $(BIN)/timerwheel demo $(ARGS)
 
 test: lint ## check style, types and layers, then run all tests but the long ones; ARGS go to pytest
 	$(BIN)/python -m pytest -m "not torture and not clients" -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -49,24 +52,36 @@ mutants: $(VENV)/.installed-dev ## put known faults into a copy, one by one: a t
 bench: $(VENV)/.installed-dev ## measure this service beside its peers, an hour or two; ARGS="fire --rounds 1" for a part
 	$(BIN)/python -m bench $(ARGS)
 
+pictures: $(VENV)/.installed-dev ## film the console for the README: needs Chromium
+	$(BIN)/python -m bench.pictures $(ARGS)
+
+docs: $(VENV)/.installed-dev ## build the documents as a site in ./site; ARGS=serve shows it and follows changes
+	$(BIN)/python packaging/site.py $(ARGS)
+
 dist: $(VENV)/.installed-dev ## build the source distribution and the wheel into ./dist
 	$(BIN)/python -m build --no-isolation
 
 clean: ## remove the environment and everything built or cached; ./data stays
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps are newer than pyproject.toml as long as the environment holds what it asks for.
 $(VENV)/.made:
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or later with venv is needed (Debian, Ubuntu:" \
-		"apt-get install python3-venv)" >&2; exit 1; }
-	$(PYTHON) -m venv --clear $(VENV)
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or later with venv is needed, and $$(python3 --version 2>&1) is not" \
+		"enough or has no venv. Debian, Ubuntu: apt-get install python3-venv;" \
+		"make PYTHON=/path/to/python run chooses another Python" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is too old or no" \
+		"Python: 3.11 or later is needed" >&2; exit 1; }
+	@echo "Creating the environment $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml $(VENV)/.made
-	$(PIP) install -e .
+	@echo "Installing the service into $(VENV): about a minute, this time only"
+	@$(PIP) install -e .
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/.made
-	$(PIP) install -e '.[dev]'
+	@echo "Installing everything that the tests need into $(VENV): some minutes, this time only"
+	@$(PIP) install -e '.[dev]'
 	@touch $(VENV)/.installed $@

@@ -1,12 +1,16 @@
-"""The commands of README.md, run as they stand.
+"""The commands of README.md, run as they are, and what they print.
 
 Fenced blocks with the info string `sh` are run top to bottom in one bash with `set -e`, in an empty
 directory with a service beside it, whose data is `./data` there; `localhost:8686` and `127.0.0.1:8686` stand
-for that service. Blocks with any other info string (`console`) are not run.
+for that service. A block with the info string `json` after it shows what it prints, one document a line:
+fields may be left out, and ids, receipts and times differ. The block `python` is run too. Others are not.
 """
 
+import json
 import re
 import subprocess
+import sys
+from typing import Any
 
 import pytest
 
@@ -14,30 +18,109 @@ from tests.harness.processes import PATIENCE_S, ROOT, environment, serving
 from tests.harness.shell import commands_in
 
 README = ROOT / "README.md"
-_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RESULTS = ROOT / "bench" / "RESULTS.md"
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_ADDRESS = re.compile(r"\b(localhost|127\.0\.0\.1):8686\b")
+_END = "---- the end of a block ----"
+VARYING = {"id", "due_ms", "receipt"}
+"""Fields whose values differ from run to run."""
 
 
-@pytest.fixture
-def service(tmp_path):
-    with serving("data", cwd=tmp_path) as service:
-        yield service
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("readme")
+    with serving("data", cwd=folder) as service:
+        yield folder, service
 
 
-def test_the_commands_of_the_readme_work_as_they_stand(tmp_path, service):
-    blocks = _BLOCK.findall(README.read_text())
-    assert blocks, "README.md has no ```sh block"
-    address = service.url.removeprefix("http://")
-    script = re.sub(r"\b(localhost|127\.0\.0\.1):8686\b", address, "\n".join(blocks))
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    with commands_in(tmp_path / ".commands", PATIENCE_S) as path:
+def blocks() -> list[tuple[str, str]]:
+    return _BLOCK.findall(README.read_text())
+
+
+def run(command: list[str], given: str, service) -> str:
+    """What a program prints whose input stands in the README."""
+    folder, running = service
+    address = running.url.removeprefix("http://")
+    with commands_in(folder / f".commands-{command[0].rpartition('/')[2]}", PATIENCE_S) as path:
         done = subprocess.run(
-            ["bash", "-e", "-x", "-o", "pipefail"],
-            input=script,
+            command,
+            input=_ADDRESS.sub(address, given),
             capture_output=True,
             text=True,
-            cwd=tmp_path,
-            env=environment(PATH=path, TIMERWHEEL_URL=service.url),
+            cwd=folder,
+            env=environment(PATH=path, TIMERWHEEL_URL=running.url),
             timeout=2 * PATIENCE_S,
             check=False,
         )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def documents(text: str) -> list[Any]:
+    """The JSON documents of a text, whatever stands between them."""
+    decoder, found, at = json.JSONDecoder(), [], 0
+    while (at := text.find("{", at)) >= 0:
+        document, at = decoder.raw_decode(text, at)
+        found.append(document)
+    return found
+
+
+def shows(shown: Any, printed: Any) -> bool:
+    """Whether a document of the README is what was printed, but for what varies and what it leaves out."""
+    if isinstance(shown, dict):
+        return isinstance(printed, dict) and all(
+            name in printed and (name in VARYING or shows(value, printed[name]))
+            for name, value in shown.items()
+        )
+    if isinstance(shown, list):
+        return len(shown) == len(printed) and all(map(shows, shown, printed))
+    return shown == printed
+
+
+def test_the_commands_of_the_readme_work_as_they_are_and_print_what_it_shows(service):
+    listed = blocks()
+    commands = [text for kind, text in listed if kind == "sh"]
+    assert commands, "README.md has no ```sh block"
+    script = "".join(f"{text}echo; echo '{_END}'\n" for text in commands)
+    printed = run(["bash", "-e", "-x", "-o", "pipefail"], script, service).split(_END)[:-1]
+    expected = [
+        after[1] if after[0] == "json" else ""
+        for (kind, _), after in zip(listed, [*listed[1:], ("", "")], strict=True)
+        if kind == "sh"
+    ]
+    assert any(expected)
+    for command, wanted, found in zip(commands, expected, printed, strict=True):
+        if wanted:
+            assert shows(documents(wanted), documents(found)), f"{command}\n{wanted}\n{found}"
+
+
+def test_the_python_of_the_readme_works_as_it_is(service):
+    [program] = [text for kind, text in blocks() if kind == "python"]
+    assert run([sys.executable, "-"], program, service) == "hello from a second ago\n"
+
+
+def test_a_document_of_the_readme_is_compared_but_for_what_varies_and_what_it_leaves_out():
+    printed = {"id": "2", "state": "scheduled", "topic": "orders"}
+    assert shows({"id": "1", "state": "scheduled"}, printed)
+    assert not shows({"state": "recalled"}, printed)
+    assert not shows({"status": "scheduled"}, printed)
+    assert not shows([printed, printed], [printed])
+
+
+def test_the_figures_of_the_readme_are_those_of_the_report():
+    report = rows(RESULTS.read_text())
+    claims = {row[0]: row[2] for row in report if len(row) == 5 and row[4].startswith("`python -m bench")}
+    figures = [row for row in rows(README.read_text()) if len(row) == 2 and row[0] in claims]
+    assert len(figures) == 5
+    assert figures == [[claim, claims[claim]] for claim, _ in figures]
+    machine = [row[1] for row in report if row[0] in ("processor", "memory", "file system")]
+    assert f"({', '.join(machine).partition(', ')[2]};" in README.read_text().replace("\n", " ")
+
+
+def rows(text: str) -> list[list[str]]:
+    """The rows of all tables of a text."""
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]

@@ -1,4 +1,4 @@
-"""What a message that a group holds takes of memory: the figures of the README, in bytes."""
+"""What a message that a group holds takes of memory: the figures of doc/guarantees.md, in bytes."""
 
 import gc
 import re
@@ -14,7 +14,7 @@ from timerwheel.state.groups import GroupState
 
 COUNT = 20_000
 FAR = 1 << 40  # so that no number is one of Python's small ones
-README = Path(__file__).parents[3] / "README.md"
+GUARANTEES = Path(__file__).parents[3] / "doc" / "guarantees.md"
 
 
 def leases() -> object:
@@ -51,7 +51,7 @@ def bytes_of_one(make: Callable[[], object]) -> float:
 
 @pytest.mark.parametrize(("make", "named"), [(leases, "leased"), (items, "waiting"), (lanes, "key")])
 def test_a_message_that_a_group_holds_takes_no_more_than_the_readme_says(make, named):
-    text = " ".join(README.read_text().split())
+    text = " ".join(GUARANTEES.read_text().split())
     [limits] = re.findall(r"up to (\d+) bytes while leased, (\d+) while waiting, and (\d+) more", text)
     limit = int(limits[("leased", "waiting", "key").index(named)])
     assert 0.5 * limit < bytes_of_one(make) <= limit
