@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from timerwheel.cli.chart import draw_level
+from timerwheel.cli.chart import Scale, draw_row, row_of
 from timerwheel.cli.options import JsonFlag, UtcFlag, one_of
 from timerwheel.cli.output import Output
 from timerwheel.cli.slots import SLOT_MS
@@ -186,7 +186,8 @@ def _show(report: "Forecast", topic: str | None, output: Output) -> None:
 def _draw(totals: "Totals", horizon: "Horizon", chart: str, output: Output) -> None:
     from timerwheel.spark_jobs.forecast.job import in_units
 
-    draw_level(chart, SLOT_MS[chart], in_units(totals.per_second, horizon, chart), horizon.from_ms, output)
+    row = row_of(chart, SLOT_MS[chart], in_units(totals.per_second, horizon, chart), horizon.from_ms)
+    draw_row(row, Scale.of([cell.waiting for cell in row.cells]), output)
 
 
 def _show_busiest(report: "Forecast", output: Output) -> None:

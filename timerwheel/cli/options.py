@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from timerwheel.cli.units import parse_rate
 from timerwheel.clock import SystemClock
 from timerwheel.errors import AdmissionError
 from timerwheel.model.durations import parse_human_ms
@@ -32,6 +33,16 @@ PropertiesOption = Annotated[
 ]
 JsonBodyFlag = Annotated[
     bool, typer.Option("--json-body", help="The body is a JSON value; the service stores it compactly.")
+]
+RedAboveOption = Annotated[
+    float | None,
+    typer.Option(
+        "--red-above",
+        parser=parse_rate,
+        metavar="N/s",
+        show_default="1000/s",
+        help="Draw in red where more messages than this fall due per second; also N/m, N/h.",
+    ),
 ]
 YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DATA_DEFAULT = Path("data")

@@ -12,9 +12,17 @@ import msgspec
 import numpy as np
 import typer
 
-from timerwheel.cli.chart import draw_level, draw_slots
+from timerwheel.cli.chart import RED_ABOVE_PER_S, Held, Scale, draw_legend, draw_row, draw_slots, row_of
 from timerwheel.cli.form import prints_ids
-from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag, UtcFlag, one_of, parse_at_ms
+from timerwheel.cli.options import (
+    DATA_DEFAULT,
+    DataOption,
+    JsonFlag,
+    RedAboveOption,
+    UtcFlag,
+    one_of,
+    parse_at_ms,
+)
 from timerwheel.cli.output import MESSAGE_COLUMNS, Output, message_rows
 from timerwheel.cli.units import format_distance
 from timerwheel.model.admission import HALF_DUE_MS
@@ -45,6 +53,7 @@ def slots(
         typer.Option(parser=one_of(*SLOT_MS), metavar="|".join(SLOT_MS), help="Show only this level."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="List at most this many slots or messages.")] = 100,
+    red_above: RedAboveOption = None,
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -55,6 +64,7 @@ def slots(
     from timerwheel.offline.snapshot import open_snapshot
 
     output = Output(utc=utc, as_json=as_json)
+    red_per_s = RED_ABOVE_PER_S if red_above is None else red_above
     if output.wants_ids and at is None:
         raise typer.BadParameter("-o id lists the messages of one slot: add --at TIME")
     at_ms = None if at is None else parse_at_ms(at, utc=utc)
@@ -65,15 +75,16 @@ def slots(
         wheel = snapshot.wheel()
         found = snapshot.reader.slots(level, 0, HALF_DUE_MS)  # not the slot of open transactions
         peak = _peak_of(snapshot, found, wheel.now_ms)
+        held = _held(snapshot)
     if as_json:
         output.json({**msgspec.to_builtins(wheel), "slots": found, "next_rush": peak})
     elif level is not None:
         output.line(_headline(wheel, output))
-        draw_slots(found[:limit], output)
+        scale = Scale.of([slot.count for slot in found], red_per_s)
+        draw_slots(found[:limit], scale, output)
         _show_rest(len(found), limit, output)
     else:
-        _draw_wheel(wheel, found, output)
-        output.line("")
+        _draw_wheel(wheel, found, held, red_per_s, output)
         output.line(_peak_words(peak, wheel, output))
 
 
@@ -98,11 +109,28 @@ def _headline(wheel: WheelInfo, output: Output) -> str:
     return text
 
 
-def _draw_wheel(wheel: WheelInfo, found: list[SlotInfo], output: Output) -> None:
+def _held(snapshot: "Snapshot") -> dict[str, Held]:
+    """The due times that each level holds: from the end of the next finer one to its own."""
+    horizons = snapshot.horizons
+    return {
+        name: Held(from_ms, until_ms)
+        for name, from_ms, until_ms in zip(SLOT_MS, (0, *horizons), (*horizons, None), strict=True)
+    }
+
+
+def _draw_wheel(
+    wheel: WheelInfo, found: list[SlotInfo], held: dict[str, Held], red_per_s: float, output: Output
+) -> None:
     output.line(_headline(wheel, output))
+    rows = []
     for name, slot_ms in SLOT_MS.items():
         own = [slot for slot in found if slot.level == name and slot.end_ms > wheel.now_ms]
-        draw_level(name, slot_ms, own, wheel.now_ms, output)
+        rows.append(row_of(name, slot_ms, own, wheel.now_ms, held[name]))
+    scale = Scale.of([cell.waiting for row in rows for cell in row.cells], red_per_s)
+    for row in rows:
+        draw_row(row, scale, output)
+    output.line("")
+    draw_legend(scale)
 
 
 def _peak_words(peak: SlotInfo | None, wheel: WheelInfo, output: Output) -> str:

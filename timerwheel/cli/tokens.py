@@ -1,6 +1,5 @@
 """`tokens create|list|revoke`: API tokens of a data directory, whether its service runs or not."""
 
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +12,10 @@ from timerwheel import tokens
 from timerwheel.cli.form import prints_ids
 from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag, UtcFlag
 from timerwheel.cli.output import Output
-from timerwheel.cli.units import YEAR_MS, length_between
+from timerwheel.cli.units import YEAR_MS, length_between, parse_rate
 from timerwheel.clock import SystemClock
 from timerwheel.tokens import Scope, Token
 
-_RATE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(?:/(s|m|h))?", re.ASCII)
 EXPIRES_MS_MAX = 1_000 * YEAR_MS
 NONE_LEFT = (
     "no token is left. The effect depends on where the service listens:",
@@ -25,14 +23,6 @@ NONE_LEFT = (
     "- elsewhere: it refuses all calls, and does not start again until there is a token",
     "- with --open-to-all: from now on everyone who can reach it has full access",
 )
-_SECONDS = {None: 1, "s": 1, "m": 60, "h": 3600}
-
-
-def _rate(text: str) -> float:
-    found = _RATE.fullmatch(text.strip())
-    if found is None:
-        raise typer.BadParameter(f"{text!r} is not a rate; write 100/s, 30/m or 500/h")
-    return float(found[1]) / _SECONDS[found[2]]
 
 
 @prints_ids
@@ -50,7 +40,9 @@ def create(
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option("--rate", parser=_rate, metavar="N/s", help="Most calls per second; also N/m, N/h."),
+        typer.Option(
+            "--rate", parser=parse_rate, metavar="N/s", help="Most calls per second; also N/m, N/h."
+        ),
     ] = None,
     expires: Annotated[
         int | None,

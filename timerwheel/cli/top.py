@@ -11,9 +11,9 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from timerwheel.cli.chart import bars, cells
+from timerwheel.cli.chart import RED_ABOVE_PER_S, Cell, Held, Row, Scale, bars, cells
 from timerwheel.cli.connection import ask
-from timerwheel.cli.options import JsonLinesFlag, UrlOption, UtcFlag
+from timerwheel.cli.options import JsonLinesFlag, RedAboveOption, UrlOption, UtcFlag
 from timerwheel.cli.output import Output, console
 from timerwheel.cli.units import format_about
 from timerwheel.client import DEFAULT_URL, Client, ClientError, LevelSlots, Tick, UnreachableError, Wheel
@@ -22,16 +22,11 @@ from timerwheel.model.messages import SlotInfo
 from timerwheel.model.text import printable
 
 RETRY_MS = 1_000
-HISTORY = 60
+HISTORY = 500  # seconds; more than a terminal has columns
 LATE_MS_SHOWN_MAX = 10_000  # above it in seconds, minutes, hours
 LATE_MS_MAX = 3_600_000  # the last histogram bound of the service; higher values are reported as this one
-# How many slots a row shows if there is room; later ones are in the next row or in the command `slots`.
-SLOTS_SHOWN = {
-    "second": (1_000, 60),
-    "minute": (60_000, 60),
-    "hour": (3_600_000, 48),
-    "day": (86_400_000, 30),
-}
+# A row shows as many slots as there are columns; later ones are in the next row or in the command `slots`.
+SLOT_MS = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 _NAME, _LABEL, _NUMBER = 12, 8, 13  # columns
 _RATES = {
     "accepted": "accepted_total",
@@ -46,7 +41,8 @@ _RATES = {
 class Seen:
     """The latest events of the service, and the rates between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, red_above_per_s: float = RED_ABOVE_PER_S) -> None:
+        self.red_above_per_s = red_above_per_s
         self.tick: Tick | None = None
         self.wheel: Wheel | None = None
         self.rates: dict[str, float] = {}  # per second, by the name shown; empty until the second tick
@@ -75,6 +71,7 @@ def _rates(before: Tick, after: Tick) -> dict[str, float]:
 def top(
     *,
     once: Annotated[bool, typer.Option("--once", help="Watch for a second, print once, and exit.")] = False,
+    red_above: RedAboveOption = None,
     url: UrlOption = DEFAULT_URL,
     utc: UtcFlag = False,
     as_json: JsonLinesFlag = False,
@@ -84,12 +81,13 @@ def top(
     In a pipe it prints one line per second.
     """
     output = Output(utc=utc)
+    seen = Seen(RED_ABOVE_PER_S if red_above is None else red_above)
 
     async def work(client: Client) -> None:
         if as_json or once or not sys.stdout.isatty():
-            await _print(client, output, once=once, as_json=as_json)
+            await _print(seen, client, output, once=once, as_json=as_json)
         else:
-            await _show(client, output)
+            await _show(seen, client, output)
 
     try:
         ask(url, work)
@@ -97,8 +95,7 @@ def top(
         return
 
 
-async def _print(client: Client, output: Output, *, once: bool, as_json: bool) -> None:
-    seen = Seen()
+async def _print(seen: Seen, client: Client, output: Output, *, once: bool, as_json: bool) -> None:
     async for event in client.watch():
         seen.take(event)
         if not isinstance(event, Tick) or (once and (not seen.rates or seen.wheel is None)):
@@ -114,8 +111,8 @@ async def _print(client: Client, output: Output, *, once: bool, as_json: bool) -
             return
 
 
-async def _show(client: Client, output: Output) -> None:
-    seen, out = Seen(), console()
+async def _show(seen: Seen, client: Client, output: Output) -> None:
+    out = console()
     with Live(console=out, screen=True, auto_refresh=False) as live:
         async for event in _without_end(client):
             if isinstance(event, str):
@@ -155,7 +152,7 @@ def frame(seen: Seen, url: str, output: Output, width: int) -> RenderableType:
     if seen.fired:
         parts.append(_history(seen, width))
     if seen.wheel is not None:
-        parts += [_level(seen.wheel, name, width) for name in SLOTS_SHOWN]
+        parts += _levels(seen.wheel, seen.red_above_per_s, width)
     for part in parts:
         part.overflow, part.no_wrap = "crop", True
     return Group(*parts)
@@ -195,28 +192,44 @@ def _fact(name: str, words: str) -> Text:
 
 
 def _history(seen: Seen, width: int) -> Text:
-    """A bar for each of the last seconds, newest on the right."""
-    shown = [round(rate) for rate in seen.fired][-_room(width, HISTORY) :]
-    return _row("fired/s", shown[-1], shown)
+    """A bar for each of the last seconds, newest on the right; on a scale of its own."""
+    shown = [round(rate) for rate in seen.fired][-_room(width) :]
+    row = [Cell(at * 1_000, at * 1_000 + 1_000, count) for at, count in enumerate(shown)]
+    return _row("fired/s", shown[-1], bars(row, Scale.of(shown, seen.red_above_per_s)))
 
 
-def _level(wheel: Wheel, name: str, width: int) -> Text:
-    """One level of the wheel: a bar for each slot from now on."""
-    slot_ms, count = SLOTS_SHOWN[name]
-    found = next((one for one in wheel.levels if one.level == name), LevelSlots(name, [], 0))
-    waiting = sum(count for _, count in found.slots) + found.later
-    slots = [SlotInfo(name, start_ms, start_ms + slot_ms, count) for start_ms, count in found.slots]
-    row = cells(slots, wheel.now_ms // slot_ms * slot_ms, slot_ms, _room(width, count))
-    return _row(f"{name}s", waiting, [cell.waiting for cell in row])
+def _levels(wheel: Wheel, red_above_per_s: float, width: int) -> list[Text]:
+    """A row for each level of the wheel, with a bar for each slot from now on, and what they mean."""
+    rows = [_level(wheel, name, width) for name in SLOT_MS]
+    scale = Scale.of([cell.waiting for row in rows for cell in row.cells], red_above_per_s)
+    lines = [
+        _row(f"{row.name}s", sum(slot.count for slot in row.slots), bars(row.cells, scale, row.held))
+        for row in rows
+    ]
+    return [*lines, Text(scale.legend(), style="dim")]
 
 
-def _row(label: str, number: int, counts: list[int]) -> Text:
+def _level(wheel: Wheel, name: str, width: int) -> Row:
+    slot_ms, room = SLOT_MS[name], _room(width)
+    found = {one.level: one for one in wheel.levels}
+    own = found.get(name, LevelSlots(name, [], 0))
+    slots = [SlotInfo(name, start_ms, start_ms + slot_ms, count) for start_ms, count in own.slots]
+    row = cells(slots, wheel.now_ms // slot_ms * slot_ms, slot_ms, room)
+    if own.later:
+        slots.append(SlotInfo(name, row[-1].end_ms, row[-1].end_ms + slot_ms, own.later))
+    names = list(SLOT_MS)
+    coarser = found.get(names[names.index(name) + 1]) if name != names[-1] else None
+    until_ms = None if coarser is None else coarser.moved_until_ms or None  # an older service does not say
+    return Row(name, slots, row, Held(own.moved_until_ms, until_ms))
+
+
+def _row(label: str, number: int, drawn: list[tuple[str, str]]) -> Text:
     head = f"{label:<{_LABEL}}{number:>{_NUMBER},}  "
-    return Text.assemble((head, "bold"), *bars(counts))
+    return Text.assemble((head, "bold"), *drawn)
 
 
-def _room(width: int, wanted: int) -> int:
-    return max(1, min(wanted, width - _LABEL - _NUMBER - 2))
+def _room(width: int) -> int:
+    return max(1, width - _LABEL - _NUMBER - 2)
 
 
 def line_of(seen: Seen, tick: Tick, output: Output) -> str:

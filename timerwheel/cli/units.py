@@ -28,6 +28,8 @@ _SIZE_BYTES = {
 }
 _SIZE = re.compile(r"([0-9]{1,19})\s*([a-z]{0,3})", re.ASCII)
 _YEARS = re.compile(r"([0-9]{1,4})y\s*(.*)", re.ASCII)
+_RATE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(?:/(s|m|h))?", re.ASCII)
+_RATE_SECONDS = {None: 1, "s": 1, "m": 60, "h": 3600}
 _WHOLE_UNITS = ("TiB", "GiB", "MiB", "KiB")
 
 
@@ -62,6 +64,22 @@ def read_length_ms(text: str) -> int:
     if rest == "0":
         return years_ms
     return years_ms + parse_delay_ms(rest)
+
+
+def parse_rate(text: str) -> float:
+    """A number per second of `100/s`, `30/m`, `500/h`; without a unit per second. Raises BadParameter."""
+    found = _RATE.fullmatch(text.strip())
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is not a rate; write 100/s, 30/m or 500/h")
+    return float(found[1]) / _RATE_SECONDS[found[2]]
+
+
+def format_rate(per_second: float) -> str:
+    """A number per second in the unit in which it is at least one: `1,000/s`, `2/m`, `0.5/h`."""
+    for unit, seconds in (("s", 1), ("m", 60)):
+        if per_second * seconds >= 1:
+            return f"{per_second * seconds:,g}/{unit}"
+    return f"{per_second * 3600:g}/h"
 
 
 def read_size_bytes(text: str) -> int:

@@ -58,8 +58,33 @@ def test_slots_draws_the_levels_and_says_when_the_next_rush_comes(filled):
     for level in ("seconds: 0", "minutes: 1", "hours: 0", "days: 3"):
         assert f"{level} waiting" in shown
     assert "▲ 1 from" in shown or "1 from" in shown
-    assert "█" in shown
+    assert "▅" in shown  # three messages on a log scale up to ten
+    assert "log scale: ▄ 2, █ 10; ░ counted in the row above or below; red: over 1,000/s" in shown
     assert "Next peak: 3 messages in the second from 24 Dec 2030 18:00 (in " in shown
+
+
+def test_times_that_another_level_holds_are_hatched_and_not_empty(filled):
+    data, _ = filled
+    lines = timerwheel("slots", "--data", data).out.splitlines()
+    rows = {
+        line.partition(":")[0]: lines[at + 1].strip() for at, line in enumerate(lines) if "a cell is" in line
+    }
+    assert list(rows) == ["seconds", "minutes", "hours", "days"]
+    assert rows["seconds"][0] == "·"
+    assert all(rows[name][0] == "░" for name in ("minutes", "hours"))
+    assert rows["days"][-1] != "░"
+    assert len({len(row) for row in rows.values()}) == 1
+
+
+def test_slots_above_the_stated_rate_are_red(filled):
+    data, _ = filled
+    for given, stated in (("1/h", "1/h"), ("0.5/m", "30/h"), ("20000", "20,000/s")):
+        assert f"red: over {stated}" in timerwheel("slots", "--data", data, "--red-above", given).out
+    drawn = timerwheel("slots", "--data", data, "--red-above", "1/h", FORCE_COLOR="1").out
+    assert "\x1b[1;31m" in drawn
+    assert "\x1b[1;31m" not in timerwheel("slots", "--data", data, FORCE_COLOR="1").out
+    refused = timerwheel("slots", "--data", data, "--red-above", "many")
+    assert (refused.code, refused.out) == (2, "")
 
 
 def test_slots_at_a_time_lists_the_messages_of_that_slot(filled):

@@ -6,13 +6,15 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerwheel.cli.chart import cells
+from timerwheel.cli.chart import BARS, EMPTY, HATCH, Cell, Held, Scale, bars, cells
 from timerwheel.cli.slots import next_peak
 from timerwheel.cli.units import (
     format_about,
     format_distance,
+    format_rate,
     format_size,
     parse_length_ms,
+    parse_rate,
     read_size_bytes,
 )
 from timerwheel.model.messages import SlotInfo
@@ -77,6 +79,33 @@ def test_cells_hold_what_the_slots_hold(pairs, slots_per_cell):
     slots = [SlotInfo("second", at * 1000, at * 1000 + 1000, count) for at, count in pairs]
     row = cells(slots, 0, slots_per_cell * 1000, -(-500 // slots_per_cell))
     assert sum(cell.waiting for cell in row) == sum(slot.count for slot in slots)
+
+
+@given(st.lists(st.integers(1, 1 << 40), min_size=1, max_size=50))
+def test_heights_are_on_a_log_scale_that_keeps_a_single_message_visible(counts):
+    scale = Scale.of(counts)
+    drawn = [BARS.index(bar) for bar, _ in bars([Cell(0, 1000, count) for count in counts], scale)]
+    assert [height for _, height in sorted(zip(counts, drawn, strict=True))] == sorted(drawn)
+    assert BARS.index(bars([Cell(0, 1000, max(counts))], scale)[0][0]) == len(BARS) - 1 or max(counts) < 10
+
+
+def test_what_another_level_holds_is_hatched_and_what_it_does_not_hold_is_empty():
+    row = [Cell(at * 10, at * 10 + 10, 0) for at in range(5)]
+    drawn = "".join(bar for bar, _ in bars(row, Scale.of([]), Held(15, 30)))
+    assert drawn == HATCH + EMPTY + EMPTY + HATCH + HATCH
+
+
+def test_a_cell_is_red_above_the_rate_and_not_at_it():
+    scale = Scale.of([1000], red_above_per_s=10)
+    colours = [bars([Cell(0, 2000, count)], scale)[0][1] for count in (20, 21)]
+    assert ["red" in colour for colour in colours] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("100/s", "100/s"), ("30/m", "30/m"), ("500", "500/s"), ("6/h", "6/h")]
+)
+def test_rates_are_read_and_written_in_their_unit(text, shown):
+    assert format_rate(parse_rate(text)) == shown
 
 
 def _peak(*groups):
