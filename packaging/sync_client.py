@@ -297,8 +297,10 @@ def _imports(body: str, sources: list[Source]) -> str:
         "run_consumer": "from timerwheel.client.blocking_consumer import run_consumer",
         "threading": "import threading",
     }
-    for source in reversed(sources):
-        known = source.imports | known
+    for source in sources:
+        for name in names & source.imports.keys():
+            if known.setdefault(name, source.imports[name]) != source.imports[name]:
+                raise SystemExit(f"{name} has two meanings: {known[name]}; {source.imports[name]}")
     return "\n".join(sorted({known[name] for name in names if name in known}))
 
 

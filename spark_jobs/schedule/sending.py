@@ -52,7 +52,7 @@ class Target(NamedTuple):
         token = self.token
         if token is not None and token.startswith("@"):
             token = Path(token[1:]).read_text().strip()
-        return Client(self.url, token=token, ssl_context=context)
+        return Client(self.url, token=token, ssl_context=context, retry_ms=0)  # repeats by itself
 
 
 class Refused(msgspec.Struct, frozen=True):

@@ -212,7 +212,7 @@ class Loop:
             sender.end()
         await asyncio.wait_for(asyncio.gather(*self.sending), SETTLE_S_MAX)
         until_ms = now_ms() + NEAR_MS_MAX
-        async with Client(self.service.url) as client:
+        async with Client(self.service.url, retry_ms=0) as client:
             await self._all_out(client, until_ms)
             self.signals.over.set()
             await asyncio.wait_for(asyncio.gather(*self.tasks), SETTLE_S_MAX)
@@ -226,7 +226,7 @@ class Loop:
         await self.service.ready()
         for reader in self.readers:
             await reader.again(self.session, 0, 1 << 40)
-        async with Client(self.service.url) as client:
+        async with Client(self.service.url, retry_ms=0) as client:
             after = [message async for message in client.pending()]
         if [m.id for m in after] != [m.id for m in pending]:
             self.books.wrong(f"{len(pending)} waited before an orderly stop, {len(after)} after")

@@ -73,7 +73,7 @@ class Sender:
         self._work.set()
 
     async def run(self) -> None:
-        async with Client(self._url, timeout_ms=int(_CALL_S * 1000)) as client:
+        async with Client(self._url, timeout_ms=int(_CALL_S * 1000), retry_ms=0) as client:
             while True:
                 await self._work.wait()
                 await self._signals.up.wait()

@@ -35,7 +35,10 @@ class Producer:
     async def run(self) -> None:
         """Send what may be sent."""
         # The answers of the impatient one are lost most of the time, whether it was killed or not.
-        async with Client(self._url, timeout_ms=10_000) as patient, Client(self._url, timeout_ms=4) as hasty:
+        async with (
+            Client(self._url, timeout_ms=10_000, retry_ms=0) as patient,
+            Client(self._url, timeout_ms=4, retry_ms=0) as hasty,
+        ):
             sent: list[tuple[list[Entry], list[Draft]]] = []
             while True:
                 await self._work.wait()

@@ -120,12 +120,12 @@ async def test_a_woken_leader_answers_no_write_with_success(tmp_path: Path) -> N
             broker.start()
             first.start(*flags)
             await first.ready()
-            async with Client(first.url) as client:
+            async with Client(first.url, retry_ms=0) as client:
                 pending = [await client.send("t", str(number), delay="1h") for number in range(50)]
             first.signal(signal.SIGSTOP)
             second.start(*flags)
             await second.ready()
-            async with Client(second.url) as client:
+            async with Client(second.url, retry_ms=0) as client:
                 for one in pending[:10]:
                     await client.recall(one.id)
             calls = [write_to(first.url, number, pending[number % 50].id) for number in range(ZOMBIE_CALLS)]
@@ -135,7 +135,7 @@ async def test_a_woken_leader_answers_no_write_with_success(tmp_path: Path) -> N
             answers.update(await asking)
             print(answers)
             assert not [status for status in answers if 200 <= status < 300], answers
-            async with Client(second.url) as client:
+            async with Client(second.url, retry_ms=0) as client:
                 waiting = {message.id async for message in client.pending()}
             assert waiting == {one.id for one in pending[10:]}
         finally:

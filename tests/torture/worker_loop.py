@@ -190,7 +190,7 @@ def away(error: ClientError) -> bool:
 async def main(url: str, journal: Path, seed: int, way: str) -> None:
     dice = random.Random(seed)
     notes = Journal(journal)
-    async with Client(url, timeout_ms=10_000) as client:
+    async with Client(url, timeout_ms=10_000, retry_ms=0) as client:
         workers = [Worker(client.group(t, GROUP), notes, random.Random(dice.random())) for t in TOPICS]
         await asyncio.gather(*(worker.run(way) for worker in workers))
 

@@ -85,7 +85,7 @@ class WorkerLoop:
     async def _set_up(self) -> None:
         self.service.start(*self._flags())
         await self.service.ready()
-        async with Client(self.service.url) as client:
+        async with Client(self.service.url, retry_ms=0) as client:
             await client.set_ordered("lanes", ordered=True)
             for topic in TOPICS:
                 await client.group(topic, GROUP).put(CONFIG)
@@ -189,7 +189,7 @@ class WorkerLoop:
         await self._work()
         self.producer.end()
         begun = monotonic()
-        async with Client(self.service.url) as client:
+        async with Client(self.service.url, retry_ms=0) as client:
             while (left := await self._open(client)) or not self.sending.done():
                 assert monotonic() - begun < DRAIN_S_MAX, f"not done: {left} {self.sending}"
                 await self._pass(_LOOK_S)
@@ -218,7 +218,7 @@ class WorkerLoop:
 
     async def _look(self):
         """Every message of the topics, queue by queue, and every dead letter; nothing may be open."""
-        async with Client(self.service.url) as client:
+        async with Client(self.service.url, retry_ms=0) as client:
             assert await self._open(client) == []
             for topic in TOPICS:
                 assert await client.group(topic, GROUP).receive(100) == []

@@ -83,7 +83,8 @@ def ask(url: str, work: Callable[[Client], Awaitable[_Answer]]) -> _Answer:
     context = _ssl_context(credentials)
 
     async def run() -> _Answer:
-        async with Client(url, token=token, ssl_context=context) as client:
+        # A command fails at once: its caller sees why, and decides.
+        async with Client(url, token=token, ssl_context=context, retry_ms=0) as client:
             return await work(client)
 
     try:

@@ -13,7 +13,7 @@ Every failed call raises a `ClientError` with the service's stable `code`: `NotF
 message, topic, group and so on, `ConflictError` for a message that was already delivered or recalled,
 `DeniedError` for a missing or insufficient token, `UnreachableError` when no answer came,
 `OutcomeUnknownError` when the service failed during the call. After the last two a send may or may not have
-been stored; one with a `dedup_key` can be repeated. The client itself never repeats a send.
+been stored; one with a `dedup_key` can be repeated.
 """
 
 import datetime as dt
@@ -25,9 +25,10 @@ from typing import Any, Literal, Self
 import msgspec
 from msgspec import UNSET
 
+from timerwheel.client.bodies import Body, json_given
 from timerwheel.client.connection import Connection, Stream, given, part, raise_problem, with_query
 from timerwheel.client.dead_letters import DeadLetters
-from timerwheel.client.drafts import Draft, SendOptions, When, draft_content, json_given, when_content
+from timerwheel.client.drafts import Draft, SendOptions, When, draft_content, when_content
 from timerwheel.client.errors import (
     AddressError,
     ClientError,
@@ -41,6 +42,7 @@ from timerwheel.client.errors import (
 from timerwheel.client.events import EventParser
 from timerwheel.client.group import Group
 from timerwheel.client.lease import Keeper, Lease
+from timerwheel.client.retries import SEND_RETRY_MS
 from timerwheel.client.schedules import Schedules
 from timerwheel.client.subscriptions import Subscriptions
 from timerwheel.client.tracing import processing
@@ -141,6 +143,7 @@ class Client:
         url: str = DEFAULT_URL,
         *,
         timeout_ms: int = 30_000,
+        retry_ms: int = SEND_RETRY_MS,
         clock: Clock | None = None,
         token: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
@@ -149,10 +152,17 @@ class Client:
 
         `timeout_ms` is for each call; a long poll may take its waiting time on top.
 
+        `retry_ms` is how long `send` and `send_many` are repeated after the first failure, with growing
+        pauses, and never sooner than the service's `Retry-After`; 0 turns it off. What was certainly not
+        stored is always repeated. If no answer came, messages without a `dedup_key` are: they have an
+        automatic one, so that the service stores them once. It begins with `auto:`, and receivers see it.
+
+        A standby of a cluster names the leader. Every call then goes to the leader by itself.
+
         `token` is sent with each call. `ssl_context` sets trusted authorities and the client certificate.
         """
         clock = clock or SystemClock()
-        self._connection = Connection(url, timeout_ms, clock, token, ssl_context)
+        self._connection = Connection(url, timeout_ms, clock, token, ssl_context, retry_ms=retry_ms)
         self._keeper = Keeper(clock)
         self.url = self._connection.url
         self.schedules = Schedules(self._connection)
@@ -191,7 +201,7 @@ class Client:
     async def send(
         self,
         topic: str,
-        body: str | bytes = "",
+        body: Body = "",
         *,
         json: object = UNSET,
         delay: str | dt.timedelta | None = None,
@@ -209,7 +219,8 @@ class Client:
     ) -> Sent:
         """Store one message; it is durable when this returns (as the service's `flush` setting says).
 
-        The body is text, bytes, or with `json` any JSON value, None included; then leave out `body`.
+        The body is text, bytes, a msgspec Struct, a dataclass or a pydantic model; the last three are sent as
+        JSON. With `json` it is any JSON value, None included; then leave out `body`.
 
         `delay` is a timedelta or text such as "90s", "1h30m", "PT90S"; `deliver_at` an aware datetime or
         RFC 3339 with a zone. Give at most one of the five; with none, the message is delivered at once.
@@ -220,9 +231,12 @@ class Client:
         `on_duplicate="replace"` the message is stored in any case, and the one that the key names is recalled
         if it is still scheduled: its id is `replaced` in the receipt.
 
-        Raises `ValueError` for a datetime without a time zone, `ConflictError` for a key whose message was
-        recalled, `UnreachableError` and `OutcomeUnknownError` if it is not known whether it was stored, and
-        `ClientError` with the service's code for what the service refuses.
+        A send without a `dedup_key` is repeated for up to the client's `retry_ms` if no answer came or the
+        service could not take it; see `Client`.
+
+        Raises `ValueError` for a datetime without a time zone, `TypeError` for a body that is none of these,
+        `ConflictError` for a key whose message was recalled, `UnreachableError` and `OutcomeUnknownError` if
+        it is not known whether it was stored, and `ClientError` with the service's code for what it refuses.
         """
         draft = given(
             topic=topic,
@@ -240,12 +254,15 @@ class Client:
             after_recall=after_recall,
             on_duplicate=on_duplicate,
         ) | json_given(json)
-        return await self._connection.call("POST", "/v1/messages", Receipt, content=draft_content(draft))
+        return await self._connection.send([draft_content(draft)], Receipt, one=True)
 
     async def send_many(self, drafts: Iterable[Draft]) -> list[Sent]:
-        """Store messages as one durable unit: all, or none with every fault in `ClientError.errors`."""
+        """Store messages as one durable unit: all, or none with every fault in `ClientError.errors`.
+
+        They are repeated as by `send`, unless one of them has a `dedup_key`.
+        """
         content = [draft_content(draft) for draft in drafts]
-        return await self._connection.call("POST", "/v1/messages", list[Receipt], content=content)
+        return await self._connection.send(content, list[Receipt])
 
     async def send_arrow(self, messages: Any) -> Any:  # noqa: ANN401 - pyarrow is an extra
         """Store a pyarrow Table, RecordBatch or RecordBatchReader as one durable unit, a message per row.
@@ -262,7 +279,7 @@ class Client:
     async def begin(
         self,
         topic: str,
-        body: str | bytes = "",
+        body: Body = "",
         *,
         json: object = UNSET,
         delay: str | dt.timedelta | None = None,

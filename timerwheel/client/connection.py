@@ -4,7 +4,7 @@ import ctypes
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from io import BytesIO
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -23,6 +23,7 @@ from timerwheel.client.errors import (
     OutcomeUnknownError,
     UnreachableError,
 )
+from timerwheel.client.retries import AutomaticKeys, Retries, retry_after_ms
 from timerwheel.client.tracing import current_context
 from timerwheel.clock import Clock
 from timerwheel.wire.arrow import MEDIA_TYPE, load
@@ -30,6 +31,7 @@ from timerwheel.wire.problem import Problem
 
 _Answer = TypeVar("_Answer")
 _LARGE_BYTES = 1 << 16
+_NOT_READY = "not_ready"
 _SIGN = {"X-Requested-With": "timerwheel"}
 _KINDS: dict[int, type[ClientError]] = {
     401: DeniedError,
@@ -55,8 +57,12 @@ class Connection:
         clock: Clock,
         token: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
+        *,
+        retry_ms: int = 0,
     ) -> None:
         self.url = _checked(url).rstrip("/")
+        self._leader_url: str | None = None
+        self._retries = Retries(clock, retry_ms)
         self.clock = clock
         # Compression makes pages of messages slower, except over slow networks.
         self._headers = {"Accept-Encoding": "identity"}
@@ -83,6 +89,18 @@ class Connection:
             await self._session.close()
             self._session = None
 
+    async def send(
+        self, messages: Sequence[dict[str, object]], answer: type[_Answer], *, one: bool = False
+    ) -> _Answer:
+        """Store messages as an array, or `one`; repeats a call that failed, as `Client` says."""
+        keys = AutomaticKeys(messages, wanted=self._retries.window_ms > 0)
+        content = keys.messages[0] if one else keys.messages
+
+        async def attempt(limit_ms: int) -> _Answer:
+            return await self.call("POST", "/v1/messages", answer, content=content, limit_ms=limit_ms)
+
+        return await self._retries.run(attempt, self._timeout_ms, is_keyed=keys.given)
+
     async def call(
         self,
         method: str,
@@ -91,14 +109,28 @@ class Connection:
         *,
         content: object = None,
         wait_ms: int = 0,
+        limit_ms: int | None = None,
     ) -> _Answer:
-        """Return the service's response; a long poll may take `wait_ms` on top of each call's timeout."""
-        limit_ms = self._timeout_ms + wait_ms
+        """Return the service's response; a long poll may take `wait_ms` on top of each call's timeout.
+
+        `limit_ms` replaces both.
+        """
+        limit_ms = self._timeout_ms + wait_ms if limit_ms is None else limit_ms
+        while True:
+            try:
+                return await self._call(method, path, answer, content, limit_ms)
+            except ClientError as error:
+                if not self._follows(error):
+                    raise
+
+    async def _call(
+        self, method: str, path: str, answer: type[_Answer], content: object, limit_ms: int
+    ) -> _Answer:
         limit = aiohttp.ClientTimeout(total=limit_ms / 1000)
         async with self._request(method, path, limit, limit_ms, content) as response:
             body = await response.read()
             if not response.ok:
-                raise_problem(response.status, body)
+                raise_problem(response.status, body, response.headers.get("Retry-After"))
             try:
                 return msgspec.json.decode(body or b"null", type=answer)
             except msgspec.DecodeError as error:
@@ -131,6 +163,23 @@ class Connection:
             async for part in response.content.iter_any():
                 yield part
 
+    def _follows(self, error: ClientError) -> bool:
+        """Whether the call should be made again at the leader, which this error names.
+
+        A service that is reached by TLS cannot send the client, with its token, to one that is not. A leader
+        that fails, or does not lead any more, is forgotten: the next call begins at the client's own URL.
+        """
+        came_from, self._leader_url = self._leader_url, None
+        if isinstance(error, UnreachableError) or error.code == _NOT_READY:
+            leader = error.leader
+            secure = self.url.lower().startswith("https:")
+            if leader is None or _wrong(leader) or (secure and not leader.lower().startswith("https:")):
+                return False
+            self._leader_url = leader.rstrip("/")
+            return came_from is None and self._leader_url != self.url
+        self._leader_url = came_from
+        return False
+
     @asynccontextmanager
     async def _request(
         self,
@@ -148,10 +197,11 @@ class Connection:
         headers = _SIGN if content is None else {"Content-Type": kind} | current_context()
         if accept is not None:
             headers = headers | {"Accept": accept}
+        url = self._leader_url or self.url
         try:
             async with self._session.request(
                 method,
-                URL(self.url + path, encoded=True),
+                URL(url + path, encoded=True),
                 data=None if content is None else _data(content),
                 headers=headers,
                 timeout=limit,
@@ -159,11 +209,14 @@ class Connection:
             ) as response:
                 yield response
         except TimeoutError as error:
-            detail = f"{self.url} did not answer within {limit_ms} ms"
+            detail = f"{url} did not answer within {limit_ms} ms"
             raise UnreachableError(None, "timeout", detail) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            detail = f"cannot reach {self.url}: {_reason(error)}"
-            raise UnreachableError(None, "unreachable", detail) from error
+            detail = f"cannot reach {url}: {_reason(error)}"
+            unreachable = UnreachableError(None, "unreachable", detail)
+            unreachable.connected = not isinstance(error, aiohttp.ClientConnectorError)
+            unreachable.final = isinstance(error, aiohttp.ClientSSLError)
+            raise unreachable from error
 
 
 def keep_forever(thing: object) -> None:
@@ -231,13 +284,23 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def raise_problem(status: int | None, body: bytes) -> NoReturn:
+class _Problem(Problem, frozen=True, kw_only=True):
+    """A problem, with what a standby adds."""
+
+    leader: str | None = None
+
+
+def raise_problem(status: int | None, body: bytes, retry_after: str | None = None) -> NoReturn:
     """Raise the problem in a body; `status` is None if it did not come with a response."""
     try:
-        problem = msgspec.json.decode(body, type=Problem)
+        problem = msgspec.json.decode(body, type=_Problem)
     except msgspec.DecodeError:
         detail = f"the response, with status {status}, is not one of timerwheel"
-        raise _KINDS.get(status or 0, ClientError)(status, "illegal_answer", detail) from None
+        error = _KINDS.get(status or 0, ClientError)(status, "illegal_answer", detail)
+        error.retry_after_ms = retry_after_ms(retry_after)
+        raise error from None
     unknown = problem.code == "outcome_unknown"
     kind = OutcomeUnknownError if unknown else _KINDS.get(status or 0, ClientError)
-    raise kind(status, problem.code, problem.detail, problem.errors)
+    error = kind(status, problem.code, problem.detail, problem.errors)
+    error.leader, error.retry_after_ms = problem.leader, retry_after_ms(retry_after)
+    raise error

@@ -1,11 +1,10 @@
 """What a client sends: messages and their due times, in the shape of the API's JSON."""
 
-import base64
 import datetime as dt
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
-from msgspec import UNSET
+from timerwheel.client.bodies import Body, content_of
 
 _MS = dt.timedelta(milliseconds=1)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -51,7 +50,7 @@ class _Addressed(TypedDict):
 class Draft(_Addressed, SendOptions, total=False):
     """One message of `send_many`; without `body` and `json` its body is empty."""
 
-    body: str | bytes
+    body: Body
 
 
 def draft_content(draft: Mapping[str, Any]) -> dict[str, object]:
@@ -59,24 +58,12 @@ def draft_content(draft: Mapping[str, Any]) -> dict[str, object]:
     content: dict[str, object] = {
         "topic": draft["topic"],
         **when_content(draft),
-        **body_content(draft.get("body", "")),
+        **content_of(draft),
     }
-    for name in ("json", "properties", "tags", "keys", "queue", "dedup_key", "after_recall", "on_duplicate"):
+    for name in ("properties", "tags", "keys", "queue", "dedup_key", "after_recall", "on_duplicate"):
         if name in draft:
             content[name] = draft[name]
     return content
-
-
-def json_given(json: object) -> dict[str, object]:
-    """Return the field `json`, unless it was left out; None is a value of JSON."""
-    return {} if json is UNSET else {"json": json}
-
-
-def body_content(body: str | bytes) -> dict[str, object]:
-    """Return a body as text or, if it is bytes, as base64; an empty one is left out."""
-    if not body:
-        return {}
-    return {"body": body} if isinstance(body, str) else {"body_base64": base64.b64encode(body).decode()}
 
 
 def when_content(when: Mapping[str, object]) -> dict[str, object]:

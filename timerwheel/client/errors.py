@@ -4,7 +4,14 @@ from timerwheel.wire.problem import ItemFault
 
 
 class ClientError(Exception):
-    """The call failed. `status` is None if there was no HTTP answer; `code` is stable."""
+    """The call failed. `status` is None if there was no HTTP answer; `code` is stable.
+
+    `retry_after_ms` is set if the service named a time after which the same call may succeed, `leader` is
+    the URL of the node that leads.
+    """
+
+    retry_after_ms: int | None = None
+    leader: str | None = None
 
     def __init__(
         self, status: int | None, code: str, detail: str, errors: list[ItemFault] | None = None
@@ -36,7 +43,14 @@ class AddressError(ClientError):
 
 
 class UnreachableError(ClientError):
-    """No response: connection refused or broken, or a timeout. A send may or may not have been stored."""
+    """No response: connection refused or broken, or a timeout. A send may or may not have been stored.
+
+    `connected` is False if the call certainly did not reach the service, which so stored nothing. `final` is
+    True if the same call would fail again, since a certificate is not trusted.
+    """
+
+    connected = True
+    final = False
 
 
 class OutcomeUnknownError(ClientError):

@@ -22,6 +22,7 @@ from timerwheel.client.errors import ClientError, LeaseEndedError, UnreachableEr
 from timerwheel.clock import Clock
 from timerwheel.groups.config import RECEIVE_MAX
 from timerwheel.wire.groups import Held, Settled
+from timerwheel.wire.messages import Kind
 
 EXTENSIONS_PER_LEASE = 3
 REASON_CHARACTERS_MAX = 500
@@ -80,6 +81,10 @@ class Lease:
     def json(self) -> Any:  # noqa: ANN401 - any JSON value
         """Return the body as the JSON value that it holds; raises ValueError if it is not JSON."""
         return self.message.json()
+
+    def as_(self, kind: type[Kind]) -> Kind:
+        """Return the body's JSON as a value of this type; see `Message.as_`."""
+        return self.message.as_(kind)
 
     @property
     def text(self) -> str:

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from msgspec import UNSET
 
+from timerwheel.client.bodies import Body, content_of, json_given
 from timerwheel.client.connection import Connection, given, part, with_query
-from timerwheel.client.drafts import body_content, json_given, length_ms, time_ms
+from timerwheel.client.drafts import length_ms, time_ms
 from timerwheel.schedules.info import NextRun
 from timerwheel.wire import schedules as wire
 from timerwheel.wire.schedules import NextRuns, Schedule
@@ -32,7 +33,7 @@ class Schedules:
         name: str,
         topic: str,
         *,
-        body: str | bytes | None = None,
+        body: Body | None = None,
         json: object = UNSET,
         properties: dict[str, str] | None = None,
         tags: str | None = None,
@@ -53,7 +54,7 @@ class Schedules:
     ) -> Schedule:
         """Create or replace a schedule; its next run is planned when this returns.
 
-        The body is text, bytes, or with `json` any JSON value.
+        The body is text, bytes, a model as in `Client.send`, or with `json` any JSON value.
 
         Give one of `cron`, `every` (a timedelta, or text such as "15m") and `every_ms`. `cron` is read on the
         clock of `zone`, an IANA name. `start` and `end` are aware datetimes, or RFC 3339 with a zone. Each
@@ -105,10 +106,8 @@ def _path(name: str) -> str:
 
 
 def _content(options: Mapping[str, Any]) -> dict[str, object]:
-    content: dict[str, object] = dict(options)
-    if "body" in options:
-        del content["body"]
-        content |= body_content(options["body"])
+    content = {name: value for name, value in options.items() if name not in {"body", "json"}}
+    content |= content_of(options)
     every = options.get("every")
     if isinstance(every, dt.timedelta):
         del content["every"]

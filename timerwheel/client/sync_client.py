@@ -25,12 +25,14 @@ from typing import Any, Literal, Self
 from msgspec import UNSET, UnsetType
 
 from timerwheel.client.blocking_consumer import run_consumer
+from timerwheel.client.bodies import Body
 from timerwheel.client.client import BEGINNING, DEFAULT_URL, PAGE_MESSAGES, Client, Sent
 from timerwheel.client.dead_letters import DeadLetters
 from timerwheel.client.drafts import Draft
 from timerwheel.client.group import HOLD_MS_MAX, INVISIBLE_MS, RETRY_MS, Group
 from timerwheel.client.lease import Lease
 from timerwheel.client.loop_thread import LoopThread
+from timerwheel.client.retries import SEND_RETRY_MS
 from timerwheel.client.schedules import Schedules
 from timerwheel.client.subscriptions import Subscriptions
 from timerwheel.clock import Clock
@@ -53,7 +55,7 @@ from timerwheel.push.subscription import SubscriptionView, SubscriptionWithSecre
 from timerwheel.schedules.info import NextRun
 from timerwheel.wire.cluster import ClusterInfo
 from timerwheel.wire.groups import Held, Letter, Letters, Received, RedrivenCount, Settled
-from timerwheel.wire.messages import Message
+from timerwheel.wire.messages import Kind, Message
 from timerwheel.wire.recalls import RecalledWhere as RecallCount
 from timerwheel.wire.recalls import RecallOutcome as RecallResult
 from timerwheel.wire.schedules import Schedule
@@ -106,6 +108,10 @@ class SyncLease:
     def json(self) -> Any:  # noqa: ANN401 - as in the asynchronous client
         """Return the body as the JSON value that it holds; raises ValueError if it is not JSON."""
         return self._lease.json()
+
+    def as_(self, kind: type[Kind]) -> Kind:
+        """Return the body's JSON as a value of this type; see `Message.as_`."""
+        return self._lease.as_(kind)
 
     @property
     def text(self) -> str:
@@ -430,7 +436,7 @@ class SyncSchedules:
         name: str,
         topic: str,
         *,
-        body: str | bytes | None = None,
+        body: Body | None = None,
         json: object = UNSET,
         properties: dict[str, str] | None = None,
         tags: str | None = None,
@@ -451,7 +457,7 @@ class SyncSchedules:
     ) -> Schedule:
         """Create or replace a schedule; its next run is planned when this returns.
 
-        The body is text, bytes, or with `json` any JSON value.
+        The body is text, bytes, a model as in `Client.send`, or with `json` any JSON value.
 
         Give one of `cron`, `every` (a timedelta, or text such as "15m") and `every_ms`. `cron` is read on the
         clock of `zone`, an IANA name. `start` and `end` are aware datetimes, or RFC 3339 with a zone. Each
@@ -626,6 +632,7 @@ class SyncClient:
         url: str = DEFAULT_URL,
         *,
         timeout_ms: int = 30000,
+        retry_ms: int = SEND_RETRY_MS,
         clock: Clock | None = None,
         token: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
@@ -634,9 +641,18 @@ class SyncClient:
 
         `timeout_ms` is for each call; a long poll may take its waiting time on top.
 
+        `retry_ms` is how long `send` and `send_many` are repeated after the first failure, with growing
+        pauses, and never sooner than the service's `Retry-After`; 0 turns it off. What was certainly not
+        stored is always repeated. If no answer came, messages without a `dedup_key` are: they have an
+        automatic one, so that the service stores them once. It begins with `auto:`, and receivers see it.
+
+        A standby of a cluster names the leader. Every call then goes to the leader by itself.
+
         `token` is sent with each call. `ssl_context` sets trusted authorities and the client certificate.
         """
-        self._client = Client(url, timeout_ms=timeout_ms, clock=clock, token=token, ssl_context=ssl_context)
+        self._client = Client(
+            url, timeout_ms=timeout_ms, retry_ms=retry_ms, clock=clock, token=token, ssl_context=ssl_context
+        )
         self._loop = LoopThread(self._client)
         self.url = self._client.url
         self.schedules = SyncSchedules(self._loop, self._client.schedules)
@@ -660,7 +676,7 @@ class SyncClient:
     def send(
         self,
         topic: str,
-        body: str | bytes = "",
+        body: Body = "",
         *,
         json: object = UNSET,
         delay: str | dt.timedelta | None = None,
@@ -678,7 +694,8 @@ class SyncClient:
     ) -> Sent:
         """Store one message; it is durable when this returns (as the service's `flush` setting says).
 
-        The body is text, bytes, or with `json` any JSON value, None included; then leave out `body`.
+        The body is text, bytes, a msgspec Struct, a dataclass or a pydantic model; the last three are sent as
+        JSON. With `json` it is any JSON value, None included; then leave out `body`.
 
         `delay` is a timedelta or text such as "90s", "1h30m", "PT90S"; `deliver_at` an aware datetime or
         RFC 3339 with a zone. Give at most one of the five; with none, the message is delivered at once.
@@ -689,9 +706,12 @@ class SyncClient:
         `on_duplicate="replace"` the message is stored in any case, and the one that the key names is recalled
         if it is still scheduled: its id is `replaced` in the receipt.
 
-        Raises `ValueError` for a datetime without a time zone, `ConflictError` for a key whose message was
-        recalled, `UnreachableError` and `OutcomeUnknownError` if it is not known whether it was stored, and
-        `ClientError` with the service's code for what the service refuses.
+        A send without a `dedup_key` is repeated for up to the client's `retry_ms` if no answer came or the
+        service could not take it; see `Client`.
+
+        Raises `ValueError` for a datetime without a time zone, `TypeError` for a body that is none of these,
+        `ConflictError` for a key whose message was recalled, `UnreachableError` and `OutcomeUnknownError` if
+        it is not known whether it was stored, and `ClientError` with the service's code for what it refuses.
         """
         return self._loop.run(
             self._client.send(
@@ -714,7 +734,10 @@ class SyncClient:
         )
 
     def send_many(self, drafts: Iterable[Draft]) -> list[Sent]:
-        """Store messages as one durable unit: all, or none with every fault in `ClientError.errors`."""
+        """Store messages as one durable unit: all, or none with every fault in `ClientError.errors`.
+
+        They are repeated as by `send`, unless one of them has a `dedup_key`.
+        """
         return self._loop.run(self._client.send_many(drafts))
 
     def send_arrow(self, messages: Any) -> Any:  # noqa: ANN401 - as in the asynchronous client
@@ -729,7 +752,7 @@ class SyncClient:
     def begin(
         self,
         topic: str,
-        body: str | bytes = "",
+        body: Body = "",
         *,
         json: object = UNSET,
         delay: str | dt.timedelta | None = None,

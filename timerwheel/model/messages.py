@@ -3,10 +3,13 @@
 Pure data. Times are epoch milliseconds of the wall clock, bodies are bytes, properties are strings.
 """
 
+import datetime as dt
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+
+from timerwheel.model.instants import instant
 
 
 class State(StrEnum):
@@ -69,6 +72,11 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     state: State
     duplicate: bool = False
     replaced: str | None = None
+
+    @property
+    def due(self) -> dt.datetime:
+        """`due_ms` as an aware datetime."""
+        return instant(self.due_ms)
 
 
 class OpenTransaction(msgspec.Struct, frozen=True):

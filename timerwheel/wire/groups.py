@@ -1,5 +1,6 @@
 """Consumer groups on the wire; see `timerwheel.wire`."""
 
+import datetime as dt
 from typing import Annotated, Literal
 
 import msgspec
@@ -13,6 +14,7 @@ from timerwheel.groups.config import (
     Start,
     config_of,
 )
+from timerwheel.model.instants import instant
 from timerwheel.model.messages import DeadLetter, Delivery, GroupInfo, ReceiptResult
 from timerwheel.wire.fields import Answer, Int64, Natural
 from timerwheel.wire.messages import Message, fields_of
@@ -61,6 +63,11 @@ class Held(Message, frozen=True, kw_only=True):
     receipt: str
     attempt: int
     invisible_until_ms: int
+
+    @property
+    def invisible_until(self) -> dt.datetime:
+        """`invisible_until_ms` as an aware datetime."""
+        return instant(self.invisible_until_ms)
 
     @classmethod
     def from_delivery(cls, delivery: Delivery) -> "Held":

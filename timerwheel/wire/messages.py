@@ -1,14 +1,18 @@
 """Messages on the wire; see `timerwheel.wire`."""
 
-from typing import Annotated, Any, Literal
+import datetime as dt
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from timerwheel.model.instants import instant, instant_or_none
 from timerwheel.model.messages import MessageView, Receipt, State
 from timerwheel.wire.delays import Delays
 from timerwheel.wire.fields import Answer, Json, Natural, text_or_bytes
 
+Kind = TypeVar("Kind")
 DedupKey = Annotated[
     str, Meta(description="Deduplication key: a second send with it stores nothing", examples=["order-17"])
 ]
@@ -105,6 +109,37 @@ class Message(Answer, frozen=True):
     def json(self) -> Any:  # noqa: ANN401 - any JSON value
         """Return the body as the JSON value that it holds; raises ValueError if it is not JSON."""
         return msgspec.json.decode(self.body)
+
+    def as_(self, kind: type[Kind]) -> Kind:
+        """Return the body's JSON as a value of this type, such as `Order` or `list[int]`.
+
+        The type may be a msgspec Struct, a dataclass, a pydantic model, or of the standard library. Raises
+        ValueError if the body is not JSON, or not of this type.
+        """
+        validate: Callable[[bytes], Kind] | None = getattr(kind, "model_validate_json", None)
+        if validate is not None:
+            return validate(self.body)
+        return msgspec.json.decode(self.body, type=kind)
+
+    @property
+    def due(self) -> dt.datetime:
+        """`due_ms` as an aware datetime."""
+        return instant(self.due_ms)
+
+    @property
+    def enqueued(self) -> dt.datetime:
+        """`enqueue_ms` as an aware datetime: when it was sent."""
+        return instant(self.enqueue_ms)
+
+    @property
+    def delivered(self) -> dt.datetime | None:
+        """`delivered_ms` as an aware datetime; None until it is delivered."""
+        return instant_or_none(self.delivered_ms)
+
+    @property
+    def recalled(self) -> dt.datetime | None:
+        """`recalled_ms` as an aware datetime; None unless it is recalled."""
+        return instant_or_none(self.recalled_ms)
 
     @classmethod
     def of(cls, view: MessageView) -> "Message":

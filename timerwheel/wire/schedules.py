@@ -1,10 +1,12 @@
 """Recurring schedules on the wire; see `timerwheel.wire`."""
 
+import datetime as dt
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from timerwheel.model.instants import instant_or_none
 from timerwheel.schedules.info import NEXT_RUNS_MAX, NextRun, ScheduleInfo
 from timerwheel.schedules.recurrence import RepeatedHour, SkippedHour
 from timerwheel.schedules.spec import Missed
@@ -65,6 +67,11 @@ class Schedule(Answer, frozen=True, kw_only=True):
     def body(self) -> bytes:
         """The body's bytes."""
         return (self.body_text or "").encode() if self.body_base64 is None else self.body_base64
+
+    @property
+    def next_run(self) -> dt.datetime | None:
+        """`next_run_ms` as an aware datetime; None if it is paused or has ended."""
+        return instant_or_none(self.next_run_ms)
 
     @classmethod
     def of(cls, info: ScheduleInfo) -> "Schedule":
