@@ -190,7 +190,7 @@ def _constructor(source: Source) -> str:
     inner = source.name.lower()
     if source.name != "Client":
         lines = [
-            f"def __init__(self, loop: LoopThread, {inner}: {source.name}) -> None:",
+            f"def __init__(self, loop: Portal, {inner}: {source.name}) -> None:",
             "    self._loop = loop",
             f"    self._{inner} = {inner}",
         ]
@@ -291,6 +291,7 @@ def _imports(body: str, sources: list[Source]) -> str:
         "Callable": "from collections.abc import Callable",
         "Iterator": "from collections.abc import Iterator",
         "LoopThread": "from timerwheel.client.loop_thread import LoopThread",
+        "Portal": "from timerwheel.client.loop_thread import Portal",
         "Self": "from typing import Self",
         "TracebackType": "from types import TracebackType",
         "partial": "from functools import partial",

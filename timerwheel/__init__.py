@@ -4,9 +4,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from timerwheel.client import Client, SyncClient
+    from timerwheel.client import App, Client, Reject, Retry, SyncClient
 
-__all__ = ["Client", "SyncClient"]
+__all__ = ["App", "Client", "Reject", "Retry", "SyncClient"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for

@@ -35,6 +35,8 @@ from timerwheel.wire.groups import (
 )
 from timerwheel.wire.topics import TopicPath
 
+GIVEN_UP = "given up by its consumer"
+
 
 class GroupCalls:
     """Handlers under `/v1/topics/{topic}/groups` and `/v1/groups`. Event loop only."""
@@ -122,13 +124,12 @@ class GroupCalls:
         """POST .../nack: returns messages for redelivery."""
         place = _place(request)
         wanted = await bodies.read(request, Nack)
-        results = await self._handle.engine.groups.nack(
-            place.topic,
-            place.group,
-            wanted.receipts,
-            delay_ms=_delay_ms(wanted),
-            reason=None if wanted.reason is UNSET else wanted.reason,
-        )
+        reason = None if wanted.reason is UNSET else wanted.reason
+        groups, delay_ms = self._handle.engine.groups, _delay_ms(wanted)
+        if wanted.dead_letter:
+            results = await groups.give_up(place.topic, place.group, wanted.receipts, reason or GIVEN_UP)
+        else:
+            results = await groups.nack(place.topic, place.group, wanted.receipts, delay_ms, reason)
         self._windows.settled(place, results)
         return responses.json(SettledAll.of(results))
 
@@ -212,6 +213,8 @@ def _groups(infos: Sequence[GroupInfo]) -> Groups:
 
 
 def _delay_ms(wanted: Nack) -> int | None:
+    if wanted.dead_letter and not (wanted.delay is UNSET and wanted.delay_ms is UNSET):
+        raise RequestError("conflicting_delay", "a dead letter is not redelivered: leave out the delay")
     if wanted.delay is UNSET:
         return None if wanted.delay_ms is UNSET else wanted.delay_ms
     if wanted.delay_ms is not UNSET:

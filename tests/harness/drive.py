@@ -8,11 +8,10 @@ from typing import Any
 
 from timerwheel.engine import Engine
 from timerwheel.model.messages import MessageView
-from timerwheel.runtime.status import Status
 from timerwheel.settings import Settings
+from timerwheel.testing.settling import settle
 
-SPINS_MAX = 20_000
-CALM_SPINS = 12
+__all__ = ["read_all", "settle", "small_settings", "turns_between"]
 
 
 def small_settings(data: Path, **changes: Any) -> Settings:
@@ -29,32 +28,6 @@ def small_settings(data: Path, **changes: Any) -> Settings:
         "disk_reserve_bytes": 0,
     }
     return Settings(data=data, **(values | changes))
-
-
-def is_calm(engine: Engine) -> bool:
-    """Nothing is under way and nothing is due."""
-    now_ms = engine.clock.now_ms()
-    next_due_ms = engine.core.near.next_due_ms()
-    return (
-        not engine.core.commit.queued
-        and not len(engine.core.in_flight)
-        and not engine.groups.busy
-        and (next_due_ms is None or next_due_ms > now_ms)
-        and engine.core.near.until_ms > now_ms
-    )
-
-
-async def settle(engine: Engine) -> None:
-    """Let the engine do all that it can do at this moment of the clock."""
-    calm = 0
-    for _ in range(SPINS_MAX):
-        await asyncio.sleep(0)
-        if engine.life.status is Status.FAILED:
-            raise RuntimeError(engine.status)
-        calm = calm + 1 if is_calm(engine) else 0
-        if calm >= CALM_SPINS:
-            return
-    raise AssertionError("the engine does not come to rest")
 
 
 async def read_all(engine: Engine, topic: str, offset: int = 0, queue: int = 0) -> list[MessageView]:

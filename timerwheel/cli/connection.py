@@ -80,7 +80,7 @@ def ask(url: str, work: Callable[[Client], Awaitable[_Answer]]) -> _Answer:
     """Run `work` with an open client; Ctrl-C ends it with KeyboardInterrupt."""
     credentials = _credentials.get(Credentials())
     token = None if credentials.token is None else _token(credentials.token)
-    context = _ssl_context(credentials)
+    context = ssl_context(credentials)
 
     async def run() -> _Answer:
         # A command fails at once: its caller sees why, and decides.
@@ -99,7 +99,7 @@ def ask(url: str, work: Callable[[Client], Awaitable[_Answer]]) -> _Answer:
 def credentials_to_pass_on() -> Credentials:
     """The options' credentials for another process, checked, with the token itself in place of its file."""
     credentials = _credentials.get(Credentials())
-    _ssl_context(credentials)
+    ssl_context(credentials)
     return credentials._replace(token=None if credentials.token is None else _token(credentials.token))
 
 
@@ -129,7 +129,7 @@ def _token(given: str) -> str:
     return text
 
 
-def _ssl_context(credentials: Credentials) -> ssl.SSLContext | None:
+def ssl_context(credentials: Credentials) -> ssl.SSLContext | None:
     """The TLS context for the options; None means Python's defaults."""
     if credentials.ca is None and credentials.cert is None:
         return None

@@ -136,15 +136,21 @@ def nack(
         ),
     ] = None,
     reason: Annotated[str | None, typer.Option(help="The reason, which a dead letter records.")] = None,
+    dead_letter: Annotated[
+        bool, typer.Option("--dead-letter", help="Make them dead letters now, whatever attempts are left.")
+    ] = False,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonFlag = False,
 ) -> None:
     """Give messages back: they are redelivered, or become dead letters after the last attempt."""
 
     def work(handle: Group) -> Awaitable[list[ReceiptResult]]:
-        return handle.nack(receipts, delay_ms=delay_ms, reason=reason)
+        return handle.nack(receipts, delay_ms=delay_ms, reason=reason, dead_letter=dead_letter)
 
-    _answer_receipts(url, topic, group, work, "returned", as_json=as_json)
+    if dead_letter and delay_ms is not None:
+        raise typer.BadParameter("a dead letter is not redelivered", param_hint="--delay")
+    verb = "made a dead letter" if dead_letter else "returned"
+    _answer_receipts(url, topic, group, work, verb, as_json=as_json)
 
 
 def extend(

@@ -31,6 +31,7 @@ TABLE: dict[str, str | Group] = {
     "recall": "recall:recall",
     "reschedule": "messages:reschedule",
     "receive": "receive:receive",
+    "worker": "worker:worker",
     "top": "top:top",
     "slots": "slots:slots",
     "levels": "levels:levels",

@@ -1,16 +1,17 @@
-"""The Python client: `Client` and `SyncClient`, what they return, and what they raise.
+"""The Python client: `Client`, `SyncClient` and `App`, what they return, and what they raise.
 
-The names are those of `timerwheel.client.client` and `timerwheel.client.sync_client`.
+The names are those of the modules `client`, `sync_client` and `app` in this package.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from timerwheel.client.app import *  # noqa: F403 - as below
     from timerwheel.client.client import *  # noqa: F403 - its `__all__` is the list
     from timerwheel.client.sync_client import *  # noqa: F403 - as above
 
-_MODULES = ("timerwheel.client.client", "timerwheel.client.sync_client")
+_MODULES = ("timerwheel.client.client", "timerwheel.client.sync_client", "timerwheel.client.app")
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for

@@ -7,7 +7,7 @@ from concurrent.futures import wait
 
 from timerwheel.client.handler_threads import HandlerThreads
 from timerwheel.client.lease import Lease
-from timerwheel.client.loop_thread import Call, LoopThread
+from timerwheel.client.loop_thread import Call, Portal
 
 _STOP_LOOK_S = 0.1
 """How often a caller's stop event is looked at, in seconds."""
@@ -17,7 +17,7 @@ Consume = Callable[[Callable[[Lease], Awaitable[None]], asyncio.Event], Awaitabl
 
 
 def run_consumer(
-    loop: LoopThread,
+    loop: Portal,
     consume: Consume,
     handle: Callable[[Lease], object],
     concurrency: int,

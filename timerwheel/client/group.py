@@ -138,12 +138,18 @@ class Group:
         delay: str | dt.timedelta | None = None,
         delay_ms: int | None = None,
         reason: str | None = None,
+        dead_letter: bool = False,
     ) -> list[Settled]:
-        """Return messages: they are redelivered after the delay, by default the attempt's backoff."""
+        """Return messages: they are redelivered after the delay, by default the attempt's backoff.
+
+        With `dead_letter` they are dead letters now, whatever attempts they have left.
+        """
         if isinstance(delay, dt.timedelta):
             delay_ms = length_ms(delay)
             delay = None
         content = given(receipts=receipts, delay=delay, delay_ms=delay_ms, reason=reason)
+        if dead_letter:
+            content["dead_letter"] = True
         return await self._post_receipts("nack", content)
 
     async def extend(self, receipts: Sequence[str], invisible_ms: int) -> list[Settled]:

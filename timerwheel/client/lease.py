@@ -48,6 +48,7 @@ class Receipts(Protocol):
         delay: str | dt.timedelta | None = None,
         delay_ms: int | None = None,
         reason: str | None = None,
+        dead_letter: bool = False,
     ) -> list[Settled]:
         """Return the messages."""
 
@@ -112,13 +113,17 @@ class Lease:
         delay: str | dt.timedelta | None = None,
         delay_ms: int | None = None,
         reason: str | None = None,
+        dead_letter: bool = False,
     ) -> None:
         """Return the message: it is redelivered after the delay, by default the group's backoff.
 
-        After its last attempt it is a dead letter, with this reason. Raises LeaseEndedError.
+        After its last attempt, or at once with `dead_letter`, it is a dead letter with this reason. Raises
+        LeaseEndedError.
         """
         receipts = [self.message.receipt]
-        [result] = await self.group.nack(receipts, delay=delay, delay_ms=delay_ms, reason=reason)
+        [result] = await self.group.nack(
+            receipts, delay=delay, delay_ms=delay_ms, reason=reason, dead_letter=dead_letter
+        )
         self._take_in(result)
         self._mark_finished()
 

@@ -42,7 +42,49 @@ class Resources(Protocol):
         """Drop what belongs to the parent of this process."""
 
 
-class LoopThread:
+class Portal:
+    """A way from threads to an event loop; `begin` says to which."""
+
+    def begin(self, work: Coroutine[Any, Any, _Answer]) -> "Call[_Answer]":
+        """Begin a call, to be waited for. RuntimeError if the loop has ended."""
+        raise NotImplementedError
+
+    def run(self, work: Coroutine[Any, Any, _Answer]) -> _Answer:
+        """Return what the coroutine returns, or raise what it raises. RuntimeError after `close`."""
+        call = self.begin(work)
+        call.wait()
+        return call.result()
+
+    def iterate(self, items: AsyncIterator[_Answer]) -> Iterator[_Answer]:
+        """Yield the items. Keeps no reference to one that it has yielded."""
+        try:
+            found = [self.run(_next(items))]
+            while found[0] is not _END:
+                yield found.pop()
+                found.append(self.run(_next(items)))
+        finally:
+            with contextlib.suppress(RuntimeError, UnreachableError):  # the client may be closed by now
+                self.run(_close(items))
+
+
+class RunningLoop(Portal):
+    """An event loop that somebody else runs."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def begin(self, work: Coroutine[Any, Any, _Answer]) -> "Call[_Answer]":
+        """Begin a call."""
+        call = Call(self._loop, work)
+        try:
+            self._loop.call_soon_threadsafe(call.start)
+        except _LoopEndedError:
+            work.close()
+            raise RuntimeError("the event loop has ended") from None
+        return call
+
+
+class LoopThread(Portal):
     """Runs coroutines for threads that wait for them."""
 
     def __init__(self, resources: Resources) -> None:
@@ -57,12 +99,6 @@ class LoopThread:
         """Allow calls, after `close` too."""
         self._closed = False
 
-    def run(self, work: Coroutine[Any, Any, _Answer]) -> _Answer:
-        """Return what the coroutine returns, or raise what it raises. RuntimeError after `close`."""
-        call = self.begin(work)
-        call.wait()
-        return call.result()
-
     def begin(self, work: Coroutine[Any, Any, _Answer]) -> "Call[_Answer]":
         """Begin a call, to be waited for. RuntimeError if the client is closed."""
         try:
@@ -70,17 +106,6 @@ class LoopThread:
         except BaseException:
             work.close()
             raise
-
-    def iterate(self, items: AsyncIterator[_Answer]) -> Iterator[_Answer]:
-        """Yield the items. Keeps no reference to one that it has yielded."""
-        try:
-            found = [self.run(_next(items))]
-            while found[0] is not _END:
-                yield found.pop()
-                found.append(self.run(_next(items)))
-        finally:
-            with contextlib.suppress(RuntimeError, UnreachableError):  # the client may be closed by now
-                self.run(_close(items))
 
     def close(self) -> None:
         """End the thread: running calls fail with `UnreachableError`, later ones with RuntimeError."""

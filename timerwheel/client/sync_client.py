@@ -31,7 +31,7 @@ from timerwheel.client.dead_letters import DeadLetters
 from timerwheel.client.drafts import Draft
 from timerwheel.client.group import HOLD_MS_MAX, INVISIBLE_MS, RETRY_MS, Group
 from timerwheel.client.lease import Lease
-from timerwheel.client.loop_thread import LoopThread
+from timerwheel.client.loop_thread import LoopThread, Portal
 from timerwheel.client.retries import SEND_RETRY_MS
 from timerwheel.client.schedules import Schedules
 from timerwheel.client.subscriptions import Subscriptions
@@ -71,7 +71,7 @@ class SyncLease:
     block.
     """
 
-    def __init__(self, loop: LoopThread, lease: Lease) -> None:
+    def __init__(self, loop: Portal, lease: Lease) -> None:
         self._loop = loop
         self._lease = lease
 
@@ -133,12 +133,16 @@ class SyncLease:
         delay: str | dt.timedelta | None = None,
         delay_ms: int | None = None,
         reason: str | None = None,
+        dead_letter: bool = False,
     ) -> None:
         """Return the message: it is redelivered after the delay, by default the group's backoff.
 
-        After its last attempt it is a dead letter, with this reason. Raises LeaseEndedError.
+        After its last attempt, or at once with `dead_letter`, it is a dead letter with this reason. Raises
+        LeaseEndedError.
         """
-        self._loop.run(self._lease.nack(delay=delay, delay_ms=delay_ms, reason=reason))
+        self._loop.run(
+            self._lease.nack(delay=delay, delay_ms=delay_ms, reason=reason, dead_letter=dead_letter)
+        )
 
     def extend(self, invisible_ms: int | None = None) -> None:
         """Extend the lease to this long from now, by default its first length. Raises LeaseEndedError."""
@@ -148,7 +152,7 @@ class SyncLease:
 class SyncGroup:
     """One group of one topic; created by `Client.group`, which calls nothing."""
 
-    def __init__(self, loop: LoopThread, group: Group) -> None:
+    def __init__(self, loop: Portal, group: Group) -> None:
         self._loop = loop
         self._group = group
 
@@ -247,9 +251,15 @@ class SyncGroup:
         delay: str | dt.timedelta | None = None,
         delay_ms: int | None = None,
         reason: str | None = None,
+        dead_letter: bool = False,
     ) -> list[Settled]:
-        """Return messages: they are redelivered after the delay, by default the attempt's backoff."""
-        return self._loop.run(self._group.nack(receipts, delay=delay, delay_ms=delay_ms, reason=reason))
+        """Return messages: they are redelivered after the delay, by default the attempt's backoff.
+
+        With `dead_letter` they are dead letters now, whatever attempts they have left.
+        """
+        return self._loop.run(
+            self._group.nack(receipts, delay=delay, delay_ms=delay_ms, reason=reason, dead_letter=dead_letter)
+        )
 
     def extend(self, receipts: Sequence[str], invisible_ms: int) -> list[Settled]:
         """Extend the leases of these messages to this long from now."""
@@ -390,7 +400,7 @@ class SyncGroup:
 class SyncDeadLetters:
     """Dead letters; created by `Client.dead_letters`, which calls nothing."""
 
-    def __init__(self, loop: LoopThread, deadletters: DeadLetters) -> None:
+    def __init__(self, loop: Portal, deadletters: DeadLetters) -> None:
         self._loop = loop
         self._deadletters = deadletters
 
@@ -419,7 +429,7 @@ class SyncDeadLetters:
 class SyncSchedules:
     """The schedules of a service, by name."""
 
-    def __init__(self, loop: LoopThread, schedules: Schedules) -> None:
+    def __init__(self, loop: Portal, schedules: Schedules) -> None:
         self._loop = loop
         self._schedules = schedules
 
@@ -509,7 +519,7 @@ class SyncSchedules:
 class SyncSubscriptions:
     """The subscriptions of a service, by id."""
 
-    def __init__(self, loop: LoopThread, subscriptions: Subscriptions) -> None:
+    def __init__(self, loop: Portal, subscriptions: Subscriptions) -> None:
         self._loop = loop
         self._subscriptions = subscriptions
 

@@ -55,8 +55,9 @@ class Consumer:
                     await self._begin(free, stopped)
                 else:
                     await asyncio.wait({*self._running, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if self._running:
-                await asyncio.wait(self._running)
+            while self._running:
+                await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+                await self._ack_done()  # one that hangs holds no acknowledgement up
             if self._acking is not None:
                 await asyncio.wait([self._acking])
             await self._ack_done()

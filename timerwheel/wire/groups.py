@@ -87,12 +87,16 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Nack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The messages to return. They are redelivered after one of the delays, by default the backoff."""
+    """The messages to return. They are redelivered after one of the delays, by default the backoff.
+
+    With `dead_letter` they are not: they are dead letters now, whatever attempts they have left.
+    """
 
     receipts: Receipts
     delay_ms: Natural | UnsetType = UNSET
     delay: Annotated[str, Meta(examples=["90s", "PT90S"])] | UnsetType = UNSET
     reason: Annotated[str, Meta(max_length=REASON_CHARACTERS_MAX)] | UnsetType = UNSET
+    dead_letter: bool = False
 
 
 class Extend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -186,6 +186,19 @@ async def test_a_message_that_is_given_back_comes_after_its_delay(service, delay
     assert (info["waiting"], info["in_flight"], info["ready"]) == (1, 0, 0)
 
 
+async def test_a_message_that_is_given_up_is_a_dead_letter_at_once(service):
+    await service.send({"topic": "orders"})
+    [held] = await _receive(service)
+    answer = await _post(service, "nack", receipts=[held["receipt"]], dead_letter=True)
+    assert answer.content["results"] == [{"receipt": held["receipt"], "ok": True}]
+    info = (await service.call("GET", GROUP)).content
+    assert (info["waiting"], info["in_flight"], info["dead_letters"]) == (0, 0, 1)
+    [letter] = (await service.call("GET", f"{GROUP}/dead-letters")).content["letters"]
+    assert (letter["reason"], letter["attempts"]) == ("given up by its consumer", 1)
+    again = await _post(service, "nack", receipts=[held["receipt"]], dead_letter=True)
+    assert again.content["results"][0]["code"] == "receipt_ended"
+
+
 async def test_an_extended_message_stays_with_its_consumer(service):
     await service.send({"topic": "orders"})
     [held] = await _receive(service, invisible_ms=200)
@@ -278,6 +291,8 @@ async def test_what_was_leased_while_its_client_went_is_given_back(service):
         ("nack", b'{"receipts":[],"delay_ms":-1}', "invalid_field"),
         ("nack", b'{"receipts":[],"delay":"soon"}', "illegal_delay"),
         ("nack", b'{"receipts":[],"delay":"1s","delay_ms":1000}', "conflicting_delay"),
+        ("nack", b'{"receipts":[],"delay":"1s","dead_letter":true}', "conflicting_delay"),
+        ("nack", b'{"receipts":[],"dead_letter":1}', "invalid_field"),
         ("nack", b'{"receipts":[],"reason":"' + b"r" * 501 + b'"}', "invalid_field"),
         ("nack", b'{"receipts":[],"delay_ms":9223372036854775807}', "delay_too_long"),
         ("extend", b'{"receipts":[]}', "invalid_field"),
