@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to move."""
+"""A clock that stands still until a test moves it."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import asyncio
 class ManualClock:
     """`timerwheel.clock.Clock` in the hand of a test: `advance` moves both clocks, `step` only one.
 
-    Belongs to the event loop of what waits on it.
+    Belongs to the event loop of its users.
     """
 
     def __init__(self, now_ms: int = 1_800_000_000_000) -> None:

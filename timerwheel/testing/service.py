@@ -80,6 +80,11 @@ class LocalService:
         """Return a client of this service; close it before the service."""
         return SyncClient(self.url)
 
+    @property
+    def data(self) -> Path:
+        """The data directory, which is deleted when the service is closed."""
+        return self._inner.folder / "data"
+
     def work_off(self, app: App) -> int:
         """Have an app handle all messages that are ready; returns their number. Not within a running loop."""
         return asyncio.run(app.work_off(self.url))
@@ -120,7 +125,7 @@ class _Inner:
         self._settings = settings
         # In memory if possible: each message is synced before it is acknowledged.
         parent = _MEMORY if os.access(_MEMORY, os.W_OK) else None
-        self._folder = Path(tempfile.mkdtemp(prefix="timerwheel-test-", dir=parent))
+        self.folder = Path(tempfile.mkdtemp(prefix="timerwheel-test-", dir=parent))
         self._engine: Engine | None = None
         self._runner: Runner | None = None
 
@@ -133,7 +138,7 @@ class _Inner:
     async def start(self) -> str:
         """Start, and return the URL."""
         values = {"disk_reserve_bytes": 0, "segment_size_bytes": _SEGMENT_BYTES, **self._settings}
-        settings = Settings(data=self._folder / "data", **values)
+        settings = Settings(data=self.folder / "data", **values)
         engine = self._engine = await Engine.open(settings, self.clock, threads=False)
         handle = EngineHandle(settings)
         push = Push(engine, allow_private=True)
@@ -156,7 +161,7 @@ class _Inner:
 
     def delete(self) -> None:
         """Delete the data."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     async def advance(self, by_ms: int) -> None:
         """Move the clock, stopping at each due time."""

@@ -85,7 +85,8 @@ def test_services_share_nothing_and_leave_nothing():
             client.send("t", "x")
         with other.client() as client, pytest.raises(NotFoundError):
             client.topic("t")
-        folders = [each._inner._folder for each in (one, other)]
+        folders = [one.data, other.data]
+        assert all(folder.exists() for folder in folders)
     assert not any(folder.exists() for folder in folders)
 
 

@@ -39,6 +39,7 @@ FOR_AN_EXTRA = {
             "producer",
         )
     ),
+    "timerwheel/testing/plugin.py",
     "timerwheel/tracing/otel.py",
     *(f"spark_jobs/delta/{name}.py" for name in ("tables", "audits", "archive")),
 }
