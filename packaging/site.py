@@ -19,7 +19,7 @@ PAGES = Path(os.environ.get("SITE_PAGES", ROOT / "build" / "site-pages"))
 SITE = ROOT / "site"
 CONFIGURATION = ROOT / "packaging" / "mkdocs.yml"
 BUILD = ["build", "--clean"]
-ALONE = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LICENSE")
+ALONE = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LICENSE", "api/console/static/icon.svg")
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 _CELL_CODE = re.compile(r"(?<=<code>)[^<]*(?=</code>)")
@@ -53,7 +53,7 @@ def gather() -> None:
         seen.add(file)
         place = PAGES / file.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(file)
+        place.symlink_to(file.resolve())
         if file.suffix == ".md":
             waiting += linked(file)
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import threading
 import webbrowser
 from typing import Annotated
@@ -87,6 +88,8 @@ async def _run(port: int, pace: Pace, output: Output, *, open_browser: bool) -> 
 
 async def _show(port: int, pace: Pace, output: Output, *, open_browser: bool) -> None:
     """Start the service, fill it, say where it is, and live until cancelled."""
+    if sys.stderr.isatty():
+        print("starting a service, and filling it with the messages of a shop ...", file=sys.stderr)
     async with endpoints() as hooks, throw_away_service(port) as service, Client(service.url) as client:
         life = Life(client, SystemClock(), default_rng(), pace)
         scheduled = await life.begin(hooks)
