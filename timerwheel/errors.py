@@ -217,6 +217,12 @@ class KeysMoveError(TopicOptionError):
     code = "keys_move"
 
 
+class PreconditionFailedError(TimerwheelError):
+    """The resource is not as the caller has seen it; nothing was changed."""
+
+    code = "precondition_failed"
+
+
 class OffsetOutOfRangeError(TimerwheelError):
     """A read from behind the end of a queue, where nothing can be waited for."""
 

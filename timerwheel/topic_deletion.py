@@ -27,6 +27,7 @@ from timerwheel.errors import AdmissionError, NotReadyError, OutcomeUnknownError
 from timerwheel.groups.config import UnknownGroupError
 from timerwheel.groups.groups import Groups
 from timerwheel.model.messages import EndingGroup, TopicDeletion
+from timerwheel.model.precondition import ALWAYS, Precondition
 from timerwheel.runtime.bulk_recall import BulkRecalls
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.queue_reader import SYSTEM_TOPICS, QueueReader
@@ -81,18 +82,18 @@ class TopicDeletions:
         self._check(topic)
         return self._view(topic)
 
-    async def delete(self, topic: str, wait_ms: int = 0) -> TopicDeletion:
+    async def delete(self, topic: str, wait_ms: int = 0, when: Precondition = ALWAYS) -> TopicDeletion:
         """Delete a topic with all that belongs to it; waits up to `wait_ms` for the last step.
 
         When this returns, no message of it is delivered any more, and the rest goes on by itself, also after
         a restart. A topic that is being deleted already is waited for. Raises UnknownTopicError,
         AdmissionError (system_topic), NoSpaceError, NotReadyError, OutcomeUnknownError; after an error of the
-        disk the topic may be ending.
+        disk the topic may be ending. PreconditionFailedError if the topic is not as `when` says.
         """
         self._life.check_ready()
         self._check(topic)
         planned = self._view(topic)
-        await finished(self._begin(topic))
+        await finished(self._begin(topic, when))
         if topic in self._topics.ending and wait_ms:
             over = self._over.setdefault(topic, asyncio.get_running_loop().create_future())
             await self._clock.wait_for(over, wait_ms)
@@ -109,11 +110,13 @@ class TopicDeletions:
 
     # ------------------------------------------------------------------ the steps
 
-    async def _begin(self, topic: str) -> None:
-        if topic in self._topics.ending:
-            return
-        self._topics.ending.add(topic)
-        self._beginning.add(topic)
+    async def _begin(self, topic: str, when: Precondition) -> None:
+        async with self._topics.turn(topic):  # a change of the options has ended, or comes too late
+            if topic in self._topics.ending:
+                return
+            self._topics.check_as(when, topic)
+            self._topics.ending.add(topic)
+            self._beginning.add(topic)
         try:
             await self._control.put([Put(ConfigTable.TOPIC_ENDING, topic, self._clock.now_ms())])
             logger.info("topic %s is being deleted", topic)

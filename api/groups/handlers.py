@@ -11,13 +11,14 @@ from msgspec.json import encode
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.groups.consumer import Consumer
 from timerwheel.api.groups.window import Windows
-from timerwheel.api.http import arrow, bodies, query, responses
+from timerwheel.api.http import arrow, bodies, etags, query, responses
 from timerwheel.api.http.problems import RequestError
 from timerwheel.api.messages import arrow_answers
 from timerwheel.api.security import access
 from timerwheel.groups.config import GroupConfig, UnknownGroupError
 from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
 from timerwheel.model.messages import Delivery, GroupInfo
+from timerwheel.model.precondition import tag_of
 from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.groups import (
     Ack,
@@ -160,20 +161,22 @@ class GroupCalls:
     async def one(self, request: web.Request) -> web.Response:
         """GET one group."""
         place = _place(request)
-        return responses.json(await self._describe(place))
+        described = await self._describe(place)
+        return etags.tagged(responses.json(described), tag_of(described.config))
 
     async def put(self, request: web.Request) -> web.Response:
         """PUT one group: 201 if this created it, 200 if it existed and now has this configuration."""
         place = _place(request)
-        config = await bodies.read(request, GroupConfig)
-        _, made = await self._handle.engine.groups.put_or_make(place.topic, place.group, config)
-        return responses.put(request, await self._describe(place), made=made)
+        config, when = await bodies.read(request, GroupConfig), etags.precondition(request)
+        _, made = await self._handle.engine.groups.put_or_make(place.topic, place.group, config, when)
+        described = await self._describe(place)
+        return etags.tagged(responses.put(request, described, made=made), tag_of(described.config))
 
     async def delete(self, request: web.Request) -> web.Response:
         """DELETE one group, unless a subscription uses it; returns its last state."""
         place = _place(request)
-        described = await self._describe(place)
-        await self._handle.push.delete_group(place.topic, place.group)
+        described, when = await self._describe(place), etags.precondition(request)
+        await self._handle.push.delete_group(place.topic, place.group, when)
         self._windows.cleared(place)
         return responses.json(described)
 

@@ -6,8 +6,11 @@ never allowed, so a page can do only what an anonymous visitor could do, or what
 
 from aiohttp import hdrs, web
 
-ALLOWED_HEADERS = "authorization, content-type, idempotency-key, traceparent, tracestate, x-request-id"
-EXPOSED_HEADERS = "Location, Retry-After, X-Request-Id"
+ALLOWED_HEADERS = (
+    "authorization, content-type, idempotency-key, if-match, if-none-match, traceparent, tracestate, "
+    "x-request-id"
+)
+EXPOSED_HEADERS = "ETag, Location, Retry-After, X-Request-Id"
 MAX_AGE_S = 600
 ANY = "*"
 

@@ -3,8 +3,10 @@
 from typing import Any
 
 import msgspec
+from aiohttp import hdrs
 
 from timerwheel.api.http import idempotency, query
+from timerwheel.api.http.etags import IF_MATCH, IF_NONE_MATCH
 from timerwheel.api.http.idempotency import HEADER
 from timerwheel.api.http.needs import SIGN, Need
 from timerwheel.api.http.problems import CONTENT_TYPE, PROBLEMS, status_of
@@ -42,6 +44,23 @@ KEY_HEADER: Json = {
 }
 
 
+ETAG_HEADER: Json = {"description": "The tag of this state", "schema": {"type": "string"}}
+CONDITION_HEADERS: list[Json] = [
+    {
+        "name": IF_MATCH,
+        "in": "header",
+        "required": False,
+        "description": "Change it only if its ETag is one of these; `*` if it exists",
+        "schema": {"type": "string", "minLength": 1},
+    },
+    {
+        "name": IF_NONE_MATCH,
+        "in": "header",
+        "required": False,
+        "description": "`*`: create it, do not change an existing one",
+        "schema": {"type": "string", "minLength": 1},
+    },
+]
 SIGN_HEADER: Json = {
     "name": SIGN,
     "in": "header",
@@ -179,6 +198,8 @@ def _parameters(route: Route) -> list[Json]:
         found.append(KEY_HEADER)
     if route.changes_state:
         found.append(SIGN_HEADER)
+    if route.etag and route.method != hdrs.METH_GET:
+        found += CONDITION_HEADERS if route.method == hdrs.METH_PUT else CONDITION_HEADERS[:1]
     if route.takes_context:
         found += TRACE_HEADERS
     if route.path_type is not None:
@@ -226,11 +247,15 @@ def _responses(route: Route, schema_of: dict[str, Json]) -> Json:
     if route.located:
         location = {"description": "The path of the created resource", "schema": {"type": "string"}}
         responses["201"]["headers"] = {"Location": location}
+    if route.etag and route.method != hdrs.METH_DELETE:
+        for status in (route.status, *route.also):
+            responses[str(status)].setdefault("headers", {})["ETag"] = ETAG_HEADER
     codes: dict[int, list[str]] = {}
     auth = () if route.needs is Need.OPEN else AUTH
+    conditional = ("precondition_failed",) if route.etag and route.method != hdrs.METH_GET else ()
     keyless = (idempotency.REFUSED,) if route.refuses_key else ()
     arrow = ARROW_ANSWER if route.answers_arrow else ()
-    for code in (*ALWAYS, *auth, *keyless, *arrow, *_names(route), *route.problems):
+    for code in (*ALWAYS, *auth, *conditional, *keyless, *arrow, *_names(route), *route.problems):
         codes.setdefault(status_of(code), []).append(code)
     for status, named in sorted(codes.items()):
         response: Json = {

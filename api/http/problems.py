@@ -53,6 +53,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "too_many_topics": (400, "Too many topics"),
     "properties_too_large": (400, "Properties too large"),
     "transactional": (400, "A half message must be begun as a transaction"),
+    "precondition_failed": (412, "The resource is not as the condition says"),
     "illegal_cursor": (400, "Invalid cursor"),
     "illegal_key": (400, "Invalid deduplication key"),
     "reserved_key": (400, "The deduplication key is reserved for schedules"),

@@ -97,6 +97,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     compresses: bool = True  # whether large answers go in gzip to those who accept it
     path_type: type[msgspec.Struct] | None = None
     takes_key: bool = False  # the header Idempotency-Key
+    etag: bool = False  # what is read has the header ETag; a change takes If-Match, a PUT If-None-Match too
     takes_context: bool = False  # the headers traceparent and tracestate
     body_required: bool = True
     query_type: type[msgspec.Struct] = NoQuery

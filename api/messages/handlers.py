@@ -8,7 +8,7 @@ from aiohttp import web
 from msgspec import UNSET
 
 from timerwheel.api.engine_handle import EngineHandle
-from timerwheel.api.http import arrow, bodies, idempotency, query, responses
+from timerwheel.api.http import arrow, bodies, etags, idempotency, query, responses
 from timerwheel.api.http.bodies import JsonForm
 from timerwheel.api.http.json_steps import Text, after_space
 from timerwheel.api.http.problems import RequestError, refused
@@ -21,6 +21,7 @@ from timerwheel.api.security import access
 from timerwheel.errors import Fault, RefusedError, UnknownMessageError
 from timerwheel.model.admission import DELAY_PROPERTIES, check_topic_name
 from timerwheel.model.messages import Outgoing, Receipt
+from timerwheel.model.precondition import view_tag
 from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.messages import KeyPath, Message, MessagePath, NewTime, Pending, PendingQuery
 from timerwheel.wire.topics import TopicPath
@@ -64,7 +65,7 @@ class Messages:
     async def get(self, request: web.Request) -> web.Response:
         """GET /v1/messages/{id}, and by key: returns the message."""
         view = await self._handle.engine.messages.get(await self._id(_path(request)))
-        return responses.json(Message.of(view))
+        return etags.tagged(responses.json(Message.of(view)), view_tag(view))
 
     async def pending(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/messages: a page of waiting messages in due order."""
@@ -86,15 +87,16 @@ class Messages:
 
     async def recall(self, request: web.Request) -> web.Response:
         """DELETE /v1/messages/{id}, and by key: recalls the message."""
-        view = await self._handle.engine.recalls.recall(await self._id(_path(request)))
-        return responses.json(Message.of(view))
+        when = etags.precondition(request)
+        view = await self._handle.engine.recalls.recall(await self._id(_path(request)), when=when)
+        return etags.tagged(responses.json(Message.of(view)), view_tag(view))
 
     async def reschedule(self, request: web.Request) -> web.Response:
         """PATCH /v1/messages/{id}, and by key: reschedules the message; its id and key stay."""
         path = _path(request)
-        properties = _new_time(await bodies.read(request, NewTime))
-        receipt = await self._handle.engine.recalls.reschedule(await self._id(path), properties)
-        return responses.json(receipt)
+        properties, when = _new_time(await bodies.read(request, NewTime)), etags.precondition(request)
+        receipt = await self._handle.engine.recalls.reschedule(await self._id(path), properties, when)
+        return etags.tagged(responses.json(receipt), view_tag(receipt))
 
     async def _id(self, path: MessagePath | KeyPath) -> str:
         """Return the id in the path, or that of the message with the key in the path."""

@@ -87,6 +87,7 @@ def message_routes(handle: EngineHandle) -> list[Route]:
         one(
             method="GET",
             name="getMessage",
+            etag=True,
             summary="Get a message",
             needs=Need.EITHER,
             handler=calls.get,
@@ -96,6 +97,7 @@ def message_routes(handle: EngineHandle) -> list[Route]:
         one(
             method="DELETE",
             name="recallMessage",
+            etag=True,
             summary="Recall a waiting message: it will not be delivered",
             needs=Need.SEND,
             handler=calls.recall,
@@ -105,6 +107,7 @@ def message_routes(handle: EngineHandle) -> list[Route]:
         one(
             method="PATCH",
             name="rescheduleMessage",
+            etag=True,
             summary="Reschedule a waiting message; its id stays",
             needs=Need.SEND,
             handler=calls.reschedule,
@@ -233,6 +236,7 @@ def topic_message_routes(handle: EngineHandle) -> list[Route]:
         keyed(
             method="GET",
             name="getKeyedMessage",
+            etag=True,
             summary="Get the message with this deduplication key",
             needs=Need.EITHER,
             handler=calls.get,
@@ -242,6 +246,7 @@ def topic_message_routes(handle: EngineHandle) -> list[Route]:
         keyed(
             method="DELETE",
             name="recallKeyedMessage",
+            etag=True,
             summary="Recall the waiting message with this deduplication key",
             needs=Need.SEND,
             handler=calls.recall,
@@ -251,6 +256,7 @@ def topic_message_routes(handle: EngineHandle) -> list[Route]:
         keyed(
             method="PATCH",
             name="rescheduleKeyedMessage",
+            etag=True,
             summary="Reschedule the waiting message with this deduplication key",
             needs=Need.SEND,
             handler=calls.reschedule,

@@ -4,11 +4,12 @@ from aiohttp import web
 from msgspec import UNSET, UnsetType
 
 from timerwheel.api.engine_handle import EngineHandle
-from timerwheel.api.http import bodies, query, responses
+from timerwheel.api.http import bodies, etags, query, responses
 from timerwheel.api.http.bodies import JSON_BODY_VALUES_MAX
 from timerwheel.api.messages import intake
 from timerwheel.api.security import access
 from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
+from timerwheel.model.precondition import tag_of
 from timerwheel.schedules.errors import ScheduleFieldError
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
@@ -31,22 +32,24 @@ class ScheduleCalls:
 
     async def one(self, request: web.Request) -> web.Response:
         """GET /v1/schedules/{name}: one schedule."""
-        return responses.json(Schedule.of(self._handle.engine.schedules.get(_name(request))))
+        info = self._handle.engine.schedules.get(_name(request))
+        return etags.tagged(responses.json(Schedule.of(info)), tag_of(info.spec))
 
     async def put(self, request: web.Request) -> web.Response:
         """PUT /v1/schedules/{name}: 201 if this created it, 200 if it existed; an equal one is left alone."""
         name = _name(request)
         spec = spec_of(await bodies.read(request, NewSchedule, values_max=JSON_BODY_VALUES_MAX))
         access.of(request).check([spec.topic])
-        info, made = await self._handle.engine.schedules.put_or_make(name, spec)
-        return responses.put(request, Schedule.of(info), made=made)
+        when = etags.precondition(request)
+        info, made = await self._handle.engine.schedules.put_or_make(name, spec, when)
+        return etags.tagged(responses.put(request, Schedule.of(info), made=made), tag_of(info.spec))
 
     async def delete(self, request: web.Request) -> web.Response:
         """DELETE /v1/schedules/{name}: returns its last state."""
         name = _name(request)
         schedules = self._handle.engine.schedules
         info = schedules.get(name)
-        await schedules.delete(name)
+        await schedules.delete(name, etags.precondition(request))
         return responses.json(Schedule.of(info))
 
     async def pause(self, request: web.Request) -> web.Response:

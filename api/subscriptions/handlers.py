@@ -4,7 +4,7 @@ from aiohttp import web
 from msgspec import UNSET
 
 from timerwheel.api.engine_handle import EngineHandle
-from timerwheel.api.http import bodies, query, responses
+from timerwheel.api.http import bodies, etags, query, responses
 from timerwheel.api.security import access
 from timerwheel.push.subscription import Changes
 from timerwheel.wire.fields import NoQuery
@@ -33,19 +33,23 @@ class SubscriptionCalls:
 
     async def one(self, request: web.Request) -> web.Response:
         """GET /v1/subscriptions/{id}: one subscription."""
-        return responses.json(self._handle.push.get(_id(request)))
+        subscription_id = _id(request)
+        response = responses.json(self._handle.push.get(subscription_id))
+        return etags.tagged(response, self._handle.push.tag(subscription_id))
 
     async def change(self, request: web.Request) -> web.Response:
         """PATCH /v1/subscriptions/{id}: changes the given fields, from the next request on."""
         subscription_id = _id(request)
         changes = await bodies.read(request, Changes)
-        return responses.json(await self._handle.push.update(subscription_id, changes))
+        when = etags.precondition(request)
+        response = responses.json(await self._handle.push.update(subscription_id, changes, when))
+        return etags.tagged(response, self._handle.push.tag(subscription_id))
 
     async def delete(self, request: web.Request) -> web.Response:
         """DELETE /v1/subscriptions/{id}: returns its last state."""
         subscription_id = _id(request)
         view = self._handle.push.get(subscription_id)
-        await self._handle.push.delete(subscription_id)
+        await self._handle.push.delete(subscription_id, etags.precondition(request))
         return responses.json(view)
 
     async def pause(self, request: web.Request) -> web.Response:

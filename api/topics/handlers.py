@@ -6,7 +6,7 @@ from aiohttp import web
 from msgspec import UNSET
 
 from timerwheel.api.engine_handle import LOOK_UP_MS, EngineHandle
-from timerwheel.api.http import arrow, bodies, query, responses
+from timerwheel.api.http import arrow, bodies, etags, query, responses
 from timerwheel.api.http.problems import RequestError
 from timerwheel.api.messages import arrow_answers
 from timerwheel.api.messages.while_connected import while_connected
@@ -50,7 +50,11 @@ class TopicCalls:
     async def one(self, request: web.Request) -> web.Response:
         """GET /v1/topics/{topic}: one topic."""
         query.read(request, NoQuery)
-        return responses.json(self._handle.engine.queues.topic(query.path(request, TopicPath).topic))
+        return self._tagged(query.path(request, TopicPath).topic)
+
+    def _tagged(self, name: str) -> web.Response:
+        engine = self._handle.engine
+        return etags.tagged(responses.json(engine.queues.topic(name)), engine.topics.tag(name))
 
     async def change(self, request: web.Request) -> web.Response:
         """PATCH /v1/topics/{topic}: sets the options of a topic, which need not exist yet."""
@@ -61,10 +65,11 @@ class TopicCalls:
         queues = None if changes.queues is UNSET else changes.queues
         if ordered is None and queues is None:
             raise RequestError("invalid_field", "nothing to change: give ordered, queues or both")
+        when = etags.precondition(request)
         await self._handle.engine.topics.change(
-            name, ordered=ordered, queues=queues, move_keys=changes.move_keys
+            name, ordered=ordered, queues=queues, move_keys=changes.move_keys, when=when
         )
-        return responses.json(self._handle.engine.queues.topic(name))
+        return self._tagged(name)
 
     async def pause(self, request: web.Request) -> web.Response:
         """POST /v1/topics/{topic}/pause: consumers get none of its messages until it is resumed."""
@@ -99,7 +104,7 @@ class TopicCalls:
         deletions = self._handle.engine.topic_deletions
         if wanted.dry_run:
             return responses.json(deletions.plan(name))
-        deletion = await deletions.delete(name, wanted.wait_ms)
+        deletion = await deletions.delete(name, wanted.wait_ms, etags.precondition(request))
         return responses.json(deletion, status=202 if deletion.state == "ending" else 200)
 
     async def delivered(self, request: web.Request) -> web.StreamResponse:

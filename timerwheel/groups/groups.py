@@ -11,6 +11,7 @@ leases: see `timerwheel.groups.offset_commits`.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -45,6 +46,7 @@ from timerwheel.groups.purging import count_held, end_held
 from timerwheel.groups.retries import Retries
 from timerwheel.model.admission import check_topic
 from timerwheel.model.messages import Delivery, GroupCounts, GroupInfo, GroupQueueInfo, ReceiptResult
+from timerwheel.model.precondition import ALWAYS, Precondition, tag_of
 from timerwheel.model.tags import TagFilter
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
 from timerwheel.runtime.shielded import finished
@@ -206,14 +208,17 @@ class Groups:
         info, _ = await self.put_or_make(topic, group, config)
         return info
 
-    async def put_or_make(self, topic: str, group: str, config: GroupConfig) -> tuple[GroupInfo, bool]:
-        """`put`, and whether the group was made."""
-        made = await finished(self._put(self._name(topic, group), topic, config.check()))
+    async def put_or_make(
+        self, topic: str, group: str, config: GroupConfig, when: Precondition = ALWAYS
+    ) -> tuple[GroupInfo, bool]:
+        """`put`, and whether the group was made. PreconditionFailedError if it is not as `when` says."""
+        made = await finished(self._put(self._name(topic, group), topic, config.check(), when))
         return self.info(topic, group), made
 
-    async def _put(self, name: str, topic: str, config: GroupConfig) -> bool:
+    async def _put(self, name: str, topic: str, config: GroupConfig, when: Precondition) -> bool:
         async with self._lock(name):
             state = self._parts.tables.by_name.get(name)
+            when.check(None if state is None else partial(tag_of, self._parts.config(state)))
             if state is None:
                 await self._make(name, topic, config)
             elif (before := self._parts.config(state)) != config:
@@ -230,14 +235,15 @@ class Groups:
             runtime.wake()  # another filter may let through what was passed over
             return state is None
 
-    async def delete(self, topic: str, group: str) -> None:
+    async def delete(self, topic: str, group: str, when: Precondition = ALWAYS) -> None:
         """Forget a group and what it holds; its dead letters stay. UnknownGroupError."""
-        await finished(self._delete(self._known(topic, group)))
+        await finished(self._delete(self._known(topic, group), when))
 
-    async def _delete(self, state: GroupState) -> None:
+    async def _delete(self, state: GroupState, when: Precondition) -> None:
         name = state.name
         async with self._lock(name):
             self._check_kept(state)
+            when.check(partial(tag_of, self._parts.config(state)))
             if self._parts.keeps_offsets(state):
                 async with self.dead.turn:
                     await self.offsets.delete(state)

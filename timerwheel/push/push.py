@@ -15,6 +15,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from timerwheel.engine import Engine
 from timerwheel.groups.config import LEASES, GroupConfig, UnknownGroupError, config_of, leases_nothing
 from timerwheel.model.authorization import permitted
 from timerwheel.model.messages import MessageView, State
+from timerwheel.model.precondition import ALWAYS, Precondition, tag_of
 from timerwheel.push.dispatcher import SHARED_SLOTS, Calls, Counted, Dispatcher, Slots
 from timerwheel.push.endpoint import CALLS_MAX, Caller
 from timerwheel.push.outcome import Outcome
@@ -126,6 +128,12 @@ class Push:
         """Return one subscription; UnknownSubscriptionError."""
         return self._view(self._find(subscription_id).subscription)
 
+    def tag(self, subscription_id: str) -> str:
+        """Return the tag of what a change can change, but for the secrets; UnknownSubscriptionError."""
+        subscription = self._find(subscription_id).subscription
+        shown = msgspec.structs.replace(subscription, secrets=[], heir=False)
+        return tag_of(shown.with_group(self._config(subscription)))
+
     def all(self) -> list[SubscriptionView]:
         """Return every subscription, in the order of creation."""
         return [self._view(dispatcher.subscription) for dispatcher in self._dispatchers.values()]
@@ -180,16 +188,20 @@ class Push:
             self._add(subscription)
             return _with_secret(self._view(subscription), secret)
 
-    async def update(self, subscription_id: str, changes: Changes) -> SubscriptionView:
+    async def update(
+        self, subscription_id: str, changes: Changes, when: Precondition = ALWAYS
+    ) -> SubscriptionView:
         """Change what is given, from the next request on.
 
-        Raises SubscriptionError, UnknownSubscriptionError, GroupDiffersError as `create` does.
+        Raises SubscriptionError, UnknownSubscriptionError, GroupDiffersError as `create` does;
+        PreconditionFailedError if the subscription is not as `when` says.
         """
-        return await finished(self._update(subscription_id, changes))
+        return await finished(self._update(subscription_id, changes, when))
 
-    async def _update(self, subscription_id: str, changes: Changes) -> SubscriptionView:
+    async def _update(self, subscription_id: str, changes: Changes, when: Precondition) -> SubscriptionView:
         async with self._changing:
             stored = self._find(subscription_id).subscription
+            when.check(partial(self.tag, subscription_id))
             before = stored.with_group(self._config(stored))
             after = self._checked(changes.apply(before))
             if after.group_config != before.group_config:
@@ -237,17 +249,18 @@ class Push:
                 msgspec.structs.replace(subscription, secrets=subscription.secrets[:1])
             )
 
-    async def delete(self, subscription_id: str) -> None:
+    async def delete(self, subscription_id: str, when: Precondition = ALWAYS) -> None:
         """Delete a subscription, and its group if that is its own; requests in progress are cut off.
 
         If other subscriptions use the group, the first of them inherits it. Raises UnknownSubscriptionError.
         A failure after the subscription was deleted leaves the group.
         """
-        await finished(self._delete(subscription_id))
+        await finished(self._delete(subscription_id, when))
 
-    async def _delete(self, subscription_id: str) -> None:
+    async def _delete(self, subscription_id: str, when: Precondition) -> None:
         async with self._changing:
             dispatcher = self._find(subscription_id)
+            when.check(partial(self.tag, subscription_id))
             subscription = dispatcher.subscription
             heirs = [msgspec.structs.replace(one, heir=True) for one in self._others(subscription)[:1]]
             if not subscription.owns_group:
@@ -268,18 +281,18 @@ class Push:
         for subscription in every:
             if subscription.topic == topic:
                 with contextlib.suppress(UnknownSubscriptionError):
-                    await self._delete(subscription.id)
+                    await self._delete(subscription.id, ALWAYS)
 
-    async def delete_group(self, topic: str, group: str) -> None:
+    async def delete_group(self, topic: str, group: str, when: Precondition = ALWAYS) -> None:
         """Delete a group that no subscription uses: GroupInUseError, UnknownGroupError."""
-        await finished(self._delete_group(topic, group))
+        await finished(self._delete_group(topic, group, when))
 
-    async def _delete_group(self, topic: str, group: str) -> None:
+    async def _delete_group(self, topic: str, group: str, when: Precondition) -> None:
         async with self._changing:  # a subscription may be about to use it
             user = self.user_of(topic, group)
             if user is not None:
                 raise GroupInUseError(topic, group, user)
-            await self._engine.groups.delete(topic, group)
+            await self._engine.groups.delete(topic, group, when)
 
     async def disable(self, called: Subscription, reason: str) -> None:
         """Disable a subscription whose endpoint wants no more calls, unless its URL has changed since."""

@@ -11,6 +11,7 @@ import msgspec
 
 from timerwheel.model import admission
 from timerwheel.model.messages import MessageView, Receipt, State
+from timerwheel.model.precondition import ALWAYS, Precondition, message_tag
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.current_record import cancel_of
 from timerwheel.runtime.dedup_keys import DedupKeys
@@ -43,14 +44,23 @@ class Recalls:
         self._keys = keys
         self.timers = PendingTimers(core, messages)
 
-    async def recall(self, message_id: str, *, half: bool = False, puts: Sequence[Put] = ()) -> MessageView:
+    async def recall(
+        self,
+        message_id: str,
+        *,
+        half: bool = False,
+        puts: Sequence[Put] = (),
+        when: Precondition = ALWAYS,
+    ) -> MessageView:
         """End a scheduled message, or with `half` an open transaction; final when this returns.
 
         With `puts` these changes of settings are stored in the same unit: both, or neither.
         Raises UnknownMessageError, AlreadyDeliveredError or AlreadyRecalledError, each of which is exact;
-        OpenTransactionError or NoOpenTransactionError if it is the other one of the two.
+        OpenTransactionError or NoOpenTransactionError if it is the other one of the two;
+        PreconditionFailedError if it is not as `when` says.
         """
         current, taken = await self.timers.take(message_id, half=half)
+        _check(when, current, taken)
         record, now_ms = current.record, self._clock.now_ms()
         cancel = cancel_of(record.header, record.topic.encode(), current.root, current.offset, now_ms)
         await self.replace_timer(current, taken, cancel, puts=puts)
@@ -60,7 +70,9 @@ class Recalls:
         """Recall the message that a deduplication key names, as `recall` does."""
         return await self.recall(await self._keys.id_of(topic, key), puts=puts)
 
-    async def reschedule(self, message_id: str, properties: dict[str, str]) -> Receipt:
+    async def reschedule(
+        self, message_id: str, properties: dict[str, str], when: Precondition = ALWAYS
+    ) -> Receipt:
         """Give a scheduled message another due time; its id stays the same.
 
         The new time follows the rules of admission; a time in the past delivers at once. Raises
@@ -70,6 +82,7 @@ class Recalls:
         self._sender.check_accepting()
         admission.admit_delay(properties, self._clock.now_ms(), self._rules)
         current, taken = await self.timers.take(message_id)
+        _check(when, current, taken)
         now_ms = self._clock.now_ms()
         try:
             self._topics.check_open([current.record.topic])
@@ -123,3 +136,13 @@ class Recalls:
         except BaseException as error:
             explain(error, self._core.disk)
             raise
+
+
+def _check(when: Precondition, current: Current, taken: Taken) -> None:
+    """Raise PreconditionFailedError, with the timer put back, unless the message is as `when` says."""
+    header = current.record.header
+    try:
+        when.check(lambda: message_tag(State.SCHEDULED, header.due_ms))
+    except BaseException:
+        taken.put_back()
+        raise

@@ -16,6 +16,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -30,6 +31,7 @@ from timerwheel.errors import (
     TopicOptionError,
 )
 from timerwheel.model.admission import check_topic
+from timerwheel.model.precondition import ALWAYS, Precondition, tag_of
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.shielded import finished
 from timerwheel.settings import TOPIC_QUEUES_MAX
@@ -125,22 +127,42 @@ class TopicOptions:
                 if topic in self.ending:
                     raise TopicEndingError(topic)
 
+    def turn(self, topic: str) -> asyncio.Lock:
+        """Return the lock under which the options of a topic are changed, and its deletion begins."""
+        return self._turns.setdefault(topic, asyncio.Lock())
+
+    def check_as(self, when: Precondition, topic: str) -> None:
+        """Raise PreconditionFailedError unless the topic is as `when` says. Call it under `turn`."""
+        is_there = self._state.exists(topic) or self.has(topic)
+        when.check(partial(self.tag, topic) if is_there else None)
+
+    def tag(self, topic: str) -> str:
+        """Return the tag of a topic's options; its counts are no part of it."""
+        return tag_of({"ordered": False} | self._of(topic), self.queues_of(topic))
+
     async def change(
-        self, topic: str, *, ordered: bool | None = None, queues: int | None = None, move_keys: bool = False
+        self,
+        topic: str,
+        *,
+        ordered: bool | None = None,
+        queues: int | None = None,
+        move_keys: bool = False,
+        when: Precondition = ALWAYS,
     ) -> None:
         """Change the options that are given; durable when this returns. The topic need not have messages.
 
         Raises AdmissionError for the name, RefusedError if there are too many topics, TopicOptionError for a
         number of queues that is not allowed: QueuesShrinkError if it is less than now, KeysMoveError if
         messages of an ordered topic would get other queues than earlier ones of their sharding key, unless
-        `move_keys` says that they may. Raises TopicEndingError if the topic is being deleted.
+        `move_keys` says that they may. Raises TopicEndingError if the topic is being deleted,
+        PreconditionFailedError if it is not as `when` says.
         """
         check_topic(topic, is_known=topic in self._state.topics)
         if queues is not None and not 1 <= queues <= TOPIC_QUEUES_MAX:
             raise TopicOptionError(f"queues = {queues}: must be from 1 to {TOPIC_QUEUES_MAX}")
         given = {"ordered": ordered, "queues": queues}
         changes = {name: value for name, value in given.items() if value is not None}
-        await finished(self._change(topic, changes, move_keys=move_keys))
+        await finished(self._change(topic, changes, move_keys=move_keys, when=when))
 
     async def pause(self, topic: str) -> None:
         """Keep the messages of a topic from consumers until `resume`; durable and in effect on return.
@@ -158,9 +180,16 @@ class TopicOptions:
         if self.paused(topic):
             await finished(self._change(topic, {"paused": False}))
 
-    async def _change(self, topic: str, changes: dict[str, Any], *, move_keys: bool = False) -> None:
-        turn = self._turns.setdefault(topic, asyncio.Lock())
-        async with turn:  # two changes at once: the later one must see the earlier one
+    async def _change(
+        self,
+        topic: str,
+        changes: dict[str, Any],
+        *,
+        move_keys: bool = False,
+        when: Precondition = ALWAYS,
+    ) -> None:
+        async with self.turn(topic):  # two changes at once: the later one must see the earlier one
+            self.check_as(when, topic)
             value = {"ordered": False} | self._of(topic) | changes
             if value["ordered"]:
                 value.setdefault("queues", self.send_queues_of(topic))

@@ -13,6 +13,7 @@ Invariants:
 import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -28,6 +29,7 @@ from timerwheel.errors import (
 )
 from timerwheel.model.authorization import permitted
 from timerwheel.model.messages import Outgoing, State
+from timerwheel.model.precondition import ALWAYS, Precondition, tag_of
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.dedup_keys import DedupKeys
 from timerwheel.runtime.message_reader import MessageReader
@@ -99,8 +101,13 @@ class Scheduler:
         info, _ = await self.put_or_make(name, spec)
         return info
 
-    async def put_or_make(self, name: str, spec: ScheduleSpec) -> tuple[ScheduleInfo, bool]:
-        """Do `put`, and also return whether there was no schedule of this name."""
+    async def put_or_make(
+        self, name: str, spec: ScheduleSpec, when: Precondition = ALWAYS
+    ) -> tuple[ScheduleInfo, bool]:
+        """Do `put`, and also return whether there was no schedule of this name.
+
+        Raises PreconditionFailedError if the schedule is not as `when` says.
+        """
         check_name(name)
         spec.check()
         known, now_ms = self._control.items(ConfigTable.SCHEDULE), self._clock.now_ms()
@@ -113,7 +120,7 @@ class Scheduler:
         for message in (Outgoing(spec.topic, spec.body, spec.properties), spec.message(name, 0, now_ms)):
             if faults := self._sender.check([message]):
                 raise RefusedError(faults)
-        return await self.finish(self._changed(name, spec))
+        return await self.finish(self._changed(name, spec, when=when))
 
     async def pause(self, name: str) -> ScheduleInfo:
         """Stop a schedule until `resume`; runs until then are not missed. Raises UnknownScheduleError."""
@@ -123,9 +130,9 @@ class Scheduler:
         """Let a paused schedule continue with the first run from now. Raises UnknownScheduleError."""
         return (await self.finish(self._changed(name, paused=False)))[0]
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, when: Precondition = ALWAYS) -> None:
         """Delete a schedule and recall what it sent ahead. Raises UnknownScheduleError."""
-        await self.finish(self._delete(name))
+        await self.finish(self._delete(name, when))
 
     def get(self, name: str) -> ScheduleInfo:
         """Return one schedule. Raises UnknownScheduleError."""
@@ -193,13 +200,19 @@ class Scheduler:
         return await asyncio.shield(task)
 
     async def _changed(
-        self, name: str, spec: ScheduleSpec | None = None, *, paused: bool | None = None
+        self,
+        name: str,
+        spec: ScheduleSpec | None = None,
+        *,
+        paused: bool | None = None,
+        when: Precondition = ALWAYS,
     ) -> tuple[ScheduleInfo, bool]:
         """Store a new generation, recall what the old one sent ahead, plan. Return whether there was none."""
         async with self._lock(name):
             old = await self._finished(name)
             if old is not None and not permitted(old.spec.topic):
                 raise UnknownScheduleError(name)
+            when.check(None if old is None else partial(tag_of, old.spec))
             if spec is None:
                 if old is None:
                     raise UnknownScheduleError(name)
@@ -217,11 +230,12 @@ class Scheduler:
         await self._try_step(name)
         return self.get(name), old is None
 
-    async def _delete(self, name: str) -> None:
+    async def _delete(self, name: str, when: Precondition) -> None:
         async with self._lock(name):
             old = await self._finished(name)
             if old is None or not permitted(old.spec.topic):
                 raise UnknownScheduleError(name)
+            when.check(partial(tag_of, old.spec))
             now_ms = self._clock.now_ms()
             leaving = old.leave(name, now_ms, all_overdue=True)
             await self._store(name, msgspec.structs.replace(old, deleted=True, leaving=leaving))
