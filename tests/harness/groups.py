@@ -13,6 +13,7 @@ from tests.harness.clock import ManualClock
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import UnknownGroupError
 from timerwheel.model.messages import Delivery, GroupInfo, MessageView, ReceiptResult, State
+from timerwheel.model.precondition import ALWAYS, Precondition
 from timerwheel.runtime.counters import Counters
 from timerwheel.state.config_table import Control, ControlTables, Put
 
@@ -126,7 +127,7 @@ class MemoryGroups:
     def next_due_ms(self, topic: str, group: str) -> int | None:
         return min((item.ready_ms for item in self.held[topic, group]), default=None)
 
-    async def delete(self, topic: str, group: str) -> None:
+    async def delete(self, topic: str, group: str, when: Precondition = ALWAYS) -> None:
         self.info(topic, group)
         del self.configs[topic, group]
         self.held.pop((topic, group), None)
