@@ -127,7 +127,7 @@ class MemoryGroups:
     def next_due_ms(self, topic: str, group: str) -> int | None:
         return min((item.ready_ms for item in self.held[topic, group]), default=None)
 
-    async def delete(self, topic: str, group: str, when: Precondition = ALWAYS) -> None:
+    async def delete(self, topic: str, group: str, when: Precondition = ALWAYS) -> None:  # noqa: ARG002
         self.info(topic, group)
         del self.configs[topic, group]
         self.held.pop((topic, group), None)
