@@ -1,0 +1,242 @@
+"""All clients run the same scenarios, `clients/scenarios.json`, against one real service.
+
+The Python clients take the steps here, in both forms; those for TypeScript and Go in programs of their own.
+"""
+
+import asyncio
+import inspect
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.processes import ROOT, serving
+from timerwheel import Client, SyncClient
+from timerwheel.client import ClientError, Exponential, GroupConfig
+
+CLIENTS = ROOT / "clients"
+FILE = CLIENTS / "scenarios.json"
+SCENARIOS = json.loads(FILE.read_text())["scenarios"]
+NAMES = [one["name"] for one in SCENARIOS]
+NPM = "npm install --no-package-lock --prefix clients/typescript"
+NPM_VARIABLE = "TIMERWHEEL_TEST_NPM"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("scenarios") / "data", "--redelivery-delay", "1ms") as service:
+        yield service.url
+
+
+# ---------------------------------------------------------------------- Python, both clients
+
+
+class Steps:
+    """Takes steps with one of the Python clients; `call` waits for what a method returns."""
+
+    def __init__(self, client: Client | SyncClient, call: Callable[[Any], Any], prefix: str) -> None:
+        self._client = client
+        self._call = call
+        self._prefix = prefix
+        self._saved: dict[str, Any] = {}
+
+    def run(self, steps: list[dict[str, Any]]) -> None:
+        for raw in steps:
+            step = {name: self._value(value) for name, value in raw.items()}
+            if "error" in step:
+                assert self._refusal(step) == step["error"], raw
+                continue
+            found = getattr(self, step["do"])(step)
+            self._saved[step.get("save", "")] = found
+            for name, wanted in step.get("expect", {}).items():
+                shown = found.text if name == "body" else getattr(found, name)
+                assert shown == self._value(wanted), raw
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, str) and value.startswith("$"):
+            name, _, field = value[1:].partition(".")
+            return getattr(self._saved[name], field)
+        return value.replace("{p}", self._prefix) if isinstance(value, str) else value
+
+    def _refusal(self, step: dict[str, Any]) -> str:
+        """The code of the error, or of the result, that a step ends with."""
+        try:
+            found = getattr(self, step["do"])(step)
+        except ClientError as error:
+            return str(error.code)
+        return next(one.code for one in found if not one.ok)
+
+    def _group(self, step: dict[str, Any]) -> Any:
+        return self._client.group(step["topic"], step["group"])
+
+    def send(self, step: dict[str, Any]) -> Any:
+        body = {"json": step["json"]} if "json" in step else {"body": step["body"]}
+        delay = {"delay_ms": step["delay_ms"]} if "delay_ms" in step else {}
+        return self._call(self._client.send(step["topic"], **body, **delay, dedup_key=step.get("key")))
+
+    def send_many(self, step: dict[str, Any]) -> None:
+        delay = {"delay_ms": step["delay_ms"]} if "delay_ms" in step else {}
+        many = [{"topic": step["topic"], "body": body, **delay} for body in step["bodies"]]
+        assert len(self._call(self._client.send_many(many))) == step["count"]
+
+    def get(self, step: dict[str, Any]) -> Any:
+        return self._call(self._client.get(step["id"]))
+
+    def recall(self, step: dict[str, Any]) -> Any:
+        return self._call(self._client.recall(step["id"]))
+
+    def reschedule(self, step: dict[str, Any]) -> Any:
+        return self._call(self._client.reschedule(step["id"], delay_ms=step["delay_ms"]))
+
+    def receive(self, step: dict[str, Any]) -> Any:
+        found = self._call(self._group(step).receive(step["max"], wait_ms=step["wait_ms"], create=True))
+        assert len(found) == step["count"]
+        if "bodies" in step:
+            assert [one.text for one in found] == step["bodies"]
+        if "json" in step:
+            assert found[0].json() == step["json"]
+        return found[0] if found else None
+
+    def ack(self, step: dict[str, Any]) -> Any:
+        return self._call(self._group(step).ack([step["receipt"]]))
+
+    def extend(self, step: dict[str, Any]) -> Any:
+        return self._call(self._group(step).extend([step["receipt"]], step["lasts_ms"]))
+
+    def nack(self, step: dict[str, Any]) -> Any:
+        receipts, why = [step["receipt"]], step["reason"]
+        return self._call(self._group(step).nack(receipts, delay_ms=step["delay_ms"], reason=why))
+
+    def put_group(self, step: dict[str, Any]) -> None:
+        backoff = Exponential(initial_ms=step["backoff_ms"], factor=1.0, max_ms=step["backoff_ms"])
+        self._call(self._group(step).put(GroupConfig(backoff=backoff)))
+
+    def consume(self, step: dict[str, Any]) -> None:
+        """Each client has the kind of handler and of event that its programs have."""
+        handled: Counter[str] = Counter()
+        is_async = isinstance(self._client, Client)
+        stop: Any = asyncio.Event() if is_async else threading.Event()
+        lock = threading.Lock()
+
+        def handle(lease: Any) -> None:
+            with lock:
+                handled[lease.text] += 1
+                count, total = handled[lease.text], handled.total()
+            if total == step["until"]:
+                stop.set()
+            if lease.text == step["fail_once"] and count == 1:
+                raise RuntimeError("not at first")
+
+        async def handle_it(lease: Any) -> None:
+            handle(lease)
+
+        handler = handle_it if is_async else handle
+        group, limit = self._group(step), step["concurrency"]
+        self._call(group.consume(handler, concurrency=limit, stop=stop, create=True))
+        assert dict(handled) == step["handled"]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=NAMES)
+def test_the_synchronous_client_takes_all_steps(url: str, scenario: dict[str, Any]) -> None:
+    with SyncClient(url) as client:
+        Steps(client, lambda found: found, "sync-").run(scenario["steps"])
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=NAMES)
+def test_the_asynchronous_client_takes_all_steps(url: str, scenario: dict[str, Any]) -> None:
+    with asyncio.Runner() as runner:
+
+        async def wait_for(found: Any) -> Any:
+            return await found if inspect.isawaitable(found) else found
+
+        def call(found: Any) -> Any:
+            return runner.run(wait_for(found))
+
+        async def opened() -> Client:
+            return await Client(url).__aenter__()
+
+        client = runner.run(opened())
+        try:
+            Steps(client, call, "async-").run(scenario["steps"])
+        finally:
+            call(client.close())
+
+
+# ---------------------------------------------------------------------- TypeScript and Go
+
+
+def run(*command: object, cwd: Path, **variables: str) -> str:
+    done = subprocess.run(
+        list(map(str, command)),
+        check=False,
+        cwd=cwd,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def typescript(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The client for TypeScript, compiled; skipped without its packages."""
+    if shutil.which("node") is None:
+        pytest.skip(f"node is not installed; then: {NPM}")
+    modules = Path(os.environ.get(NPM_VARIABLE, CLIENTS / "typescript")) / "node_modules"
+    if not all((modules / name).is_dir() for name in ("openapi-fetch", "typescript", "@types/node")):
+        pytest.skip(f"packages are missing: {NPM}")
+    made = tmp_path_factory.mktemp("typescript")
+    for name in ("src", "examples", "scenarios"):
+        shutil.copytree(CLIENTS / "typescript" / name, made / name)
+    for name in ("package.json", "tsconfig.json"):
+        shutil.copy(CLIENTS / "typescript" / name, made)
+    (made / "node_modules").symlink_to(modules.resolve())
+    run("node", "node_modules/typescript/bin/tsc", "--project", made, cwd=made)
+    return made
+
+
+def test_the_typescript_client_takes_all_steps(url: str, typescript: Path) -> None:
+    out = run("node", "dist/scenarios/run.js", FILE, "ts-", cwd=typescript, TIMERWHEEL_URL=url)
+    assert out.splitlines() == [f"ok: {name}" for name in NAMES]
+
+
+def test_the_typescript_example_closes_the_order_that_is_not_paid(url: str, typescript: Path) -> None:
+    assert run("node", "dist/examples/order-timeout.js", cwd=typescript, TIMERWHEEL_URL=url) == (
+        "closed order 18\n"
+    )
+
+
+@pytest.fixture(scope="module")
+def go(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of the client for Go, built; skipped without Go or its modules."""
+    if shutil.which("go") is None:
+        pytest.skip("Go is not installed")
+    made = tmp_path_factory.mktemp("go")
+    listed = subprocess.run(
+        ["go", "mod", "download"], check=False, cwd=CLIENTS / "go", capture_output=True, text=True
+    )
+    if listed.returncode:
+        pytest.skip(f"the modules of clients/go cannot be had: {listed.stderr[:200]}")
+    run("go", "vet", "./...", cwd=CLIENTS / "go")
+    for name in ("scenarios", "examples/ordertimeout"):
+        run("go", "build", "-o", made / Path(name).name, f"./{name}", cwd=CLIENTS / "go")
+    return made
+
+
+def test_the_go_client_takes_all_steps(url: str, go: Path) -> None:
+    out = run(go / "scenarios", FILE, "go-", cwd=go, TIMERWHEEL_URL=url)
+    assert out.splitlines() == [f"ok: {name}" for name in NAMES]
+
+
+def test_the_go_example_closes_the_order_that_is_not_paid(tmp_path: Path, go: Path) -> None:
+    with serving(tmp_path / "data") as service:
+        out = run(go / "ordertimeout", cwd=go, TIMERWHEEL_URL=service.url)
+    assert out == "closed order 18\n"
