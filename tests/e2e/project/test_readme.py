@@ -117,6 +117,16 @@ def test_the_figures_of_the_readme_are_those_of_the_report():
     assert f"({', '.join(machine).partition(', ')[2]};" in README.read_text().replace("\n", " ")
 
 
+def test_the_memory_that_the_faq_names_is_that_of_the_report():
+    heads = ("", "---")
+    table = [row for row in rows(RESULTS.read_text()) if row[0] not in heads]
+    [backlog] = [row for row in table if row[0] == "100,000,000 pending" and len(row) == 10]
+    memory_mib, disk_bytes = backlog[3], int(backlog[8])
+    said = " ".join((ROOT / "doc" / "faq.md").read_text().split())
+    assert f"{memory_mib} MiB, because" in said
+    assert f"100 million took {disk_bytes / 10:.1f} GB of it, {disk_bytes} bytes each" in said
+
+
 def rows(text: str) -> list[list[str]]:
     """The rows of all tables of a text."""
     return [
