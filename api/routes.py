@@ -24,6 +24,7 @@ from timerwheel.api.service.routes import (
     wheel_routes,
 )
 from timerwheel.api.subscriptions.routes import subscription_routes
+from timerwheel.api.tasks.routes import task_routes
 from timerwheel.api.topics.routes import topic_routes
 
 
@@ -40,6 +41,7 @@ def routes(handle: EngineHandle, metrics: Metrics, windows: Windows, figures: Fi
         *_about(Tag.DEAD_LETTERS, dead_letter_routes(handle)),
         *_about(Tag.SCHEDULES, schedule_routes(handle)),
         *_about(Tag.SUBSCRIPTIONS, subscription_routes(handle)),
+        *_about(Tag.TASKS, task_routes(handle)),
         *_about(Tag.SERVICE, wheel_routes(handle)),
         *_about(Tag.SERVICE, health_routes(handle)),
         *_about(Tag.SERVICE, cluster_routes(handle)),

@@ -24,6 +24,7 @@ CLASSES = {
     "DeadLetters": "dead_letters",
     "Schedules": "schedules",
     "Subscriptions": "subscriptions",
+    "Tasks": "tasks",
     "Client": "client",
 }
 # What only the asynchronous client itself uses.
@@ -207,6 +208,7 @@ def _constructor(source: Source) -> str:
         "    self.url = self._client.url\n"
         "    self.schedules = SyncSchedules(self._loop, self._client.schedules)\n"
         "    self.subscriptions = SyncSubscriptions(self._loop, self._client.subscriptions)\n"
+        "    self.tasks = SyncTasks(self._loop, self._client.tasks)\n"
     )
 
 

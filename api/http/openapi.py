@@ -30,6 +30,7 @@ DESCRIPTIONS = {
     Tag.DEAD_LETTERS: "Messages that groups gave up on: list, redrive, drop",
     Tag.SCHEDULES: "Recurring messages",
     Tag.SUBSCRIPTIONS: "Push to URLs",
+    Tag.TASKS: "One-call tasks: URLs that the service calls when they are due",
     Tag.SERVICE: "The wheel, the delay levels, health and metrics",
 }
 

@@ -70,6 +70,7 @@ class Tag(StrEnum):
     DEAD_LETTERS = "dead-letters"
     SCHEDULES = "schedules"
     SUBSCRIPTIONS = "subscriptions"
+    TASKS = "tasks"
     SERVICE = "service"
 
 

@@ -6,6 +6,7 @@ from timerwheel.api.http.problems import RequestError
 from timerwheel.model.admission import DELAY_PROPERTIES
 from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
 from timerwheel.wire.delays import Delays
+from timerwheel.wire.messages import NewTime
 
 
 def delay_property(delays: Delays, properties: dict[str, str]) -> tuple[str, str] | None:
@@ -36,3 +37,17 @@ def delay_property(delays: Delays, properties: dict[str, str]) -> tuple[str, str
     elif field == "deliver_at":
         value = str(parse_rfc3339_ms(value))
     return name, value
+
+
+def new_time(wanted: NewTime) -> dict[str, str]:
+    """Return the delay properties of a reschedule; raises `RequestError` or `AdmissionError`."""
+    properties = {} if wanted.properties is UNSET else wanted.properties
+    for name in properties:
+        if name not in DELAY_PROPERTIES:
+            raise RequestError("invalid_field", f"properties: {name!r} is not a delay property")
+    when = delay_property(wanted, properties)
+    if when is not None:
+        properties[when[0]] = when[1]
+    if not properties:
+        raise RequestError("invalid_field", "give exactly one delay field or delay property")
+    return properties

@@ -14,12 +14,12 @@ from timerwheel.api.http.json_steps import Text, after_space
 from timerwheel.api.http.problems import RequestError, refused
 from timerwheel.api.messages import arrow_answers, arrow_intake, intake
 from timerwheel.api.messages.arrow_sends import ArrowSends
-from timerwheel.api.messages.delays import delay_property
+from timerwheel.api.messages.delays import new_time
 from timerwheel.api.messages.intake import Bounds, Intake
 from timerwheel.api.messages.trace_headers import put_context
 from timerwheel.api.security import access
 from timerwheel.errors import Fault, RefusedError, UnknownMessageError
-from timerwheel.model.admission import DELAY_PROPERTIES, check_topic_name
+from timerwheel.model.admission import check_topic_name
 from timerwheel.model.messages import Outgoing, Receipt
 from timerwheel.model.precondition import view_tag
 from timerwheel.wire.fields import NoQuery
@@ -94,7 +94,7 @@ class Messages:
     async def reschedule(self, request: web.Request) -> web.Response:
         """PATCH /v1/messages/{id}, and by key: reschedules the message; its id and key stay."""
         path = _path(request)
-        properties, when = _new_time(await bodies.read(request, NewTime)), etags.precondition(request)
+        properties, when = new_time(await bodies.read(request, NewTime)), etags.precondition(request)
         receipt = await self._handle.engine.recalls.reschedule(await self._id(path), properties, when)
         return etags.tagged(responses.json(receipt), view_tag(receipt))
 
@@ -177,20 +177,6 @@ def _path(request: web.Request) -> MessagePath | KeyPath:
     if "key" in request.match_info:
         return query.path(request, KeyPath)
     return query.path(request, MessagePath)
-
-
-def _new_time(wanted: NewTime) -> dict[str, str]:
-    """The delay properties of a reschedule; raises `RequestError` or `AdmissionError`."""
-    properties = {} if wanted.properties is UNSET else wanted.properties
-    for name in properties:
-        if name not in DELAY_PROPERTIES:
-            raise RequestError("invalid_field", f"properties: {name!r} is not a delay property")
-    when = delay_property(wanted, properties)
-    if when is not None:
-        properties[when[0]] = when[1]
-    if not properties:
-        raise RequestError("invalid_field", "give exactly one delay field or delay property")
-    return properties
 
 
 async def _answer(

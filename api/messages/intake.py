@@ -32,6 +32,7 @@ from timerwheel.push.request import CONTENT_TYPE_PROPERTY
 from timerwheel.settings import Settings
 from timerwheel.wire.messages import NewMessage, RawQuery
 from timerwheel.wire.schedules import NewSchedule
+from timerwheel.wire.tasks import NewTask
 
 MESSAGES_PER_BREATH = 1000
 OBJECTS_PER_BREATH = 100  # of those that are cut out one by one
@@ -146,7 +147,12 @@ def _keyed(
     return Outgoing(topic, body, properties, key, after_recall=after_recall, queue=queue, replaces=replaces)
 
 
-def body_of(new: NewMessage | NewSchedule) -> bytes:
+def body_with_type(properties: dict[str, str], new: NewMessage | NewSchedule | NewTask) -> bytes:
+    """Return the body's bytes; one in `json` puts its type among the properties. Raises `RequestError`."""
+    return body_of(new) if new.json is UNSET else put_json(properties, new)
+
+
+def body_of(new: NewMessage | NewSchedule | NewTask) -> bytes:
     """Return the body's bytes; raises `RequestError` conflicting_body."""
     if new.body is not UNSET:
         if new.body_base64 is not UNSET:
@@ -155,7 +161,7 @@ def body_of(new: NewMessage | NewSchedule) -> bytes:
     return b"" if new.body_base64 is UNSET else new.body_base64
 
 
-def put_json(properties: dict[str, str], new: NewMessage | NewSchedule) -> bytes:
+def put_json(properties: dict[str, str], new: NewMessage | NewSchedule | NewTask) -> bytes:
     """Return the value in `json` as a body, and put its type among the properties if they have none.
 
     Raises `RequestError` conflicting_body, and invalid_field for a value that cannot be stored.

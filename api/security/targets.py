@@ -9,14 +9,16 @@ from typing import Any
 import msgspec
 
 from timerwheel.api.engine_handle import EngineHandle
-from timerwheel.errors import DeletedMessageError
+from timerwheel.errors import DeletedMessageError, UnknownMessageError
 from timerwheel.push.subscription import UnknownSubscriptionError
+from timerwheel.push.tasks.task import topic_of
 from timerwheel.schedules.errors import UnknownScheduleError
 from timerwheel.state.groups import dead_topic
 from timerwheel.wire.groups import DeadPath, GroupPath
 from timerwheel.wire.messages import KeyPath, MessagePath
 from timerwheel.wire.schedules import SchedulePath
 from timerwheel.wire.subscriptions import SubscriptionPath
+from timerwheel.wire.tasks import TaskPath, TaskQueuePath
 from timerwheel.wire.topics import QueuePath, TopicPath
 
 Target = Callable[[EngineHandle, Any], Awaitable[str | None]]
@@ -48,6 +50,17 @@ async def _of_subscription(handle: EngineHandle, path: SubscriptionPath) -> str 
         return None
 
 
+async def _of_task(handle: EngineHandle, path: TaskPath) -> str | None:
+    try:
+        return await _of_message(handle, MessagePath(path.id))
+    except UnknownMessageError:
+        return None
+
+
+async def _of_task_queue(_: EngineHandle, path: TaskQueuePath) -> str:
+    return topic_of(path.queue)
+
+
 async def _of_dead_letters(_: EngineHandle, path: DeadPath) -> str:
     """Return the dead-letter topic: dead letters are its messages, whatever topics they came from."""
     return dead_topic(path.group)
@@ -62,6 +75,8 @@ TARGETS: Mapping[type[msgspec.Struct], Target] = {
     MessagePath: _of_message,
     SchedulePath: _of_schedule,
     SubscriptionPath: _of_subscription,
+    TaskPath: _of_task,
+    TaskQueuePath: _of_task_queue,
     DeadPath: _of_dead_letters,
 }
 # What these name may be deleted and created again for another topic.

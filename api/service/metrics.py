@@ -241,6 +241,8 @@ def _done(counters: Counters) -> Iterator[Metric]:
     ):
         yield CounterMetricFamily(f"timerwheel_{name}", about, value=count)
     yield _counter("push_attempts", "Finished push attempts", "outcome", counters.push_attempts)
+    yield _counter("task_calls", "Finished calls of tasks", "outcome", counters.task_calls)
+    yield _counter("tasks_ended", "Tasks that ended", "state", counters.task_ends)
     calls = CounterMetricFamily(
         "timerwheel_front_calls",
         "Calls answered over other protocols than HTTP",
@@ -270,6 +272,11 @@ def _done(counters: Counters) -> Iterator[Metric]:
             "push_attempt_seconds",
             "Duration of a push attempt, from connecting to the response",
             counters.push_s,
+        ),
+        (
+            "task_call_seconds",
+            "Duration of a call of a task, from connecting to the response",
+            counters.task_s,
         ),
     ):
         yield _histogram(name, about, histogram)

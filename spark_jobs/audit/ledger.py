@@ -3,8 +3,9 @@
 Runs in executors: imports neither LMDB nor an event loop.
 
 Why it is enough to compare each record with its origin:
-1. A record without an origin starts its own message (else `wrong_root`); one with an origin belongs to the
-   message of its origin (else `wrong_message`). So the records of a message form a tree below its root.
+1. A record without an origin starts its own message (else `wrong_root`), unless it is the outcome of a
+   task, which names its task. One with an origin belongs to the message of its origin (else
+   `wrong_message`). So the records of a message form a tree below its root.
 2. No timer is ended by two records (else `ended_twice` and similar). So the tree is a path.
 3. Only a timer may be an origin (else `origin_no_timer`). So a path ends at its first MESSAGE or
    CANCEL: a message is delivered once, or recalled, or its last timer is pending.
@@ -24,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timerwheel.model.admission import TASK_LOG_PREFIX
 from timerwheel.spark_jobs.audit.findings import Fault, Rule
 from timerwheel.state.batch import has_origin
 from timerwheel.store.record import FLAG_EARLY, FLAG_LEASE, Kind
@@ -168,6 +170,13 @@ class Ledger:
             out_of_order(rows),
         )
 
+    @property
+    def _reports(self) -> np.ndarray:
+        """Return the mask of the records in topics of outcomes: each names the task whose outcome it is."""
+        reports = np.array([name.startswith(TASK_LOG_PREFIX) for name in self._names], bool)
+        found: np.ndarray = reports[self._topics]
+        return found
+
     # -- rules for a record by itself
 
     def _judge_alone(self) -> None:
@@ -183,6 +192,8 @@ class Ledger:
         self._blame(Rule.EARLY, early, (f"delivered {ms:,} ms before its due time" for ms in early_ms))
 
         stray = ~ends & (message | timer) & (rows["root"] != rows["offset"])
+        if stray.any():
+            stray &= ~(message & self._reports)
         self._blame(
             Rule.WRONG_ROOT,
             stray,

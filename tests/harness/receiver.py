@@ -16,6 +16,7 @@ class Got:
     path: str
     headers: Mapping[str, str]
     body: bytes
+    method: str = "POST"
 
 
 @dataclass
@@ -27,6 +28,8 @@ class Receiver:
     megabyte of answer), `garbage` (no HTTP) and `hang_up` (closes an idle connection after its answer).
     """
 
+    addresses: int = 1
+    """How many: 127.0.0.1, 127.0.0.2 and so on, each a host of its own."""
     behave: dict[str, object] = field(default_factory=dict)
     got: list[Got] = field(default_factory=list)
     under_way: Counter[str] = field(default_factory=Counter)
@@ -45,6 +48,8 @@ class Receiver:
         site = web.TCPSite(self._runner, "127.0.0.1", 0, backlog=2048)
         await site.start()
         self.port = site._server.sockets[0].getsockname()[1]
+        for at in range(2, self.addresses + 1):
+            await web.TCPSite(self._runner, f"127.0.0.{at}", self.port, backlog=2048).start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -55,8 +60,8 @@ class Receiver:
         """Let everything that hangs go on, with a 200."""
         self._released.set()
 
-    def url(self, path: str = "hook") -> str:
-        return f"http://127.0.0.1:{self.port}/{path}"
+    def url(self, path: str = "hook", address: int = 1) -> str:
+        return f"http://127.0.0.{address}:{self.port}/{path}"
 
     def bodies(self, path: str = "hook") -> list[bytes]:
         return [got.body for got in self.got if got.path == path]
@@ -77,7 +82,7 @@ class Receiver:
         path = request.match_info["path"]
         self.connections.add(request.transport)
         body = await request.read()
-        self.got.append(Got(path, request.headers.copy(), body))
+        self.got.append(Got(path, request.headers.copy(), body, request.method))
         self.under_way[path] += 1
         self.most_under_way[path] = max(self.most_under_way[path], self.under_way[path])
         await self._note()

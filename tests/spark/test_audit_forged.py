@@ -270,6 +270,15 @@ def a_message_comes_again_from_nowhere(forge):
 
 
 @story
+def the_outcome_of_a_task_names_its_task(forge):
+    times_ms = {"store_ms": NOW_MS, "due_ms": NOW_MS, "enqueue_ms": NOW_MS}
+    task = forge.append(encode(Kind.MESSAGE, b"%TASK%mail", b"", b"body", **times_ms))
+    identity = {"root": task, "root_crc": decode_header(forge.records[task]).crc}
+    forge.append(encode(Kind.MESSAGE, b"%TASKLOG%mail", b"", b"{}", **times_ms, **identity))
+    return []
+
+
+@story
 def a_recall_names_no_timer(forge):
     record = encode(Kind.CANCEL, b"orders", b"", b"", store_ms=NOW_MS, due_ms=DUE_MS, enqueue_ms=NOW_MS)
     cancel = forge.append(record)

@@ -109,7 +109,7 @@ def add(
         cloudevents=cloudevents,
         paused=paused or None,
         secret=secret,
-    ) | _rate_limit(rate_limit)
+    ) | rate_limit_field(rate_limit)
     show_subscription(
         ask(url, lambda client: client.subscriptions.add(topic, target, **options)),
         Output(utc=utc, as_json=as_json),
@@ -143,7 +143,7 @@ def update(
         timeout_ms=timeout_ms,
         headers=None if headers is None else parse_pairs(headers, "--header"),
         cloudevents=cloudevents,
-    ) | _rate_limit(rate_limit)
+    ) | rate_limit_field(rate_limit)
     if not changes:
         raise typer.BadParameter("give at least one option to change")
     show_subscription(
@@ -278,7 +278,7 @@ def show_subscription(view: SubscriptionView, output: Output) -> None:
     output.details(view, facts, ids=[view.id])
 
 
-def _rate_limit(per_second: float | None) -> dict[str, float | None]:
+def rate_limit_field(per_second: float | None) -> dict[str, float | None]:
     """Return the field of a call: nothing if it was not given, null for no limit."""
     return {} if per_second is None else {"rate_limit": per_second or None}
 

@@ -123,6 +123,20 @@ TABLE: dict[str, str | Group] = {
             "stats": "subscriptions:stats",
         },
     ),
+    "tasks": Group(
+        "Call URLs when they are due.",
+        {
+            "create": "tasks:create",
+            "list": "tasks:list_tasks",
+            "show": "tasks:show",
+            "cancel": "tasks:cancel",
+            "run": "tasks:run",
+            "reschedule": "tasks:reschedule",
+            "queues": "tasks:queues",
+            "queue": "tasks:queue",
+            "rotate": "tasks:rotate",
+        },
+    ),
 }
 
 

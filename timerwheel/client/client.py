@@ -7,7 +7,7 @@
             await lease.ack()
 
 `Client.receive` reads a queue by offset; a consumer group (`Client.group`) remembers what was acknowledged
-and redelivers the rest. `schedules`, `subscriptions` and `dead_letters` have their own objects.
+and redelivers the rest. `schedules`, `subscriptions`, `tasks` and `dead_letters` have their own objects.
 
 Every failed call raises a `ClientError` with the service's stable `code`: `NotFoundError` for an unknown
 message, topic, group and so on, `ConflictError` for a message that was already delivered or recalled,
@@ -45,6 +45,7 @@ from timerwheel.client.lease import Keeper, Lease
 from timerwheel.client.retries import SEND_RETRY_MS
 from timerwheel.client.schedules import Schedules
 from timerwheel.client.subscriptions import Subscriptions
+from timerwheel.client.tasks import Tasks
 from timerwheel.client.tracing import processing
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.groups.config import Exponential, GroupConfig, Ladder
@@ -167,6 +168,7 @@ class Client:
         self.url = self._connection.url
         self.schedules = Schedules(self._connection)
         self.subscriptions = Subscriptions(self._connection)
+        self.tasks = Tasks(self._connection)
 
     async def __aenter__(self) -> Self:
         """Open the connection pool; does not call the service yet."""

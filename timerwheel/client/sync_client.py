@@ -35,6 +35,7 @@ from timerwheel.client.loop_thread import LoopThread, Portal
 from timerwheel.client.retries import SEND_RETRY_MS
 from timerwheel.client.schedules import Schedules
 from timerwheel.client.subscriptions import Subscriptions
+from timerwheel.client.tasks import Tasks
 from timerwheel.clock import Clock
 from timerwheel.groups.config import RECEIVE_MAX, Exponential, GroupConfig, Ladder, Start
 from timerwheel.history.history import MessageHistory
@@ -52,6 +53,9 @@ from timerwheel.model.messages import TopicInfo as Topic
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.stats import StatsView
 from timerwheel.push.subscription import SubscriptionView, SubscriptionWithSecret
+from timerwheel.push.tasks.task import Method
+from timerwheel.push.tasks.task_queue import TaskQueueView, TaskQueueWithSecret
+from timerwheel.push.tasks.view import TaskPage, TaskState, TaskView
 from timerwheel.schedules.info import NextRun
 from timerwheel.wire.cluster import ClusterInfo
 from timerwheel.wire.groups import Held, Letter, Letters, Received, RedrivenCount, Settled
@@ -60,8 +64,17 @@ from timerwheel.wire.recalls import RecalledWhere as RecallCount
 from timerwheel.wire.recalls import RecallOutcome as RecallResult
 from timerwheel.wire.schedules import Schedule
 from timerwheel.wire.service import FigureHistory
+from timerwheel.wire.tasks import AcceptedTask
 
-__all__ = ["SyncClient", "SyncDeadLetters", "SyncGroup", "SyncLease", "SyncSchedules", "SyncSubscriptions"]
+__all__ = [
+    "SyncClient",
+    "SyncDeadLetters",
+    "SyncGroup",
+    "SyncLease",
+    "SyncSchedules",
+    "SyncSubscriptions",
+    "SyncTasks",
+]
 
 
 class SyncLease:
@@ -634,6 +647,147 @@ class SyncSubscriptions:
         return self._loop.run(self._subscriptions.stats(subscription_id))
 
 
+class SyncTasks:
+    """The tasks of a service, by id, and their queues, by name."""
+
+    def __init__(self, loop: Portal, tasks: Tasks) -> None:
+        self._loop = loop
+        self._tasks = tasks
+
+    def create(
+        self,
+        url: str,
+        body: Body = "",
+        *,
+        json: object = UNSET,
+        method: Method | None = None,
+        headers: dict[str, str] | None = None,
+        delay: str | dt.timedelta | None = None,
+        delay_ms: int | None = None,
+        deliver_at: dt.datetime | str | None = None,
+        deliver_at_ms: int | None = None,
+        cron: str | None = None,
+        zone: str | None = None,
+        schedule: str | None = None,
+        queue: str | None = None,
+        max_attempts: int | None = None,
+        backoff: Ladder | Exponential | None = None,
+        timeout_ms: int | None = None,
+        callback: str | None = None,
+        failure_callback: str | None = None,
+        dedup_key: str | None = None,
+    ) -> AcceptedTask:
+        """Have a URL called when it is due: the task is durable when this returns.
+
+        The body is text, bytes, a model as in `Client.send`, or with `json` any JSON value. `delay` and
+        `deliver_at` are as in `Client.send`; with none, it is called at once. With `cron` it is called again
+        and again, by the `schedule` of that name. `callback` is a URL that gets the outcome of a success,
+        `failure_callback` that of a failure. With a `dedup_key` it is stored once. The service chooses what
+        is left out. Raises `ValueError` for a datetime without a time zone.
+        """
+        return self._loop.run(
+            self._tasks.create(
+                url,
+                body,
+                json=json,
+                method=method,
+                headers=headers,
+                delay=delay,
+                delay_ms=delay_ms,
+                deliver_at=deliver_at,
+                deliver_at_ms=deliver_at_ms,
+                cron=cron,
+                zone=zone,
+                schedule=schedule,
+                queue=queue,
+                max_attempts=max_attempts,
+                backoff=backoff,
+                timeout_ms=timeout_ms,
+                callback=callback,
+                failure_callback=failure_callback,
+                dedup_key=dedup_key,
+            )
+        )
+
+    def get(self, task_id: str) -> TaskView:
+        """Return a task with its state."""
+        return self._loop.run(self._tasks.get(task_id))
+
+    def page(
+        self,
+        queue: str | None = None,
+        *,
+        state: TaskState | None = None,
+        host: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> TaskPage:
+        """Return tasks of a queue: those that wait in due order, then the others, newest first."""
+        return self._loop.run(self._tasks.page(queue, state=state, host=host, limit=limit, cursor=cursor))
+
+    def reschedule(
+        self,
+        task_id: str,
+        *,
+        delay: str | dt.timedelta | None = None,
+        delay_ms: int | None = None,
+        deliver_at: dt.datetime | str | None = None,
+        deliver_at_ms: int | None = None,
+    ) -> TaskView:
+        """Give a task that waits another time; `ConflictError` if it runs or has ended."""
+        return self._loop.run(
+            self._tasks.reschedule(
+                task_id, delay=delay, delay_ms=delay_ms, deliver_at=deliver_at, deliver_at_ms=deliver_at_ms
+            )
+        )
+
+    def cancel(self, task_id: str) -> TaskView:
+        """Cancel a task that is not being called; `ConflictError` if it is, or has ended."""
+        return self._loop.run(self._tasks.cancel(task_id))
+
+    def run(self, task_id: str) -> TaskView:
+        """Have a task that waits called now; `ConflictError` if it runs or has ended."""
+        return self._loop.run(self._tasks.run(task_id))
+
+    def queues(self) -> list[TaskQueueView]:
+        """Return all task queues, by name."""
+        return self._loop.run(self._tasks.queues())
+
+    def get_queue(self, queue: str) -> TaskQueueView:
+        """Return one task queue."""
+        return self._loop.run(self._tasks.get_queue(queue))
+
+    def put_queue(
+        self,
+        queue: str,
+        *,
+        rate_limit: float | UnsetType | None = UNSET,
+        concurrency: int | UnsetType | None = UNSET,
+        host_concurrency: int | None = None,
+        paused: bool | None = None,
+        secret: str | None = None,
+    ) -> TaskQueueWithSecret | TaskQueueView:
+        """Create a queue, whose secret no other call shows, or change what is given; None is no limit."""
+        return self._loop.run(
+            self._tasks.put_queue(
+                queue,
+                rate_limit=rate_limit,
+                concurrency=concurrency,
+                host_concurrency=host_concurrency,
+                paused=paused,
+                secret=secret,
+            )
+        )
+
+    def rotate_secret(self, queue: str, secret: str | None = None) -> TaskQueueWithSecret:
+        """Sign with a new secret and with the old one, until `finish_rotation`."""
+        return self._loop.run(self._tasks.rotate_secret(queue, secret))
+
+    def finish_rotation(self, queue: str) -> TaskQueueView:
+        """Sign with the newest secret only."""
+        return self._loop.run(self._tasks.finish_rotation(queue))
+
+
 class SyncClient:
     """One connection pool to one service; safe to share between threads."""
 
@@ -667,6 +821,7 @@ class SyncClient:
         self.url = self._client.url
         self.schedules = SyncSchedules(self._loop, self._client.schedules)
         self.subscriptions = SyncSubscriptions(self._loop, self._client.subscriptions)
+        self.tasks = SyncTasks(self._loop, self._client.tasks)
 
     def __enter__(self) -> Self:
         """Open the client; does not call the service yet."""

@@ -66,6 +66,49 @@ class Acknowledging:
             for receipt, one, lease in zip(receipts, named, held, strict=True)
         ]
 
+    async def conclude(
+        self, receipt: str, more: Sequence[tuple[bytes, str]], *, given_up: bool = False
+    ) -> ReceiptResult:
+        """As `ack` of one message, or with `given_up` of one that failed for good, in one unit with `more`.
+
+        `more` are records and their topics. Raises TopicEndingError if one of these is being deleted.
+        """
+        (named,) = await self._decoded([receipt])
+        lease = self._held(named, late=True)
+        if lease is None:
+            return _result(receipt, named, ok=_identity(named) in self._parts.acknowledged)
+        await stored_offset(self._leasing.conclude(lease, more, given_up=given_up))
+        self._parts.acknowledged.add([_identity(named)])
+        return ReceiptResult(receipt, ok=True)
+
+    async def withdraw(self, key: int, more: Sequence[tuple[bytes, str]]) -> bool:
+        """End a message that no consumer has, in one unit with `more`; False if one has it, or it is done."""
+        async with self._leasing.turn:  # so that nobody receives it in the meantime
+            named = Lease(key, 1, 0, 0)
+            while under_way := self._under_way([named]):
+                await asyncio.wait(under_way)
+            item = self._group.items.get(key)
+            if key in self._leasing.leases.by_key or (item is not None and item.lent):
+                return False
+            if item is None:
+                if self._leasing.chooser.is_known(named.queue, named.queue_offset):
+                    return False
+                self._leasing.chooser.expect(key, 0)
+            lease = named if item is None else pending_of(item)
+            await stored_offset(self._leasing.conclude(lease, more))
+            return True
+
+    async def hurry(self, key: int, due_ms: int) -> bool:
+        """Give a message that was given back another time to come again; False if it does not wait."""
+        named = Lease(key, 1, 0, 0)
+        while under_way := self._under_way([named]):
+            await asyncio.wait(under_way)
+        item = self._group.items.get(key)
+        if item is None or item.state != ItemState.WAITING or not item.ended:
+            return False
+        await stored_offset(self._leasing.retime([item], [due_ms], ended=True))
+        return True
+
     async def nack(
         self, config: GroupConfig, receipts: Sequence[str], delay_ms: int | None, reason: str | None
     ) -> list[ReceiptResult]:

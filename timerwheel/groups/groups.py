@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -43,9 +44,17 @@ from timerwheel.groups.leases import Lease
 from timerwheel.groups.offset_commits import OffsetCommits
 from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.purging import count_held, end_held
+from timerwheel.groups.receipts import place_in
 from timerwheel.groups.retries import Retries
 from timerwheel.model.admission import check_topic
-from timerwheel.model.messages import Delivery, GroupCounts, GroupInfo, GroupQueueInfo, ReceiptResult
+from timerwheel.model.messages import (
+    Delivery,
+    GroupCounts,
+    GroupInfo,
+    GroupQueueInfo,
+    MessageView,
+    ReceiptResult,
+)
 from timerwheel.model.precondition import ALWAYS, Precondition, tag_of
 from timerwheel.model.tags import TagFilter
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
@@ -61,7 +70,8 @@ from timerwheel.state.groups import (
     dead_topic,
     group_topic,
 )
-from timerwheel.store.errors import NoSpaceError
+from timerwheel.store.errors import CorruptionError, NoSpaceError
+from timerwheel.store.record import Identity, decode_header
 
 logger = logging.getLogger("timerwheel")
 
@@ -71,6 +81,19 @@ COUNTED_QUEUES = 1_000
 """How many queues of groups are counted without a pause, unless one group alone has more."""
 AGED_QUEUES = 100
 """In how many queues the oldest message of groups is looked for without a pause."""
+
+
+class Held(NamedTuple):
+    """What a group has of a message: failed attempts, when the next one is due, and whether somebody has it.
+
+    `ended` says that the last attempt was given back. `done` says that the group needs it no more.
+    """
+
+    attempts: int
+    waits_until_ms: int | None
+    ended: bool
+    leased: bool
+    done: bool
 
 
 class Groups:
@@ -177,6 +200,55 @@ class Groups:
             raise AdmissionError(code, f"delay_ms = {delay_ms}: must be from 0 to max_delay = {limit} ms")
         config = self._parts.config(runtime.state)
         return await runtime.acknowledging.nack(config, _bounded(receipts), delay_ms, reason)
+
+    async def conclude(
+        self,
+        topic: str,
+        group: str,
+        receipt: str,
+        more: Sequence[tuple[bytes, str]],
+        *,
+        given_up: bool = False,
+    ) -> ReceiptResult:
+        """As `ack` of one message, or the end of its attempts, in one unit with these records of topics."""
+        return await self._leasing(topic, group).acknowledging.conclude(receipt, more, given_up=given_up)
+
+    async def withdraw(
+        self, topic: str, group: str, place: tuple[int, int], more: Sequence[tuple[bytes, str]]
+    ) -> bool:
+        """End the message at (queue, queue offset), in one unit with records, unless somebody has it."""
+        key = place[0] << OFFSET_BITS | place[1]
+        return await finished(self._leasing(topic, group).acknowledging.withdraw(key, more))
+
+    async def hurry(self, topic: str, group: str, place: tuple[int, int], due_ms: int) -> bool:
+        """Have a message that waits for another attempt come again then; False if it does not wait."""
+        key = place[0] << OFFSET_BITS | place[1]
+        return await self._leasing(topic, group).acknowledging.hurry(key, due_ms)
+
+    def held(self, topic: str, group: str, place: tuple[int, int]) -> Held:
+        """What a group has of the message at (queue, queue offset)."""
+        runtime = self._leasing(topic, group)
+        key = place[0] << OFFSET_BITS | place[1]
+        item = runtime.state.items.get(key)
+        passed = runtime.state.passed.get(place[0])
+        return Held(
+            attempts=0 if item is None else item.attempt,
+            waits_until_ms=None if item is None or not item.timed else item.due_ms,
+            ended=item is not None and item.ended,
+            leased=key in runtime.leasing.leases.by_key,
+            done=item is None and passed is not None and place[1] in passed,
+        )
+
+    async def message_of(self, topic: str, group: str, receipt: str) -> tuple[MessageView, Identity] | None:
+        """Return the message of a receipt that this service gave out, and which one it is; None if gone."""
+        queue, queue_offset = place_in(receipt)
+        place, number = self._parts.place_of(self._parts.state(topic, group), queue)
+        found = await self._parts.read(place, number, queue_offset, 1)
+        if not found.has(queue_offset):
+            return None
+        data, root = found.data[0], found.roots[0]
+        crc = 0 if isinstance(data, CorruptionError) else decode_header(data).identity(root).root_crc
+        return self._parts.queues.delivered_view(data, root, queue_offset), Identity(root, crc)
 
     async def give_up(
         self, topic: str, group: str, receipts: Sequence[str], reason: str

@@ -209,6 +209,26 @@ class Leasing:
         self.watch(leases, stored, done=True)
         return stored
 
+    def conclude(
+        self, lease: Lease, more: Sequence[tuple[bytes, str]], *, given_up: bool = False
+    ) -> asyncio.Future[int]:
+        """As `end` of one message, in one unit with other records and in this order after them."""
+        self._parts.topics.check_open([topic for _, topic in more])
+        item = self._group.items.get(lease.key)
+        if item is not None and item.state == ItemState.READY:
+            self._group.lend(item)
+        now_ms = self._parts.core.clock.now_ms()
+        if item is None:
+            place = (lease.queue, lease.queue_offset, lease.queue_offset + 1)
+            last = lease_records.ack(self._name, *place, now_ms, given_up=given_up)
+        else:
+            last = lease_records.end(self._name, item, now_ms, given_up=given_up)
+        records = [*(record for record, _ in more), last]
+        topics = [*(topic for _, topic in more), self._group.name]
+        stored = self.submit(records, topics, [] if item is None else [item])
+        self.watch([lease], stored, done=True)
+        return stored
+
     def _end_fresh(self, leases: Sequence[Lease]) -> asyncio.Future[int]:
         """As `end`: what is acknowledged in one turn of the loop is stored together, as few stretches."""
         loop = asyncio.get_running_loop()

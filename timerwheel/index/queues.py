@@ -90,6 +90,21 @@ def around(
             at += len(rows)
 
 
+def since(
+    txn: IndexTransaction, topic_id: int, queue: int, bounds: tuple[int, int], store_ms: int
+) -> Iterator[Positions]:
+    """Yield the positions within `bounds` from a store time on."""
+
+    def is_before(middle: int) -> bool:
+        rows = read(txn, topic_id, queue, middle, 1)
+        return bool(len(rows)) and int(rows["store_ms"][0]) < store_ms
+
+    at = search(*bounds, is_before)
+    while len(rows := read(txn, topic_id, queue, at, _READ_ROWS)):
+        yield rows
+        at += len(rows)
+
+
 def drop_before(txn: IndexTransaction, topic_id: int, queue: int, first: int) -> None:
     """Remove the pages whose every row is before queue offset `first`."""
     prefix = queue_prefix(topic_id, queue)

@@ -3,8 +3,9 @@
 The rules are checked in this order, and the first broken one is reported:
 
 1. The topic is 1 to 127 of `[A-Za-z0-9_%|-]`. It is not one of the two topics for scheduled messages, and not
-   a reserved name: `%DLQ%...`, `%RETRY%...`, `rmq_sys_...` in any case, `TBW102`. A deduplication key, if
-   given, is 1 to 255 bytes of printable text and does not begin with `schedule:`.
+   a reserved name: `%DLQ%...`, `%RETRY%...`, `%TASK%...`, `%TASKLOG%...`, `rmq_sys_...` in any case,
+   `TBW102`. A deduplication key, if given, is 1 to 255 bytes of printable text and does not begin with
+   `schedule:`.
 2. Body, number of properties and bytes of properties are within their limits, as the client sent them. Delay
    properties are not stored and do not count: a delay costs no property however it is written. A trace
    context that is malformed or exceeds the limits is dropped.
@@ -18,7 +19,8 @@ The rules are checked in this order, and the first broken one is reported:
    Due > now + max_delay: an error; equal is allowed.
 
 The engine checks the slot limit after these. Sums are exact: no delay overflows into the past. A run of a
-schedule (`Outgoing.own`) may use reserved names, because the schedule was checked when it was put.
+schedule (`Outgoing.own`) may use reserved names, because the schedule was checked when it was put. A task
+(`Outgoing.task`) may go to the topic of its queue.
 """
 
 import re
@@ -38,6 +40,10 @@ SYSTEM_TOPICS = frozenset({SYSTEM_TOPIC_TIMER, SYSTEM_TOPIC_LEVELS})
 DEAD_PREFIX = "%DLQ%"
 RETRY_PREFIX = "%RETRY%"
 SYSTEM_PREFIX = "rmq_sys_"
+TASK_PREFIX = "%TASK%"
+"""Before the name of a task queue: the topic of its tasks, which only the service sends to."""
+TASK_LOG_PREFIX = "%TASKLOG%"
+"""The same for the topic of their outcomes."""
 TEMPLATE_TOPIC = "TBW102"
 
 HALF_PROPERTY = "TRAN_MSG"
@@ -64,7 +70,8 @@ FIELD_PROPERTIES = frozenset({"TAGS", "KEYS", "UNIQ_KEY", "__SHARDINGKEY", "__BO
 
 _match_topic = re.compile(r"[A-Za-z0-9_%|-]{1,127}").fullmatch
 _match_reserved = re.compile(
-    rf"{DEAD_PREFIX}.*|{RETRY_PREFIX}.*|(?i:{SYSTEM_PREFIX}).*|{TEMPLATE_TOPIC}", re.DOTALL
+    rf"(?:{DEAD_PREFIX}|{RETRY_PREFIX}|{TASK_PREFIX}|{TASK_LOG_PREFIX}|(?i:{SYSTEM_PREFIX})).*|{TEMPLATE_TOPIC}",
+    re.DOTALL,
 ).fullmatch
 # Twenty characters hold every 64-bit number; without a limit, parsing a million digits would take minutes.
 _match_number = re.compile(r"-?[0-9]{1,19}").fullmatch
@@ -113,7 +120,8 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
 
     About 1 µs when the message has no properties, or just `TIMER_DELAY_MS` or `TIMER_DELIVER_MS`.
     """
-    if not (_is_storable(outgoing.topic) if outgoing.own else is_sendable(outgoing.topic)):
+    trusted = outgoing.own or outgoing.task
+    if not (_is_storable(outgoing.topic) if trusted else is_sendable(outgoing.topic)):
         raise _topic_error(outgoing.topic)
     if len(outgoing.body) > rules.body_bytes_max:
         detail = f"the body has {len(outgoing.body)} bytes, more than body_size_max = {rules.body_bytes_max}"
@@ -333,7 +341,7 @@ def _number(name: str, text: str) -> int:
 def check_topic(topic: str, *, is_known: bool = False) -> None:
     """Raise AdmissionError unless this topic can have consumers.
 
-    Those are a client's topic, a dead-letter topic, and the topic of a group's retries.
+    Those are a client's topic, a dead-letter topic, the topic of a group's retries, and those of tasks.
 
     With `is_known` the topic has messages. Those that were sent before its name was reserved can still be
     consumed.
@@ -342,8 +350,9 @@ def check_topic(topic: str, *, is_known: bool = False) -> None:
     if name != topic:
         is_legal = not name.startswith(DEAD_PREFIX)
     else:
-        is_retry = topic.startswith(RETRY_PREFIX) and topic != RETRY_PREFIX
-        is_legal = topic not in SYSTEM_TOPICS and (is_known or is_retry or _match_reserved(topic) is None)
+        own = (RETRY_PREFIX, TASK_PREFIX, TASK_LOG_PREFIX)
+        is_own = topic.startswith(own) and topic not in own
+        is_legal = topic not in SYSTEM_TOPICS and (is_known or is_own or _match_reserved(topic) is None)
     if not is_legal or _match_topic(name) is None:
         raise _topic_error(topic)
 

@@ -6,11 +6,8 @@
 
 1. Subscriptions share nothing that one could hold and another would have to wait for, see `slots`.
 2. A lease lasts longer than an attempt, so no message is leased again while it is being delivered.
-3. At most `width` requests are in progress. It begins at one, grows by one with each success up to
-   `concurrency`, and falls back to one with the fifth failure in a row. From then on there is a pause before
-   each request that doubles from 1 s to 60 s, until one succeeds. So an endpoint that is down costs few of
-   its messages' attempts and is not overrun when it is up again, and one that hangs from the start holds one
-   connection.
+3. At most `concurrency` requests are in progress, and no more than its `Pace` allows, which also says when
+   the next one may begin.
 4. Retry-After delays the message by its full length, and all requests of the subscription by at most 60 s.
 5. With a rate limit, no more requests begin in any second; a message waits for its turn in the group, without
    a lease. Each process counts for itself: after a restart the first second is a new one.
@@ -29,14 +26,14 @@ from timerwheel.groups.config import UnknownGroupError
 from timerwheel.groups.groups import Groups
 from timerwheel.model.messages import Delivery, MessageView
 from timerwheel.push.outcome import Outcome
+from timerwheel.push.pace import Pace
 from timerwheel.push.rate_limit import RateLimit
-from timerwheel.push.stats import FAILURES_IN_ROW, Health, Stats, StatsView, SubscriptionCounts
+from timerwheel.push.stats import Health, Stats, StatsView, SubscriptionCounts
 from timerwheel.push.subscription import Subscription
 from timerwheel.runtime.counters import Counters
 from timerwheel.store.errors import StoreError
 
 RECEIVE_WAIT_MS = 20_000
-PAUSE_MS_MIN, PAUSE_MS_MAX = 1_000, 60_000
 RETRY_MS = 1_000
 BODY_BYTES_UNDER_WAY_MAX = 32 << 20
 
@@ -106,9 +103,8 @@ class Dispatcher:
         self._slots = slots
         self._on_gone = on_gone
         self._stats = Stats()
-        self._width = 1
         self._largest_bytes = 1
-        self._resume_ms = 0  # monotonic
+        self._pace = Pace()
         self._limit = RateLimit(subscription.rate_limit)
         self._reserved = 0
         self._held = 0  # shared slots
@@ -125,7 +121,7 @@ class Dispatcher:
 
     def start(self) -> None:
         """Deliver from now on, ignoring a pause after past failures."""
-        self._resume_ms = 0
+        self._pace.resume_ms = 0
         self._notify()
         if self._loop is None:
             self._loop = asyncio.create_task(self._run())
@@ -133,7 +129,7 @@ class Dispatcher:
     def replace(self, subscription: Subscription) -> None:
         """Use this subscription from the next request on; another URL is tried at once."""
         if subscription.url != self.subscription.url:
-            self._resume_ms = 0
+            self._pace.resume_ms = 0
         if subscription.rate_limit != self.subscription.rate_limit:
             self._limit.change(subscription.rate_limit)
         self.subscription = subscription
@@ -182,7 +178,7 @@ class Dispatcher:
         next_ms = ready_ms()
         if next_ms is None:
             return health
-        pause_ms = max(self._resume_ms - self._clock.monotonic_ms(), 0)
+        pause_ms = max(self._pace.resume_ms - self._clock.monotonic_ms(), 0)
         return self._stats.health(max(next_ms, self._clock.now_ms() + pause_ms))
 
     # ------------------------------------------------------------------ taking
@@ -190,7 +186,7 @@ class Dispatcher:
     async def _run(self) -> None:
         while True:
             now_ms = self._clock.monotonic_ms()
-            pause_ms = max(self._resume_ms - now_ms, self._limit.wait_ms(now_ms))
+            pause_ms = max(self._pace.resume_ms - now_ms, self._limit.wait_ms(now_ms))
             if pause_ms > 0:
                 await self._clock.wait_for(self._change(), pause_ms)
             else:
@@ -219,7 +215,7 @@ class Dispatcher:
     def _room(self) -> int:
         """Return how many more requests may be in progress."""
         by_size = max(BODY_BYTES_UNDER_WAY_MAX // self._largest_bytes, 1)
-        room = min(self._width, self.subscription.concurrency, by_size) - len(self._under_way)
+        room = min(self._pace.width, self.subscription.concurrency, by_size) - len(self._under_way)
         by_rate = self._limit.room(self._clock.monotonic_ms())
         return room if by_rate is None else min(room, by_rate)
 
@@ -282,23 +278,11 @@ class Dispatcher:
         self._largest_bytes = max(len(delivery.message.body), self._largest_bytes * 7 // 8, 1)
         outcome = await self._caller.attempt(subscription, delivery.message, delivery.attempt)
         self._stats.record(outcome, self._clock.now_ms())
-        self._steer(outcome)
+        failures, width_max = self._stats.failures_in_row, self.subscription.concurrency
+        self._pace.steer(outcome, failures, width_max, self._clock.monotonic_ms())
         if outcome.kind == "gone":
             await self._report_gone(subscription, outcome)
         await self._report(subscription, delivery, outcome)
-
-    def _steer(self, outcome: Outcome) -> None:
-        """Widen, narrow or pause, depending on the endpoint."""
-        if outcome.kind == "delivered":
-            self._width = min(self._width + 1, self.subscription.concurrency)
-            self._resume_ms = 0
-            return
-        pause_ms = min(outcome.retry_after_ms or 0, PAUSE_MS_MAX)
-        beyond = self._stats.failures_in_row - FAILURES_IN_ROW
-        if beyond >= 0:
-            self._width = 1
-            pause_ms = max(pause_ms, min(PAUSE_MS_MIN << min(beyond, 16), PAUSE_MS_MAX))
-        self._resume_ms = max(self._resume_ms, self._clock.monotonic_ms() + pause_ms)
 
     async def _report_gone(self, subscription: Subscription, outcome: Outcome) -> None:
         try:

@@ -1,6 +1,6 @@
-"""One attempt: a signed POST to a subscription's URL, and its outcome.
+"""One attempt: a signed request to the URL of a subscription or a task, and its outcome.
 
-1. An attempt ends within the subscription's `timeout_ms`, whatever the receiver does: look-up, connection,
+1. An attempt ends within its `timeout_ms`, whatever the receiver does: look-up, connection,
    request and answer together. An answer that trickles in is cut off like one that never arrives.
 2. At most ANSWER_BYTES_MAX of an answer are read; then the connection is closed.
 3. Only idle connections outlive an attempt: no cookies, no redirects, no proxies of the environment.
@@ -13,6 +13,7 @@ import io
 import logging
 import os
 import socket
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,12 +33,37 @@ ANSWER_BYTES_MAX = 64 << 10
 CALLS_MAX = 2_048
 IDLE_CONNECTION_S = 5.0
 _REASON_CHARACTERS_MAX = 200
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 logger = logging.getLogger(__name__)
 
 
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One request to make: `headers` returns those of a request at a time, since they are signed with it.
+
+    `name` says in logs whose it is. Of the answer's body the first `kept_bytes` are kept.
+    """
+
+    name: str
+    url: str
+    headers: Callable[[int], dict[str, str]]
+    body: bytes
+    timeout_ms: int
+    method: str = "POST"
+    kept_bytes: int = 0
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """The outcome of a call, and the answer that there was: its headers and the beginning of its body."""
+
+    outcome: Outcome
+    headers: Mapping[str, str] = {}
+    body: bytes = b""
+    truncated: bool = False
+
+
 class Caller:
-    """Makes attempts. One caller serves all subscriptions."""
+    """Makes attempts. One caller serves all subscriptions and tasks."""
 
     def __init__(
         self,
@@ -73,60 +99,70 @@ class Caller:
         Every failure is an outcome; only a cancellation raises, and ends the request.
         While `calls_max` are in progress the next one waits; its time begins after that.
         """
-        async with self._places:
-            return await self._attempt(subscription, message, number)
+        call = Call(
+            name=f"subscription {subscription.id}",
+            url=subscription.url,
+            headers=lambda now_ms: headers_of(subscription, message, now_ms, number),
+            body=message.body,
+            timeout_ms=subscription.timeout_ms,
+        )
+        return (await self.call(call)).outcome
 
-    async def _attempt(self, subscription: Subscription, message: MessageView, number: int) -> Outcome:
+    async def call(self, call: Call) -> Reply:
+        """Make one call; every failure is an outcome, as in `attempt`."""
+        async with self._places:
+            return await self._call(call)
+
+    async def _call(self, call: Call) -> Reply:
         began_ms = self._clock.monotonic_ms()
-        outcomes: list[Outcome] = []
-        task = asyncio.create_task(self._exchange(subscription, message, number, outcomes))
+        replies: list[Reply] = []
+        task = asyncio.create_task(self._exchange(call, replies))
         try:
-            await self._clock.wait_for(task, subscription.timeout_ms)
+            await self._clock.wait_for(task, call.timeout_ms)
         finally:
             if not task.done():
                 task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        outcome = (
-            outcomes[0] if outcomes else failed(f"no complete response within {subscription.timeout_ms} ms")
-        )
-        return msgspec.structs.replace(outcome, latency_ms=self._clock.monotonic_ms() - began_ms)
+        late = Reply(failed(f"no complete response within {call.timeout_ms} ms"))
+        reply = replies[0] if replies else late
+        outcome = msgspec.structs.replace(reply.outcome, latency_ms=self._clock.monotonic_ms() - began_ms)
+        return msgspec.structs.replace(reply, outcome=outcome)
 
-    async def _exchange(
-        self, subscription: Subscription, message: MessageView, number: int, outcomes: list[Outcome]
-    ) -> None:
+    async def _exchange(self, call: Call, replies: list[Reply]) -> None:
         trace = SimpleNamespace(reused=False)
         try:
             try:
-                outcome = await self._post(subscription, message, number, trace)
+                reply = await self._request(call, trace)
             except (aiohttp.ServerDisconnectedError, ConnectionResetError, aiohttp.ClientOSError):
                 if not trace.reused:
                     raise
                 # The receiver closed an idle connection as we took it: not its fault, and not an attempt.
-                outcome = await self._post(subscription, message, number, SimpleNamespace(reused=False))
+                reply = await self._request(call, SimpleNamespace(reused=False))
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            outcome = failed(_reason(error))
+            reply = Reply(failed(_reason(error)))
         except Exception as error:
-            logger.exception("an attempt to deliver to subscription %s failed unexpectedly", subscription.id)
-            outcome = failed(f"{type(error).__name__}: {error}"[:_REASON_CHARACTERS_MAX])
-        outcomes.append(outcome)
+            logger.exception("an attempt to call for %s failed unexpectedly", call.name)
+            reply = Reply(failed(f"{type(error).__name__}: {error}"[:_REASON_CHARACTERS_MAX]))
+        replies.append(reply)
 
-    async def _post(
-        self, subscription: Subscription, message: MessageView, number: int, trace: SimpleNamespace
-    ) -> Outcome:
-        now_ms = self._clock.now_ms()
-        async with self._session.post(
-            subscription.url,
-            data=io.BytesIO(message.body),
-            headers=headers_of(subscription, message, now_ms, number),
+    async def _request(self, call: Call, trace: SimpleNamespace) -> Reply:
+        async with self._session.request(
+            call.method,
+            call.url,
+            data=io.BytesIO(call.body) if call.body or call.method in _WITH_BODY else None,
+            headers=call.headers(self._clock.now_ms()),
             allow_redirects=False,
             trace_request_ctx=trace,
         ) as answer:
-            left_bytes = ANSWER_BYTES_MAX
+            left_bytes, kept = ANSWER_BYTES_MAX, bytearray()
             while left_bytes > 0 and (part := await answer.content.read(left_bytes)):
                 left_bytes -= len(part)
+                kept += part[: max(call.kept_bytes - len(kept), 0)]
             if left_bytes <= 0:
                 answer.close()
-            return classify(answer.status, answer.headers, self._clock.now_ms())
+            outcome = classify(answer.status, answer.headers, self._clock.now_ms())
+            truncated = ANSWER_BYTES_MAX - left_bytes > len(kept)
+            return Reply(outcome, answer.headers, bytes(kept), truncated)
 
     async def close(self) -> None:
         """Close every connection."""

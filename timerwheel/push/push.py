@@ -53,6 +53,7 @@ from timerwheel.push.subscription import (
     to_value,
     view_of,
 )
+from timerwheel.push.tasks.tasks import Tasks
 from timerwheel.push.traces import Traces
 from timerwheel.runtime.shielded import finished
 from timerwheel.state.config_table import ConfigTable, Put
@@ -88,6 +89,9 @@ class Push:
         self._changing = asyncio.Lock()
         self._closing = False
         self._opened: Caller | None = None
+        self.tasks = Tasks(
+            engine, allow_private=allow_private, calls_max=calls_max, random_bytes=random_bytes
+        )
         engine.topic_deletions.on_ending.append(self._end_topic)
 
     async def start(self) -> None:
@@ -105,13 +109,15 @@ class Push:
                     self._add(subscription)
             except SubscriptionError as error:
                 logger.error("subscription %s cannot be read, so it does not deliver: %s", key, error)  # noqa: TRY400
+        await self.tasks.start(self._opened)
 
     async def close(self, grace_ms: int = CLOSE_GRACE_MS) -> None:
         """Take no more messages, wait up to `grace_ms` for requests in progress, close every connection."""
         self._closing = True
         async with self._changing:
             dispatchers = list(self._dispatchers.values())
-            await asyncio.gather(*(dispatcher.close(grace_ms) for dispatcher in dispatchers))
+            closing = [dispatcher.close(grace_ms) for dispatcher in dispatchers]
+            await asyncio.gather(*closing, self.tasks.close(grace_ms))
             self._dispatchers.clear()
             if self._opened is not None:
                 await self._opened.close()

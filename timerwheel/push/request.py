@@ -73,8 +73,8 @@ def _message_headers(message: MessageView, attempt: int) -> dict[str, str]:
     headers = {
         "timerwheel-topic": message.topic,
         "timerwheel-attempt": str(attempt),
-        "timerwheel-due": _rfc3339(message.due_ms),
-        "timerwheel-delivered": _rfc3339(_delivered_ms(message)),
+        "timerwheel-due": rfc3339(message.due_ms),
+        "timerwheel-delivered": rfc3339(_delivered_ms(message)),
         "timerwheel-tags": message.properties.get(TAGS_PROPERTY),
         "timerwheel-keys": message.properties.get(KEYS_PROPERTY),
     }
@@ -105,7 +105,7 @@ def _event_headers(message: MessageView) -> dict[str, str]:
         "ce-id": message.id,
         "ce-source": f"/topics/{quote(message.topic, safe='')}",
         "ce-type": message.properties.get(EVENT_TYPE_PROPERTY) or EVENT_TYPE,
-        "ce-time": _rfc3339(_delivered_ms(message)),
+        "ce-time": rfc3339(_delivered_ms(message)),
     }
     subject = message.properties.get(KEYS_PROPERTY)
     if subject:
@@ -121,6 +121,7 @@ def _delivered_ms(message: MessageView) -> int:
     return message.due_ms if message.delivered_ms is None else message.delivered_ms
 
 
-def _rfc3339(at_ms: int) -> str:
+def rfc3339(at_ms: int) -> str:
+    """Return a time as RFC 3339, UTC, with milliseconds."""
     at = _EPOCH + dt.timedelta(milliseconds=at_ms)
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -5,6 +5,7 @@ the values of headers, which may be secrets too, never leave through a `Subscrip
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -263,12 +264,12 @@ def checked(subscription: Subscription, *, allow_private: bool) -> Subscription:
     check_topic(subscription.topic, is_known=True)  # its group is created first, which may refuse the topic
     check_group(subscription.group)
     subscription.group_config.check()
-    _check_range("concurrency", subscription.concurrency, 1, CONCURRENCY_MAX)
+    check_range("concurrency", subscription.concurrency, 1, CONCURRENCY_MAX)
     if subscription.rate_limit is not None:
-        _check_range("rate_limit", subscription.rate_limit, RATE_LIMIT_MIN, RATE_LIMIT_MAX)
-    _check_range("timeout_ms", subscription.timeout_ms, TIMEOUT_MS_MIN, TIMEOUT_MS_MAX)
-    _check_headers(subscription.headers)
-    _check_secrets(subscription.secrets)
+        check_range("rate_limit", subscription.rate_limit, RATE_LIMIT_MIN, RATE_LIMIT_MAX)
+    check_range("timeout_ms", subscription.timeout_ms, TIMEOUT_MS_MIN, TIMEOUT_MS_MAX)
+    check_headers(subscription.headers)
+    check_secrets(subscription.secrets)
     try:
         url = check_url(subscription.url, allow_private=allow_private)
     except TargetError as error:
@@ -276,12 +277,14 @@ def checked(subscription: Subscription, *, allow_private: bool) -> Subscription:
     return msgspec.structs.replace(subscription, url=url)
 
 
-def _check_range(field: str, value: float, low: float, high: float) -> None:
+def check_range(field: str, value: float, low: float, high: float) -> None:
+    """Raise SubscriptionError that names the field unless its value is from low to high."""
     if not low <= value <= high:
         raise SubscriptionError(field, f"{value} is not from {low} to {high}")
 
 
-def _check_secrets(secrets: list[str]) -> None:
+def check_secrets(secrets: Sequence[str]) -> None:
+    """Raise SubscriptionError unless these are one or two secrets of Standard Webhooks."""
     if not 1 <= len(secrets) <= SECRETS_MAX:
         raise SubscriptionError("secret", f"{len(secrets)} given; must be from 1 to {SECRETS_MAX}")
     for secret in secrets:
@@ -291,7 +294,8 @@ def _check_secrets(secrets: list[str]) -> None:
             raise SubscriptionError("secret", str(error)) from None
 
 
-def _check_headers(headers: dict[str, str]) -> None:
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Raise SubscriptionError for a header that the service sets, or that cannot be sent."""
     if len(headers) > HEADERS_MAX:
         raise SubscriptionError("headers", f"{len(headers)} given; at most {HEADERS_MAX} are allowed")
     if len({name.lower() for name in headers}) < len(headers):

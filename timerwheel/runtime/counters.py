@@ -125,6 +125,8 @@ class Counters:
         self.leases_back = 0
         self.cascaded = 0
         self.push_attempts = {"delivered": 0, "failed": 0, "gone": 0}
+        self.task_calls = {"delivered": 0, "failed": 0, "gone": 0}
+        self.task_ends = {"succeeded": 0, "failed": 0, "cancelled": 0}
         self.kafka: KafkaCounts | None = None
         self.front_calls: Counter[tuple[str, str, str]] = Counter()  # by protocol, call and status
         self.lateness_ms = Recent(LATENESS_BOUNDS_MS, clock)
@@ -136,6 +138,7 @@ class Counters:
         self.index_commit_s = Histogram(TIME_BOUNDS_S)
         self.cascade_s = Histogram(TIME_BOUNDS_S)
         self.push_s = Histogram(TIME_BOUNDS_S)
+        self.task_s = Histogram(TIME_BOUNDS_S)
 
     def applied(self, batch: Batch) -> None:
         """Count the records of a batch that has just taken effect."""
@@ -200,6 +203,15 @@ class Counters:
             recalled=self.recalled,
             lateness=self.lateness_ms.all.counts.copy(),
         )
+
+    def called(self, outcome: str, latency_ms: int) -> None:
+        """Count a finished call of a task by its outcome: delivered, failed or gone."""
+        self.task_calls[outcome] += 1
+        self.task_s.observe(latency_ms / 1_000)
+
+    def task_ended(self, state: str) -> None:
+        """Count a task that ended: succeeded, failed or cancelled."""
+        self.task_ends[state] += 1
 
     def snapshot(self) -> dict[str, float]:
         """Return the numbers for a live view: integers, and two lateness quantiles in milliseconds as floats.

@@ -1,8 +1,9 @@
 """Reads topics and their consume queues: delivered messages by offset, with long polls."""
 
 import asyncio
+import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -124,6 +125,44 @@ class QueueReader:
         places = range(page.first, page.first + len(page.records))
         messages = self.delivered_views(page.records, page.positions["root"].tolist(), places)
         return QueuePage(messages, page.first + len(places), page.min_offset, page.max_offset)
+
+    async def newest_of(
+        self, topic: str, queue: int, roots: Collection[int], since_ms: int
+    ) -> dict[int, bytes | CorruptionError]:
+        """Return the newest record of each root among the messages of a queue stored since then, if any."""
+        found = self._state.topics.get(topic)
+        if found is None or not roots:
+            return {}
+        bounds = found.queues.get(queue, QueueTail())
+        tail = list(bounds.tail)
+        span = (bounds.min_offset, tail[0][0] if tail else bounds.next_offset)
+        places = await self._threads.read(self._places_of, (found.id, queue), span, tail, roots, since_ms)
+        if not places:
+            return {}
+        offsets, sizes = (np.array(column) for column in zip(*places.values(), strict=True))
+        order = np.argsort(offsets)
+        data = await self._record_cache.read(offsets[order].astype(np.uint64), sizes[order].astype(np.uint32))
+        return dict(zip([list(places)[at] for at in order.tolist()], data, strict=True))
+
+    def _places_of(
+        self,
+        queue: tuple[int, int],
+        span: tuple[int, int],
+        tail: list[tuple[int, Positions]],
+        roots: Collection[int],
+        since_ms: int,
+    ) -> dict[int, tuple[int, int]]:
+        """Return log offset and size of the newest record of each root."""
+        wanted, places = np.array(sorted(roots), np.uint64), dict[int, tuple[int, int]]()
+        with self._index.read() as txn:
+            kept = queues.since(txn, *queue, span, since_ms)
+            for positions in itertools.chain(kept, (part for _, part in tail)):
+                rows = positions[np.isin(positions["root"], wanted)]
+                for root, offset, size in zip(
+                    *(rows[name].tolist() for name in ("root", "offset", "size")), strict=True
+                ):
+                    places[root] = (offset, size)
+        return places
 
     async def records(
         self, topic: str, queue: int, offset: int, count_max: int, bytes_max: int = PAGE_BYTES_MAX

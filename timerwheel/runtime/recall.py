@@ -113,6 +113,10 @@ class Recalls:
         state = State.SCHEDULED if plan.waits else State.DELIVERED
         return Receipt(message_id, current.record.topic, plan.due_ms, state)
 
+    def due_of(self, properties: dict[str, str]) -> int:
+        """Return the due time that these delay properties name, counted from now; AdmissionError."""
+        return admission.admit_delay(properties, self._clock.now_ms(), self._rules).due_ms
+
     async def replace_timer(
         self,
         current: Current,

@@ -117,7 +117,8 @@ class Scheduler:
             limit = self._settings.max_delay_ms
             raise ScheduleFieldError("jitter_ms", f"{spec.jitter_ms} is more than max_delay = {limit} ms")
         # As a client's message first: a run may use reserved names, its owner may not.
-        for message in (Outgoing(spec.topic, spec.body, spec.properties), spec.message(name, 0, now_ms)):
+        theirs = Outgoing(spec.topic, spec.body, spec.properties, task=bool(spec.envelope))
+        for message in (theirs, spec.message(name, 0, now_ms)):
             if faults := self._sender.check([message]):
                 raise RefusedError(faults)
         return await self.finish(self._changed(name, spec, when=when))

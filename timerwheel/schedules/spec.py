@@ -33,6 +33,7 @@ _match_name = re.compile(r"[A-Za-z0-9_.-]{1,127}").fullmatch
 class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as its owner puts it; in JSON the body is base64.
 
+    `envelope` is what another part of the service keeps with each run, as `Outgoing.envelope`.
     `missed` says how many messages replace the runs that the service could not send in time: none, one, or
     all.
     """
@@ -44,6 +45,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
     jitter_ms: int = 0
     missed: Missed = "once"
     paused: bool = False
+    envelope: str = ""
 
     def check(self) -> "ScheduleSpec":
         """Return self if every field is legal; ScheduleError names the first that is not.
@@ -83,7 +85,9 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
         else:
             own[DELAY_PROPERTY] = str(delay_ms)
         key = run_key(name, generation, run_ms)
-        return Outgoing(self.topic, self.body, self.properties | own, key, own=True)
+        queue = 0 if self.envelope else None
+        properties = self.properties | own
+        return Outgoing(self.topic, self.body, properties, key, own=True, queue=queue, envelope=self.envelope)
 
 
 def check_name(name: str) -> str:

@@ -34,6 +34,8 @@ class ConfigTable(StrEnum):
     SUBSCRIPTION = "push"
     LEASES = "leases"
     """The leases of a group when the service stopped; the next start takes them over and removes them."""
+    TASK_QUEUE = "task_queue"
+    """The queues of one-call tasks: their limits and signing secrets."""
     KAFKA_INLET = "kafka_inlet"
     """The next offset of each partition of the topic from which Kafka's records come."""
     KAFKA_OUTLET = "kafka_outlet"

@@ -34,7 +34,7 @@ import msgspec
 import numpy as np
 import orjson
 
-from timerwheel.model.admission import DOMAIN_PROPERTY, HASH_PROPERTY, KEY_PROPERTY
+from timerwheel.model.admission import DOMAIN_PROPERTY, HASH_PROPERTY, KEY_PROPERTY, TASK_PREFIX
 from timerwheel.model.columns import MessageColumns
 from timerwheel.model.messages import Outgoing
 from timerwheel.model.trace_context import CONTEXT_PROPERTIES, has_context, without_context
@@ -133,7 +133,10 @@ def content_of(message: Outgoing) -> bytes:
 
     The trace context is left out, because a repeat may come from another span.
     """
-    return content_hash(message.body, message.properties)
+    body = message.body
+    if message.topic.startswith(TASK_PREFIX):  # what is called is what makes a task the same
+        body = b"".join((message.envelope.encode(), b"\0", body))
+    return content_hash(body, message.properties)
 
 
 def content_hash(body: bytes, properties: Mapping[str, str]) -> bytes:

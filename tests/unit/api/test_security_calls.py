@@ -24,6 +24,10 @@ EXPECTED = {
         *("createSubscription", "listSubscriptions", "getSubscription", "changeSubscription"),
         *("deleteSubscription", "pauseSubscription", "resumeSubscription", "testSubscription"),
         *("rotateSecret", "finishRotation", "getSubscriptionStats"),
+        # To create one takes the scope send besides, as the handler says.
+        *("createTask", "listTasks", "getTask", "rescheduleTask", "cancelTask", "runTask"),
+        *("listTaskQueues", "getTaskQueue", "putTaskQueue"),
+        *("rotateTaskQueueSecret", "finishTaskQueueRotation"),
     },
     Need.EITHER: {
         *("getMessage", "getKeyedMessage", "getHistory", "getStory", "listPending"),
@@ -47,6 +51,7 @@ EVERYDAY = {
     *("beginTransaction", "commitTransaction", "rollBackTransaction"),
     *("recallKeyedMessage", "rescheduleKeyedMessage"),
     *("receive", "acknowledge", "giveBack", "extend", "stream", "live"),
+    *("rescheduleTask", "cancelTask", "runTask"),
 }
 
 

@@ -10,8 +10,10 @@ from tests.harness.clock import ManualClock
 from tests.harness.groups import MemoryGroups
 from timerwheel.errors import NotReadyError
 from timerwheel.model.messages import MessageView
-from timerwheel.push.dispatcher import FAILURES_IN_ROW, PAUSE_MS_MAX, Dispatcher, Slots
+from timerwheel.push.dispatcher import Dispatcher, Slots
 from timerwheel.push.outcome import Outcome
+from timerwheel.push.pace import PAUSE_MS_MAX
+from timerwheel.push.stats import FAILURES_IN_ROW
 from timerwheel.push.subscription import Subscription
 
 OK = Outcome("delivered", "HTTP 200", 200)

@@ -170,3 +170,37 @@ async def test_a_subscription_belongs_to_its_topic(data):
         ):
             answer = await service.call(method, f"/v1/subscriptions/bills{path}", mine, json=content)
             assert code(answer) == "forbidden", (method, path)
+
+
+async def test_tasks_of_other_queues_can_neither_be_created_nor_seen_nor_cancelled(data):
+    admin = grant(data, "admin", Scope.ADMIN)
+    owner = grant(data, "owner", Scope.SEND, Scope.RECEIVE, topics=("%TASK%mine",))
+    sender = grant(data, "sender", Scope.SEND, topics=("*",))
+    receiver = grant(data, "receiver", Scope.RECEIVE, topics=("*",))
+    async with guarded(data) as service:
+        admin, owner = Caller(service, admin), Caller(service, owner)
+        sender, receiver = Caller(service, sender), Caller(service, receiver)
+        task = {"url": "https://example.com/", "delay": "1h"}
+        theirs = await admin.does("POST", "/v1/tasks", task)
+        own = await owner.does("POST", "/v1/tasks", task | {"queue": "mine"})
+        await owner.may_not("POST", "/v1/tasks", task)
+        await sender.may_not("POST", "/v1/tasks", task)
+        await receiver.may_not("POST", "/v1/tasks", task)
+        for method, path, content in (
+            ("GET", "", None),
+            ("DELETE", "", None),
+            ("PATCH", "", {"delay": "2h"}),
+            ("POST", "/run", None),
+        ):
+            await owner.may_not(method, f"/v1/tasks/{theirs['id']}{path}", content)
+        await owner.may_not("GET", "/v1/tasks")
+        await owner.may_not("GET", "/v1/task-queues/default")
+        await owner.may_not("PUT", "/v1/task-queues/other", {})
+        await owner.may_not("POST", "/v1/task-queues/default/rotate-secret")
+        assert [one["id"] for one in (await owner.does("GET", "/v1/tasks?queue=mine"))["tasks"]] == [
+            own["id"]
+        ]
+        queues = (await owner.does("GET", "/v1/task-queues"))["queues"]
+        assert [one["queue"] for one in queues] == ["mine"]
+        assert (await receiver.does("GET", f"/v1/tasks/{theirs['id']}"))["state"] == "scheduled"
+        assert (await owner.does("DELETE", f"/v1/tasks/{own['id']}"))["state"] == "cancelled"

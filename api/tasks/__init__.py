@@ -1,0 +1,1 @@
+"""The calls on one-call tasks and their queues."""

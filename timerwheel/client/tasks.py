@@ -1,0 +1,156 @@
+"""One-call tasks: URLs that the service calls when they are due."""
+
+import datetime as dt
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from timerwheel.client.bodies import Body, content_of, json_given
+from timerwheel.client.connection import Connection, given, part, with_query
+from timerwheel.client.drafts import when_content
+from timerwheel.groups.config import Exponential, Ladder
+from timerwheel.push.tasks.task import Method
+from timerwheel.push.tasks.task_queue import TaskQueueView, TaskQueueWithSecret
+from timerwheel.push.tasks.view import TaskPage, TaskState, TaskView
+from timerwheel.wire import tasks as wire
+from timerwheel.wire.tasks import AcceptedTask
+
+
+class Tasks:
+    """The tasks of a service, by id, and their queues, by name."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def create(
+        self,
+        url: str,
+        body: Body = "",
+        *,
+        json: object = UNSET,
+        method: Method | None = None,
+        headers: dict[str, str] | None = None,
+        delay: str | dt.timedelta | None = None,
+        delay_ms: int | None = None,
+        deliver_at: dt.datetime | str | None = None,
+        deliver_at_ms: int | None = None,
+        cron: str | None = None,
+        zone: str | None = None,
+        schedule: str | None = None,
+        queue: str | None = None,
+        max_attempts: int | None = None,
+        backoff: Ladder | Exponential | None = None,
+        timeout_ms: int | None = None,
+        callback: str | None = None,
+        failure_callback: str | None = None,
+        dedup_key: str | None = None,
+    ) -> AcceptedTask:
+        """Have a URL called when it is due: the task is durable when this returns.
+
+        The body is text, bytes, a model as in `Client.send`, or with `json` any JSON value. `delay` and
+        `deliver_at` are as in `Client.send`; with none, it is called at once. With `cron` it is called again
+        and again, by the `schedule` of that name. `callback` is a URL that gets the outcome of a success,
+        `failure_callback` that of a failure. With a `dedup_key` it is stored once. The service chooses what
+        is left out. Raises `ValueError` for a datetime without a time zone.
+        """
+        when = given(delay=delay, delay_ms=delay_ms, deliver_at=deliver_at, deliver_at_ms=deliver_at_ms)
+        content = given(
+            url=url,
+            method=method,
+            headers=headers,
+            cron=cron,
+            zone=zone,
+            schedule=schedule,
+            queue=queue,
+            max_attempts=max_attempts,
+            backoff=backoff,
+            timeout_ms=timeout_ms,
+            callback=callback,
+            failure_callback=failure_callback,
+            dedup_key=dedup_key,
+        )
+        content |= when_content(when) | content_of(given(body=body) | json_given(json))
+        return await self._connection.call("POST", "/v1/tasks", AcceptedTask, content=content)
+
+    async def get(self, task_id: str) -> TaskView:
+        """Return a task with its state."""
+        return await self._connection.call("GET", _task(task_id), TaskView)
+
+    async def page(
+        self,
+        queue: str | None = None,
+        *,
+        state: TaskState | None = None,
+        host: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> TaskPage:
+        """Return tasks of a queue: those that wait in due order, then the others, newest first."""
+        wanted: dict[str, Any] = given(queue=queue, state=state, host=host, limit=limit, cursor=cursor)
+        return await self._connection.call("GET", with_query("/v1/tasks", wanted), TaskPage)
+
+    async def reschedule(
+        self,
+        task_id: str,
+        *,
+        delay: str | dt.timedelta | None = None,
+        delay_ms: int | None = None,
+        deliver_at: dt.datetime | str | None = None,
+        deliver_at_ms: int | None = None,
+    ) -> TaskView:
+        """Give a task that waits another time; `ConflictError` if it runs or has ended."""
+        when = given(delay=delay, delay_ms=delay_ms, deliver_at=deliver_at, deliver_at_ms=deliver_at_ms)
+        return await self._connection.call("PATCH", _task(task_id), TaskView, content=when_content(when))
+
+    async def cancel(self, task_id: str) -> TaskView:
+        """Cancel a task that is not being called; `ConflictError` if it is, or has ended."""
+        return await self._connection.call("DELETE", _task(task_id), TaskView)
+
+    async def run(self, task_id: str) -> TaskView:
+        """Have a task that waits called now; `ConflictError` if it runs or has ended."""
+        return await self._connection.call("POST", f"{_task(task_id)}/run", TaskView)
+
+    async def queues(self) -> list[TaskQueueView]:
+        """Return all task queues, by name."""
+        return (await self._connection.call("GET", "/v1/task-queues", wire.TaskQueues)).queues
+
+    async def get_queue(self, queue: str) -> TaskQueueView:
+        """Return one task queue."""
+        return await self._connection.call("GET", _queue(queue), TaskQueueView)
+
+    async def put_queue(
+        self,
+        queue: str,
+        *,
+        rate_limit: float | UnsetType | None = UNSET,
+        concurrency: int | UnsetType | None = UNSET,
+        host_concurrency: int | None = None,
+        paused: bool | None = None,
+        secret: str | None = None,
+    ) -> TaskQueueWithSecret | TaskQueueView:
+        """Create a queue, whose secret no other call shows, or change what is given; None is no limit."""
+        content = given(host_concurrency=host_concurrency, paused=paused, secret=secret)
+        limits = {"rate_limit": rate_limit, "concurrency": concurrency}
+        content |= {name: value for name, value in limits.items() if value is not UNSET}
+        found = await self._connection.call("PUT", _queue(queue), dict[str, Any], content=content)
+        kind = TaskQueueWithSecret if "secret" in found else TaskQueueView
+        return kind(**found)
+
+    async def rotate_secret(self, queue: str, secret: str | None = None) -> TaskQueueWithSecret:
+        """Sign with a new secret and with the old one, until `finish_rotation`."""
+        content = given(secret=secret)
+        return await self._connection.call(
+            "POST", f"{_queue(queue)}/rotate-secret", TaskQueueWithSecret, content=content
+        )
+
+    async def finish_rotation(self, queue: str) -> TaskQueueView:
+        """Sign with the newest secret only."""
+        return await self._connection.call("POST", f"{_queue(queue)}/finish-rotation", TaskQueueView)
+
+
+def _task(task_id: str) -> str:
+    return f"/v1/tasks/{part(task_id)}"
+
+
+def _queue(queue: str) -> str:
+    return f"/v1/task-queues/{part(queue)}"

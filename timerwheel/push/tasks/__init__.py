@@ -1,0 +1,1 @@
+"""One-call tasks: messages that say which URL to call, and when."""

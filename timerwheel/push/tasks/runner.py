@@ -1,0 +1,373 @@
+"""Calls the tasks of one queue: leases them from its group, sorts them by host, calls, stores the outcome.
+
+    receive --> lane of the host --turn, rate, place--> call --2xx------> outcome, callback and end: one unit
+                                                         |---failed-----> retry, after Retry-After or backoff
+                                                         `---last, 410--> outcome, failure callback and end
+
+1. A task that was called is not called again after its end is stored. The outcome, the callback and the end
+   of the task in its group are one unit of the log, so a crash leaves all of them or none.
+2. A task waits for its host in memory, under a lease that is renewed. A lease is nothing in the log: after a
+   crash the task is as it was, and no attempt counts that was not made.
+3. An answer whose outcome cannot be stored yet, as on a full disk, is kept and stored when that is possible.
+
+Belongs to the event loop.
+"""
+
+import asyncio
+import contextlib
+import logging
+from typing import NamedTuple
+
+from yarl import URL
+
+from timerwheel.clock import Clock
+from timerwheel.engine import Engine
+from timerwheel.errors import TimerwheelError
+from timerwheel.groups.config import UnknownGroupError
+from timerwheel.groups.receipts import place_in
+from timerwheel.model.messages import Delivery, MessageView
+from timerwheel.push.dispatcher import RETRY_MS
+from timerwheel.push.endpoint import Caller, Reply
+from timerwheel.push.outcome import failed
+from timerwheel.push.rate_limit import RateLimit
+from timerwheel.push.tasks.call import call_of
+from timerwheel.push.tasks.lane import Lane, Places, Waiting
+from timerwheel.push.tasks.outcome import Ended, records_of
+from timerwheel.push.tasks.task import GROUP, End, Task, TaskOutcome, topic_of
+from timerwheel.push.tasks.task_queue import TaskQueue
+from timerwheel.store.errors import StoreError
+from timerwheel.store.record import Identity
+
+LEASE_MS = 3_600_000
+"""A waiting task is leased for so long, and again when half of it is over: longer than any call takes."""
+HELD_MAX = 20_000
+"""Tasks of a queue that wait in memory for their hosts; beyond that no more are leased."""
+RECEIVE_MAX = 200
+RECEIVE_WAIT_MS = 20_000
+LAST_MAX = 10_000
+"""Tasks whose last failure is remembered, to show it."""
+
+logger = logging.getLogger(__name__)
+
+NOT_A_TASK = failed("the message is not a task, or is damaged")
+_NO_TASK = Task(url="")
+
+
+class LastFailure(NamedTuple):
+    """The last failed attempt of a task in this run of the service."""
+
+    status: int | None
+    reason: str
+
+
+class Found(NamedTuple):
+    """A leased task, read again for its call."""
+
+    message: MessageView
+    identity: Identity
+    task: Task | None
+
+
+def host_of(url: str) -> str:
+    """Return host and port of a URL."""
+    parsed = URL(url)
+    return f"{parsed.raw_host}:{parsed.port}"
+
+
+class QueueRunner:
+    """The calls of one queue."""
+
+    def __init__(self, name: str, queue: TaskQueue, engine: Engine, caller: Caller, places: Places) -> None:
+        self.name = name
+        self.queue = queue
+        self.topic = topic_of(name)
+        self.calling: set[tuple[int, int]] = set()
+        """Queue and queue offset of the tasks that are being called."""
+        self.last: dict[tuple[int, int], LastFailure] = {}
+        self._engine = engine
+        self._groups = engine.groups
+        self._clock: Clock = engine.clock
+        self._caller = caller
+        self._all_places = places
+        self._places = Places(queue.concurrency)
+        self._limit = RateLimit(queue.rate_limit)
+        self._rate_turn = asyncio.Lock()
+        self._lanes: dict[str, Lane] = {}
+        self._workers: dict[str, asyncio.Task[None]] = {}
+        self._calls: set[asyncio.Task[None]] = set()
+        self._held = 0
+        self._loops: list[asyncio.Task[None]] = []
+        self._room: asyncio.Future[None] | None = None
+
+    # ------------------------------------------------------------------ starting and stopping
+
+    def start(self) -> None:
+        """Begin to call."""
+        if not self._loops:
+            self._loops = [asyncio.create_task(self._run()), asyncio.create_task(self._keep())]
+
+    def replace(self, queue: TaskQueue) -> None:
+        """Have other limits or secrets from the next request on."""
+        if queue.rate_limit != self.queue.rate_limit:
+            self._limit.change(queue.rate_limit)
+        if queue.concurrency != self.queue.concurrency:
+            self._places.change(queue.concurrency)
+        self.queue = queue
+        for lane in self._lanes.values():
+            lane.notify()
+
+    async def halt(self) -> None:
+        """Begin no more calls and give back the tasks that wait; calls in progress continue."""
+        stopped = [*self._loops, *self._workers.values()]
+        self._loops = []
+        for task in stopped:
+            task.cancel()
+        await asyncio.gather(*stopped, return_exceptions=True)
+        for lane in self._lanes.values():
+            self._give_back(lane)
+
+    async def close(self, grace_ms: int) -> None:
+        """Halt, give calls in progress the grace, then cut them off: these attempts count as failed."""
+        await self.halt()
+        if self._calls and grace_ms:
+            finished = asyncio.ensure_future(self._finish())
+            await self._clock.wait_for(finished, grace_ms)
+            finished.cancel()
+            await asyncio.gather(finished, return_exceptions=True)
+        for task in self._calls:
+            task.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
+    async def _finish(self) -> None:
+        await asyncio.wait(set(self._calls))
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks were leased and wait for their host."""
+        return self._held
+
+    @property
+    def failing_hosts(self) -> list[str]:
+        """Return the hosts that failed so often in a row that they are called less."""
+        return sorted(host for host, lane in self._lanes.items() if lane.is_failing)
+
+    def take_back(self, place: tuple[int, int]) -> str | None:
+        """Take a task that waits for its host out of its lane; returns its receipt, None if there is none."""
+        for lane in self._lanes.values():
+            for one in lane.waiting:
+                if one.place == place:
+                    lane.waiting.remove(one)
+                    self._left(1)
+                    return one.receipt
+        return None
+
+    # ------------------------------------------------------------------ taking
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._take()
+            except (TimerwheelError, StoreError) as error:
+                logger.warning("task queue %s cannot receive: %s", self.name, error)
+                await self._clock.sleep_for(RETRY_MS)
+            except Exception:
+                logger.exception("task queue %s cannot receive", self.name)
+                await self._clock.sleep_for(RETRY_MS)
+
+    async def _take(self) -> None:
+        room = HELD_MAX - self._held
+        if room <= 0:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+            return
+        deliveries = await self._groups.receive(
+            self.topic,
+            GROUP,
+            count_max=min(room, RECEIVE_MAX),
+            invisible_ms=LEASE_MS,
+            wait_ms=RECEIVE_WAIT_MS,
+        )
+        for delivery in deliveries:
+            self._sort(delivery)
+
+    def _sort(self, delivery: Delivery) -> None:
+        task = Task.of(delivery.message.envelope)
+        host = "" if task is None else host_of(task.url)
+        lane = self._lanes.get(host)
+        if lane is None:
+            lane = self._lanes[host] = Lane(self._clock, lambda: self.queue.host_concurrency)
+        lane.waiting.append(Waiting(delivery.receipt, delivery.attempt, place_in(delivery.receipt)))
+        self._held += 1
+        if host not in self._workers:
+            worker = asyncio.create_task(self._work(host, lane))
+            self._workers[host] = worker
+            worker.add_done_callback(lambda done: self._worked(host, lane, done))
+
+    async def _keep(self) -> None:
+        """Renew the leases of those that wait."""
+        while True:
+            await self._clock.sleep_for(LEASE_MS // 2)
+            receipts = [one.receipt for lane in self._lanes.values() for one in lane.waiting]
+            for at in range(0, len(receipts), RECEIVE_MAX):
+                part = receipts[at : at + RECEIVE_MAX]
+                try:
+                    await self._groups.extend(self.topic, GROUP, part, LEASE_MS)
+                except TimerwheelError as error:
+                    logger.warning("task queue %s cannot renew its leases: %s", self.name, error)
+
+    # ------------------------------------------------------------------ the turn of a host
+
+    async def _work(self, host: str, lane: Lane) -> None:
+        """Begin the calls of a host, each in its turn, while there are tasks."""
+        while lane.waiting:
+            await lane.turn()
+            if self._is_paused:
+                self._give_back(lane)
+                return
+            failing = lane.failures_in_row > 0
+            await self._places.take(failing=failing)
+            try:
+                await self._begin(failing=failing)
+            except BaseException:
+                self._places.give(failing=failing)
+                raise
+            if not lane.waiting or self._is_paused:  # by now
+                self._give_places(failing=failing)
+                self._give_back(lane)
+                return
+            one = lane.waiting.popleft()
+            self._left(1)
+            self._limit.begin(self._clock.monotonic_ms(), 1)
+            lane.began()
+            self.calling.add(one.place)
+            call = asyncio.create_task(self._call(host, lane, one, failing=failing))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+
+    @property
+    def _is_paused(self) -> bool:
+        return self._engine.topics.paused(self.topic)
+
+    def _give_back(self, lane: Lane) -> None:
+        """Let the group have the tasks of a host again, as if they had not been leased."""
+        receipts = [one.receipt for one in lane.waiting]
+        lane.waiting.clear()
+        self._left(len(receipts))
+        self._groups.put_back(self.topic, GROUP, receipts)
+
+    async def _begin(self, *, failing: bool) -> None:
+        """Wait for a place of the service at a time at which the rate limit allows a request."""
+        while True:
+            await self._all_places.take(failing=failing)
+            if not self._limit.wait_ms(self._clock.monotonic_ms()):
+                return
+            self._all_places.give(failing=failing)
+            async with self._rate_turn:
+                while (wait_ms := self._limit.wait_ms(self._clock.monotonic_ms())) > 0:
+                    await self._clock.sleep_for(wait_ms)
+
+    def _worked(self, host: str, lane: Lane, done: "asyncio.Task[None]") -> None:
+        del self._workers[host]
+        if not done.cancelled() and (error := done.exception()) is not None:
+            logger.error("task queue %s: the calls of %s failed", self.name, host, exc_info=error)
+        if lane.waiting and self._loops:
+            worker = asyncio.create_task(self._work(host, lane))
+            self._workers[host] = worker
+            worker.add_done_callback(lambda again: self._worked(host, lane, again))
+        elif lane.idle:
+            self._lanes.pop(host, None)
+
+    def _give_places(self, *, failing: bool) -> None:
+        self._all_places.give(failing=failing)
+        self._places.give(failing=failing)
+
+    def _left(self, count: int) -> None:
+        self._held -= count
+        if self._room is not None and not self._room.done() and self._held <= HELD_MAX // 2:
+            self._room.set_result(None)
+
+    # ------------------------------------------------------------------ calling
+
+    async def _call(self, host: str, lane: Lane, one: Waiting, *, failing: bool) -> None:
+        try:
+            reply, found = None, None
+            try:
+                found = await self._read(one)
+                if found is not None:
+                    reply = await self._attempt(found, one)
+            finally:
+                self._give_places(failing=failing)
+                lane.ended(None if reply is None or reply.outcome is NOT_A_TASK else reply.outcome)
+            if found is not None and reply is not None:
+                await self._settle(found, one, reply)
+        finally:
+            self.calling.discard(one.place)
+            if lane.idle and host not in self._workers:
+                self._lanes.pop(host, None)
+
+    async def _read(self, one: Waiting) -> Found | None:
+        found = await self._groups.message_of(self.topic, GROUP, one.receipt)
+        if found is None:  # retention has removed it
+            await self._groups.ack(self.topic, GROUP, [one.receipt])
+            return None
+        message, identity = found
+        return Found(message, identity, Task.of(message.envelope))
+
+    async def _attempt(self, found: Found, one: Waiting) -> Reply:
+        if found.task is None:
+            return Reply(NOT_A_TASK)
+        call = call_of(found.message, found.task, self.name, self.queue.secrets, one.attempt)
+        reply = await self._caller.call(call)
+        self._engine.counters.called(reply.outcome.kind, reply.outcome.latency_ms)
+        return reply
+
+    async def _settle(self, found: Found, one: Waiting, reply: Reply) -> None:
+        """Store what came of a call, as soon as that is possible."""
+        while True:
+            try:
+                await self._store(found, one, reply)
+            except UnknownGroupError:
+                return  # the queue was deleted
+            except (TimerwheelError, StoreError) as error:
+                logger.warning("task queue %s cannot store an outcome yet: %s", self.name, error)
+            else:
+                return
+            await self._clock.sleep_for(RETRY_MS)
+            with contextlib.suppress(TimerwheelError):
+                await self._groups.extend(self.topic, GROUP, [one.receipt], LEASE_MS)
+
+    async def _store(self, found: Found, one: Waiting, reply: Reply) -> None:
+        outcome = reply.outcome
+        attempts_max = 1 if found.task is None else found.task.max_attempts
+        if outcome.kind == "delivered":
+            await self._end(found, one, reply, "succeeded")
+        elif outcome.kind == "gone" or one.attempt >= attempts_max or found.task is None:
+            await self._end(found, one, reply, "failed")
+        else:
+            backoff_ms = found.task.backoff.delay_ms(one.attempt, self._engine.rules.levels)
+            delay_ms = backoff_ms if outcome.retry_after_ms is None else outcome.retry_after_ms
+            self._note(one.place, LastFailure(outcome.status, outcome.reason))
+            await self._groups.nack(self.topic, GROUP, [one.receipt], delay_ms, outcome.reason)
+
+    async def _end(self, found: Found, one: Waiting, reply: Reply, state: End) -> None:
+        """Store the end of a task, with its outcome and its callback."""
+        outcome = reply.outcome
+        ended = Ended(found.message, found.identity, found.task or _NO_TASK, self.name, reply)
+        what = TaskOutcome(
+            state=state,
+            finished_ms=self._clock.now_ms(),
+            attempts=one.attempt,
+            status=outcome.status,
+            reason=None if state == "succeeded" else outcome.reason,
+            latency_ms=outcome.latency_ms,
+        )
+        more = records_of(ended, what)
+        await self._groups.conclude(self.topic, GROUP, one.receipt, more, given_up=state == "failed")
+        self.last.pop(one.place, None)
+        self._engine.counters.task_ended(state)
+
+    def _note(self, place: tuple[int, int], failure: LastFailure) -> None:
+        self.last.pop(place, None)
+        self.last[place] = failure
+        if len(self.last) > LAST_MAX:
+            del self.last[next(iter(self.last))]

@@ -1,0 +1,376 @@
+"""One-call tasks: made, found, changed and cancelled here; each queue has its own `QueueRunner`.
+
+1. A task is a message of the topic of its queue, `%TASK%` and the queue's name. Only the service sends there.
+2. Its state is derived: from the message while it is scheduled, from the group `tasks` of the topic while it
+   is called, from its outcome in the topic `%TASKLOG%` and the queue's name when it has ended.
+3. A queue is a setting. Its group is made after it, and again at each start if it is not there, from the head
+   on: so no task is passed over, whenever the service dies.
+4. A secret is shown once, in the answer of the call that made it.
+
+Belongs to the event loop. Changes of queues are made one at a time.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec import UNSET
+
+from timerwheel.engine import Engine
+from timerwheel.errors import TimerwheelError, UnknownMessageError
+from timerwheel.groups.config import GroupConfig, UnknownGroupError
+from timerwheel.model.messages import MessageView, Outgoing, Receipt, State
+from timerwheel.push.endpoint import Caller
+from timerwheel.push.signing import new_secret
+from timerwheel.push.subscription import RotationError
+from timerwheel.push.tasks.lane import Places
+from timerwheel.push.tasks.listing import Listing
+from timerwheel.push.tasks.outcome import Ended, records_of
+from timerwheel.push.tasks.runner import LEASE_MS, QueueRunner
+from timerwheel.push.tasks.standings import Standings
+from timerwheel.push.tasks.task import GROUP, Task, TaskOutcome, check_queue, queue_in, topic_of
+from timerwheel.push.tasks.task_queue import (
+    TASK_QUEUES_MAX,
+    TaskQueue,
+    TaskQueueOptions,
+    TaskQueueView,
+    TaskQueueWithSecret,
+    TooManyTaskQueuesError,
+    UnknownTaskQueueError,
+)
+from timerwheel.push.tasks.view import TaskPage, TaskView, view_of
+from timerwheel.runtime.shielded import finished
+from timerwheel.schedules.info import ScheduleInfo
+from timerwheel.schedules.spec import ScheduleSpec
+from timerwheel.state.config_table import ConfigTable, Put
+from timerwheel.store.record import Identity
+
+GROUP_ATTEMPTS_MAX = 1_000
+"""The group never gives a task up: the task says after how many attempts that is."""
+SECRET_BYTES = 32
+NAME_BYTES = 8
+
+logger = logging.getLogger(__name__)
+
+
+class Tasks:
+    """All tasks. `start` when the engine is ready, `close` before it closes."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        allow_private: bool,
+        calls_max: int,
+        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self._engine = engine
+        self._allow_private = allow_private
+        self._random_bytes = random_bytes
+        self._places = Places(max(calls_max // 2, 2))
+        self._runners: dict[str, QueueRunner] = {}
+        self._standings = Standings(engine, self._runners)
+        self._listing = Listing(engine, self._standings)
+        self._changing = asyncio.Lock()
+        self._caller: Caller | None = None
+        engine.topic_deletions.on_ending.append(self._end_topic)
+
+    async def start(self, caller: Caller) -> None:
+        """Call the tasks of every queue."""
+        self._caller = caller
+        for name, value in self._engine.control.items(ConfigTable.TASK_QUEUE).items():
+            try:
+                queue = TaskQueue.of(value)
+            except TimerwheelError as error:
+                logger.error("task queue %s cannot be read, so its tasks wait: %s", name, error)  # noqa: TRY400
+                continue
+            if topic_of(name) not in self._engine.topics.ending:
+                await self._make_group(name)
+                self._add(name, queue)
+
+    async def close(self, grace_ms: int) -> None:
+        """Begin no more calls, wait up to `grace_ms` for those in progress."""
+        async with self._changing:
+            await asyncio.gather(*(runner.close(grace_ms) for runner in self._runners.values()))
+            self._runners.clear()
+
+    # ------------------------------------------------------------------ tasks
+
+    async def create(
+        self, queue: str, task: Task, body: bytes, *, more: Callable[[Outgoing], Outgoing]
+    ) -> Receipt:
+        """Store a task, and its queue if it is the first; `more` adds time and key to its message.
+
+        Raises TaskError, SubscriptionError, IllegalTaskUrlError for what it says, IllegalTaskQueueError and
+        TooManyTaskQueuesError for its queue, and what a send raises.
+        """
+        check_queue(queue)
+        checked = task.checked(body, allow_private=self._allow_private)
+        message = more(checked.message(queue, body))
+        faults = self._engine.sender.check([message])
+        if not faults:  # else the send refuses it, and makes no queue
+            await self.queue(queue)
+        (receipt,) = await self._engine.sender.send([message])
+        return receipt
+
+    async def schedule(self, queue: str, task: Task, name: str | None, spec: ScheduleSpec) -> ScheduleInfo:
+        """Make a schedule, or change that of this name, whose runs are tasks; as `create` otherwise."""
+        check_queue(queue)
+        checked = task.checked(spec.body, allow_private=self._allow_private)
+        spec = msgspec.structs.replace(spec, topic=topic_of(queue), envelope=checked.text())
+        spec.check()
+        await self.queue(queue)
+        name = f"task-{self._random_bytes(NAME_BYTES).hex()}" if name is None else name
+        return await self._engine.schedules.put(name, spec)
+
+    async def get(self, task_id: str) -> TaskView:
+        """Return a task with its state; UnknownTaskError."""
+        message, task, queue = await self._known(task_id)
+        return view_of(message, task, queue, await self._standings.of(message))
+
+    async def page(
+        self,
+        queue: str,
+        wanted: Callable[[TaskView], bool],
+        limit: int,
+        cursor: str | None = None,
+    ) -> TaskPage:
+        """Return tasks of a queue; IllegalCursorError. A queue that does not exist has none."""
+        return await self._listing.page(check_queue(queue), wanted, limit, cursor)
+
+    async def reschedule(self, task_id: str, properties: dict[str, str]) -> TaskView:
+        """Give a task that waits, for its time or for its next attempt, another time.
+
+        Raises TaskStateError if it runs or has ended, and what a reschedule of a message raises.
+        """
+        message, _, _ = await self._known(task_id)
+        if message.state is State.SCHEDULED:
+            await self._engine.recalls.reschedule(task_id, properties)
+            return await self.get(task_id)
+        due_ms = self._engine.recalls.due_of(properties)
+        if not await self._engine.groups.hurry(message.topic, GROUP, _place(message), due_ms):
+            raise TaskStateError(await self.get(task_id), "only a task that waits can be given another time")
+        return await self.get(task_id)
+
+    async def run(self, task_id: str) -> TaskView:
+        """Have a task that waits called now; raises as `reschedule` does. One that is ready is left alone."""
+        message, _, _ = await self._known(task_id)
+        if message.state is not State.SCHEDULED:
+            standing = await self._standings.of(message)
+            if standing.state == "ready":
+                return await self.get(task_id)
+        return await self.reschedule(task_id, {"TIMER_DELAY_MS": "0"})
+
+    async def cancel(self, task_id: str) -> TaskView:
+        """End a task that is not being called: it is not called again. TaskStateError otherwise."""
+        return await finished(self._cancel(task_id))
+
+    async def _cancel(self, task_id: str) -> TaskView:
+        message, task, queue = await self._known(task_id)
+        if message.state is State.SCHEDULED:
+            await self._engine.recalls.recall(task_id)
+            self._engine.counters.task_ended("cancelled")
+            return await self.get(task_id)
+        place = _place(message)
+        standing = await self._standings.of(message)
+        current = await self._engine.messages.current(task_id)
+        what = TaskOutcome(
+            state="cancelled", finished_ms=self._engine.clock.now_ms(), attempts=standing.attempts
+        )
+        ended = Ended(message, Identity(current.root, current.root_crc), task, queue)
+        if standing.finished_ms is not None or not await self._end(queue, place, records_of(ended, what)):
+            raise TaskStateError(await self.get(task_id), "only a task that waits can be cancelled")
+        self._engine.counters.task_ended("cancelled")
+        return await self.get(task_id)
+
+    async def _end(self, queue: str, place: tuple[int, int], records: Sequence[tuple[bytes, str]]) -> bool:
+        """End a task that is not being called, in one unit with these records; False if it is."""
+        groups, topic, runner = self._engine.groups, topic_of(queue), self._runners.get(queue)
+        receipt = None if runner is None else runner.take_back(place)
+        if receipt is None:
+            return await groups.withdraw(topic, GROUP, place, records)
+        try:
+            return (await groups.conclude(topic, GROUP, receipt, records)).ok
+        except BaseException:
+            groups.put_back(topic, GROUP, [receipt])
+            raise
+
+    async def _known(self, task_id: str) -> tuple[MessageView, Task, str]:
+        try:
+            message = await self._engine.messages.get(task_id)
+        except UnknownMessageError:
+            raise UnknownTaskError(task_id) from None
+        queue = queue_in(message.topic)
+        task = None if queue is None else Task.of(message.envelope)
+        if queue is None or task is None:
+            raise UnknownTaskError(task_id)
+        return message, task, queue
+
+    # ------------------------------------------------------------------ queues
+
+    async def queue(self, name: str) -> TaskQueue:
+        """Return a queue, made if it is new. IllegalTaskQueueError, TooManyTaskQueuesError."""
+        runner = self._runners.get(check_queue(name))
+        if runner is None:
+            await self.put_queue(name, TaskQueueOptions())
+            return self._runners[name].queue
+        return runner.queue
+
+    def queues(self) -> list[TaskQueueView]:
+        """Return every queue, by name."""
+        return [self._view(self._runners[name]) for name in sorted(self._runners)]
+
+    def get_queue(self, name: str) -> TaskQueueView:
+        """Return one queue; UnknownTaskQueueError."""
+        return self._view(self._runner(name))
+
+    async def put_queue(self, name: str, options: TaskQueueOptions) -> tuple[TaskQueueView, bool]:
+        """Make or change a queue, and say whether it was made: then the view is one with its secret."""
+        return await finished(self._put_queue(check_queue(name), options))
+
+    async def _put_queue(self, name: str, options: TaskQueueOptions) -> tuple[TaskQueueView, bool]:
+        async with self._changing:
+            runner = self._runners.get(name)
+            if runner is not None:
+                if options.secret is not UNSET:
+                    raise RotationError(f"task queue {name} has a secret already; rotate it instead")
+                await self._replace(runner, options.apply(runner.queue))
+                await self._pause(name, options)
+                return self._view(runner), False
+            if len(self._runners) >= TASK_QUEUES_MAX:
+                raise TooManyTaskQueuesError(TASK_QUEUES_MAX)
+            secret = self._secret() if options.secret is UNSET else options.secret
+            queue = options.apply(TaskQueue(secrets=[secret])).checked()
+            await self._store(name, queue)
+            await self._make_group(name)
+            await self._pause(name, options)
+            return _with_secret(self._view(self._add(name, queue)), secret), True
+
+    async def _pause(self, name: str, options: TaskQueueOptions) -> None:
+        if options.paused is True:
+            await self._engine.topics.pause(topic_of(name))
+        elif options.paused is False:
+            await self._engine.topics.resume(topic_of(name))
+
+    async def rotate_secret(self, name: str, secret: str | None = None) -> TaskQueueWithSecret:
+        """Sign with a new secret and with the old one, until `finish_rotation`; RotationError."""
+        return await finished(self._rotate_secret(name, secret))
+
+    async def _rotate_secret(self, name: str, secret: str | None) -> TaskQueueWithSecret:
+        async with self._changing:
+            runner = self._runner(name)
+            if len(runner.queue.secrets) > 1:
+                raise RotationError(f"two secrets of {name} are already valid; finish that rotation first")
+            secret = self._secret() if secret is None else secret
+            both = msgspec.structs.replace(runner.queue, secrets=[secret, *runner.queue.secrets])
+            return _with_secret(await self._replace(runner, both), secret)
+
+    async def finish_rotation(self, name: str) -> TaskQueueView:
+        """Sign with the newest secret alone; RotationError if none is rotated."""
+        return await finished(self._finish_rotation(name))
+
+    async def _finish_rotation(self, name: str) -> TaskQueueView:
+        async with self._changing:
+            runner = self._runner(name)
+            if len(runner.queue.secrets) == 1:
+                raise RotationError(f"only one secret of {name} is valid; rotate it first")
+            one = msgspec.structs.replace(runner.queue, secrets=runner.queue.secrets[:1])
+            return await self._replace(runner, one)
+
+    async def _end_topic(self, topic: str) -> None:
+        """Delete the queue whose topic is being deleted."""
+        name = queue_in(topic)
+        if name is None:
+            return
+        async with self._changing:
+            runner = self._runners.pop(name, None)
+            if runner is not None:
+                await runner.close(grace_ms=0)
+            if self._engine.control.get(ConfigTable.TASK_QUEUE, name) is not None:
+                await self._engine.control.put([Put(ConfigTable.TASK_QUEUE, name, None)])
+
+    # ------------------------------------------------------------------ within
+
+    def _runner(self, name: str) -> QueueRunner:
+        runner = self._runners.get(check_queue(name))
+        if runner is None:
+            raise UnknownTaskQueueError(name)
+        return runner
+
+    def _secret(self) -> str:
+        return new_secret(self._random_bytes(SECRET_BYTES))
+
+    async def _store(self, name: str, queue: TaskQueue) -> None:
+        self._engine.topics.check_open([topic_of(name)])
+        await self._engine.control.put([Put(ConfigTable.TASK_QUEUE, name, queue.value())])
+
+    async def _replace(self, runner: QueueRunner, queue: TaskQueue) -> TaskQueueView:
+        queue.checked()
+        if queue != runner.queue:
+            await self._store(runner.name, queue)
+            runner.replace(queue)
+        return self._view(runner)
+
+    async def _make_group(self, name: str) -> None:
+        config = GroupConfig(start="head", max_attempts=GROUP_ATTEMPTS_MAX, invisible_ms=LEASE_MS)
+        try:
+            self._engine.groups.info(topic_of(name), GROUP)
+        except UnknownGroupError:
+            await self._engine.groups.put(topic_of(name), GROUP, config)
+
+    def _add(self, name: str, queue: TaskQueue) -> QueueRunner:
+        assert self._caller is not None, "start comes first"
+        runner = QueueRunner(name, queue, self._engine, self._caller, self._places)
+        self._runners[name] = runner
+        runner.start()
+        return runner
+
+    def _view(self, runner: QueueRunner) -> TaskQueueView:
+        counts = self._engine.groups.info(runner.topic, GROUP)
+        topic = self._engine.core.state.topics.get(runner.topic)
+        queue = runner.queue
+        running = len(runner.calling)
+        return TaskQueueView(
+            queue=runner.name,
+            topic=runner.topic,
+            rate_limit=queue.rate_limit,
+            concurrency=queue.concurrency,
+            host_concurrency=queue.host_concurrency,
+            paused=self._engine.topics.paused(runner.topic),
+            secrets_valid=len(queue.secrets),
+            scheduled=0 if topic is None else topic.pending,
+            ready=counts.lag + counts.ready + max(counts.in_flight - running, 0),
+            running=running,
+            retrying=counts.waiting,
+            failing_hosts=runner.failing_hosts,
+        )
+
+
+def _place(message: MessageView) -> tuple[int, int]:
+    assert message.queue_offset is not None
+    return message.queue, message.queue_offset
+
+
+def _with_secret(view: TaskQueueView, secret: str) -> TaskQueueWithSecret:
+    return TaskQueueWithSecret(**msgspec.structs.asdict(view), secret=secret)
+
+
+class UnknownTaskError(TimerwheelError):
+    """No task has this id."""
+
+    code = "unknown_task"
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(f"there is no task {task_id!r}, or it ended longer ago than retention keeps it")
+
+
+class TaskStateError(TimerwheelError):
+    """The state of the task does not allow this."""
+
+    code = "task_state"
+
+    def __init__(self, task: TaskView, why: str) -> None:
+        super().__init__(f"task {task.id} is {task.state}: {why}")
+        self.facts = {"state": task.state}
