@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGES = Path(os.environ.get("SITE_PAGES", ROOT / "build" / "site-pages"))
@@ -22,6 +23,7 @@ BUILD = ["build", "--clean"]
 ALONE = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LICENSE", "api/console/static/icon.svg")
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
+_WHOLE_LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)\)")
 _CELL_CODE = re.compile(r"(?<=<code>)[^<]*(?=</code>)")
 _ELSEWHERE = re.compile(r"[a-z]+:").match
 
@@ -56,6 +58,17 @@ def gather() -> None:
         place.symlink_to(file.resolve())
         if file.suffix == ".md":
             waiting += linked(file)
+
+
+def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN401 - MkDocs is an extra
+    """Replace links to folders by their text: a code host lists a folder, the site has nothing to show."""
+    folder = (ROOT / page.file.src_uri).parent
+
+    def without(link: re.Match[str]) -> str:
+        is_folder = not _ELSEWHERE(link[2]) and (folder / link[2]).is_dir()
+        return link[1] if is_folder else link[0]
+
+    return _WHOLE_LINK.sub(without, markdown)
 
 
 def on_page_content(html: str, **_: object) -> str:
