@@ -21,13 +21,17 @@ def parse_backoff(text: str | None) -> Ladder | Exponential | None:
         return Ladder()
     found = _EXPONENTIAL.fullmatch(text.strip())
     if found is None:
-        raise typer.BadParameter(f"{text!r}: give ladder, 1s..1h (doubles each time) or 1s*3..1h")
+        raise typer.BadParameter(
+            f"{text!r}: give ladder, 1s..1h (doubles each time) or 1s*3..1h", param_hint="--backoff"
+        )
     initial, longest = map(length_between(0, BACKOFF_MS_MAX), (found[1], found[3]))
     if initial > longest:
-        raise typer.BadParameter(f"{text!r}: the first delay is longer than the longest")
+        raise typer.BadParameter(
+            f"{text!r}: the first delay is longer than the longest", param_hint="--backoff"
+        )
     factor = float(found[2] or 2)
     if not 1 <= factor <= FACTOR_MAX:
-        raise typer.BadParameter(f"{text!r}: give a factor from 1 to {FACTOR_MAX:g}")
+        raise typer.BadParameter(f"{text!r}: give a factor from 1 to {FACTOR_MAX:g}", param_hint="--backoff")
     return Exponential(initial_ms=initial, factor=factor, max_ms=longest)
 
 

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import inspect
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -74,6 +74,11 @@ def with_credentials(command: Callable[..., None]) -> Callable[..., None]:
     parameters = [*own.parameters.values(), *more]
     called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     return called
+
+
+def use_credentials(values: Mapping[str, Any]) -> None:
+    """Call the service with the credentials among these values of options."""
+    _credentials.set(Credentials(*(values.get(name) for name in _OPTIONS)))
 
 
 def ask(url: str, work: Callable[[Client], Awaitable[_Answer]]) -> _Answer:

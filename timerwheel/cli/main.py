@@ -7,13 +7,14 @@ is unreachable; 130 interrupted, 143 terminated by SIGTERM.
 import io
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from timerwheel.cli import completion
+from timerwheel.cli import completion, usage
 from timerwheel.cli.table import TABLE, Loaded
 from timerwheel.client.errors import AddressError, ClientError, OutcomeUnknownError, UnreachableError
 from timerwheel.errors import SettingsError, TimerwheelError
@@ -34,6 +35,24 @@ class ErrorBoundary(TyperGroup):
     def __init__(self, **named: Any) -> None:  # noqa: ANN401 - typer's own types
         super().__init__(**named)
         self.commands = Loaded(TABLE)  # type: ignore[assignment]
+
+    def main(  # type: ignore[override]
+        self,
+        args: Sequence[str] | None = None,
+        **named: Any,  # noqa: ANN401 - typer's own types
+    ) -> Any:  # noqa: ANN401
+        """Run the command line; a usage error is one line on stderr and the exit code 2."""
+        if not named.pop("standalone_mode", True):
+            return super().main(args, standalone_mode=False, **named)
+        try:
+            code = super().main(args, standalone_mode=False, **named)
+        except usage.ClickError as error:
+            if not usage.is_help(error):
+                print(usage.line_of(error), file=sys.stderr)
+            code = USAGE
+        except typer.Abort:
+            code = INTERRUPTED
+        sys.exit(code)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's own type
         """Run the command."""
@@ -91,6 +110,7 @@ app = typer.Typer(
     help="A delayed-message service: stores messages until they are due, then delivers them.",
     epilog="Exit codes: 0 success, 1 refused or problems found, 2 usage error, 3 service unreachable.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     pretty_exceptions_enable=False,
 )

@@ -5,11 +5,13 @@ Loading all modules takes as long as starting the service, and a restart would w
 
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand
 
+from timerwheel.cli.completion import with_completion
 from timerwheel.cli.form import with_form
 
 
@@ -32,6 +34,7 @@ TABLE: dict[str, str | Group] = {
     "reschedule": "messages:reschedule",
     "receive": "receive:receive",
     "worker": "worker:worker",
+    "listen": "listen:listen",
     "top": "top:top",
     "slots": "slots:slots",
     "levels": "levels:levels",
@@ -140,6 +143,51 @@ TABLE: dict[str, str | Group] = {
 }
 
 
+# The panels of `timerwheel --help`, in their order; a command that is in none of them is in the last.
+PANELS = {
+    "Messages": ("send", "get", "explain", "list", "reschedule", "recall", "transactions", "schedules"),
+    "Consumers": ("receive", "listen", "worker", "groups", "dlq", "subscriptions", "tasks"),
+    "Operations": ("serve", "demo", "config", "top", "topics", "levels", "tokens", "cluster"),
+    "Data directory": ("slots", "log", "fsck", "backup"),
+    "Spark": ("schedule", "rebuild", "audit", "lateness", "forecast", "archive", "restore", "delta"),
+    "Others": (),
+}
+
+
+def panel_of(name: str) -> str:
+    """The panel of a command in the help."""
+    return next((panel for panel, names in PANELS.items() if name in names), list(PANELS)[-1])
+
+
+def in_panels(names: Iterable[str]) -> list[str]:
+    """The commands in the order of their panels, and of their names within a panel."""
+    order = [name for panel in PANELS.values() for name in panel]
+    return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
+
+
+class Command(TyperCommand):
+    """A command whose arguments are in capitals, and whose errors know it."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - typer's own types
+        super().__init__(*arguments, **named)
+        for param in self.params:
+            if param.param_type_name == "argument" and getattr(param, "metavar", "") is None:
+                param.metavar = str(param.name).upper()
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401
+        """The words of the usage line."""
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
+        """Parse the arguments; an error about a flag's value names this command, too."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:
+                vars(error)["ctx"] = ctx
+            raise
+
+
 class Loaded(Mapping[str, Any]):
     """A typer group that builds each command when it is looked up."""
 
@@ -150,10 +198,12 @@ class Loaded(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - typer's own type
         if name not in self._made:
             self._made[name] = _made(name, self._table[name])
+            if self._table is TABLE:
+                self._made[name].rich_help_panel = panel_of(name)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._table)
+        return iter(in_panels(self._table) if self._table is TABLE else self._table)
 
     def __len__(self) -> int:
         return len(self._table)
@@ -170,6 +220,7 @@ def _made(name: str, entry: str | Group) -> Any:  # noqa: ANN401 - typer's own t
         from timerwheel.cli.connection import with_credentials
 
         command = with_credentials(command)
+    command = with_completion(command)
     one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    one.command(name)(command)
+    one.command(name, cls=Command)(command)
     return typer.main.get_command(one)

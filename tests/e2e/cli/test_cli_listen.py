@@ -1,0 +1,142 @@
+"""`listen`: what arrives at a program on this machine, what is printed, and what is left after Ctrl-C."""
+
+import asyncio
+import json
+import signal
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+from standardwebhooks import Webhook
+
+from tests.harness.processes import COMMAND, environment, serving, timerwheel
+from tests.harness.receiver import Receiver
+from timerwheel.push.signing import new_secret
+
+SECRET = new_secret(bytes(range(32)))
+OF_ONE_REQUEST = {"webhook-timestamp", "webhook-signature", "host"}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("listen") / "data", "--push-private-targets") as service:
+        yield service.url
+
+
+@pytest.fixture
+def run(url):
+    return partial(timerwheel, TIMERWHEEL_URL=url)
+
+
+@asynccontextmanager
+async def listening(url, *arguments):
+    """The command in a process of its own, and the first document that it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        *("listen", *map(str, arguments), "--json"),
+        stdout=asyncio.subprocess.PIPE,
+        env=environment(TIMERWHEEL_URL=url),
+    )
+    try:
+        yield process, json.loads(await process.stdout.readline())
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def attempt_of(process):
+    return json.loads(await process.stdout.readline())
+
+
+async def stop(process):
+    """Ctrl-C: the exit code."""
+    process.send_signal(signal.SIGINT)
+    return await process.wait()
+
+
+async def test_requests_are_those_that_a_subscription_sends(url, run):
+    async with (
+        Receiver() as receiver,
+        listening(url, "same", "--forward-to", receiver.url("laptop"), "--secret", SECRET) as (
+            process,
+            first,
+        ),
+    ):
+        assert first["secret"] == SECRET
+        run("subscriptions", "add", "same", receiver.url("push"), "--secret", SECRET)
+        await asyncio.to_thread(
+            *(run, "send", "same", '{"order": 17}', "--tags", "vip", "--keys", "a b"),
+            *("--property", "colour=blü", "--delay", "100ms", "--dedup-key", "k"),
+        )
+        await receiver.arrived(1, "laptop")
+        await receiver.arrived(1, "push")
+        headers = {
+            got.path: {name.lower(): value for name, value in got.headers.items()} for got in receiver.got
+        }
+        for got in receiver.got:
+            assert Webhook(SECRET).verify(got.body, dict(got.headers)) == {"order": 17}
+        differing = {
+            name
+            for name in headers["push"].keys() | headers["laptop"].keys()
+            if headers["push"].get(name) != headers["laptop"].get(name)
+        }
+        assert differing <= OF_ONE_REQUEST
+        shown = await attempt_of(process)
+        assert (shown["status"], shown["outcome"], shown["attempt"]) == (200, "delivered", 1)
+        assert await stop(process) == 0
+
+
+async def test_a_failing_program_gets_the_message_again_by_the_rules_of_the_group(url, run):
+    async with (
+        Receiver(behave={"hook": 500}) as receiver,
+        listening(
+            *(url, "failing", "--forward-to", f"localhost:{receiver.port}/hook", "--print"),
+            *("--max-attempts", 2, "--backoff", "1s..1s", "--secret", SECRET),
+        ) as (process, first),
+    ):
+        await asyncio.to_thread(run, "send", "failing", "x")
+        shown = [await attempt_of(process), await attempt_of(process)]
+        assert [(one["attempt"], one["status"], one["body"]) for one in shown] == [
+            (1, 500, "x"),
+            (2, 500, "x"),
+        ]
+        assert await stop(process) == 0
+        letters = (await asyncio.to_thread(run, "dlq", "list", first["group"], "--json")).json["letters"]
+        assert [letter["reason"] for letter in letters] == ["HTTP 500"]
+
+
+async def test_at_the_end_the_commands_own_group_is_gone(url, run):
+    async with (
+        Receiver() as receiver,
+        listening(url, "own", "--forward-to", receiver.port) as (process, first),
+    ):
+        names = run("groups", "list", "own", "-o", "id").out.split()
+        assert names == [first["group"]]
+        assert await stop(process) == 0
+    assert run("groups", "list", "own", "-o", "id").out == ""
+
+
+async def test_a_named_group_stays_and_gets_back_what_was_in_progress(url, run):
+    async with (
+        Receiver(behave={"hook": "hang"}) as receiver,
+        listening(url, "named", "--forward-to", receiver.url(), "--group", "devs") as (process, _),
+    ):
+        await asyncio.to_thread(run, "send", "named", "in progress")
+        await receiver.arrived(1)
+        assert await stop(process) == 0
+    [again] = run("groups", "receive", "named", "devs", "--wait", "10s", "--json").lines
+    assert (again["body"], again["attempt"]) == ("in progress", 2)
+
+
+@pytest.mark.parametrize("target", ["", "http://", "localhost:99999", "ftp://localhost", "a b"])
+def test_a_wrong_address_is_one_line_of_usage(run, target):
+    refused = run("listen", "t", "--forward-to", target)
+    assert (refused.code, refused.out, len(refused.err.splitlines())) == (2, "", 1)
+    assert "--forward-to" in refused.err
+
+
+def test_a_malformed_secret_is_refused_without_being_repeated(run):
+    refused = run("listen", "t", "--forward-to", "3000", "--secret", "hunter2")
+    assert (refused.code, refused.out) == (2, "")
+    assert "hunter2" not in refused.err
