@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
+from timerwheel.cli.options import SERVICE_PANEL
 from timerwheel.client import Client, ClientError, DeniedError
 from timerwheel.errors import SettingsError
 from timerwheel.tokens import is_secret
@@ -24,6 +25,7 @@ TokenOption = Annotated[
     typer.Option(
         "--token",
         envvar="TIMERWHEEL_TOKEN",
+        rich_help_panel=SERVICE_PANEL,
         metavar="TOKEN|@FILE",
         show_default=False,
         help="The API token, or @ and the path of its file. Other users can see flags: prefer the variable.",
@@ -32,7 +34,11 @@ TokenOption = Annotated[
 CaOption = Annotated[
     Path | None,
     typer.Option(
-        "--ca", envvar="TIMERWHEEL_CA", metavar="FILE", help="Trust these authorities for https (PEM)."
+        "--ca",
+        envvar="TIMERWHEEL_CA",
+        rich_help_panel=SERVICE_PANEL,
+        metavar="FILE",
+        help="Trust these authorities for https (PEM).",
     ),
 ]
 CertOption = Annotated[
@@ -40,6 +46,7 @@ CertOption = Annotated[
     typer.Option(
         "--cert",
         envvar="TIMERWHEEL_CERT",
+        rich_help_panel=SERVICE_PANEL,
         metavar="FILE",
         help="Client certificate to present, with its key in the same file (PEM).",
     ),

@@ -13,6 +13,8 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
+from timerwheel.cli.options import OUTPUT_PANEL
+
 
 class Form(StrEnum):
     """What `-o` accepts."""
@@ -34,7 +36,12 @@ _Command = TypeVar("_Command", bound=Callable[..., None])
 _MARK = "prints_ids"
 _style: ContextVar[Style] = ContextVar("style")
 
-IsoFlag = Annotated[bool, typer.Option("--iso", help="Show times in ISO 8601, exact to the millisecond.")]
+IsoFlag = Annotated[
+    bool,
+    typer.Option(
+        "--iso", help="Show times in ISO 8601, exact to the millisecond.", rich_help_panel=OUTPUT_PANEL
+    ),
+]
 
 
 def style() -> Style:
@@ -84,7 +91,10 @@ def _form_option(forms: list[Form]) -> Any:  # noqa: ANN401 - an annotation made
     ids = ", id: only ids or names" if Form.ID in forms else ""
     text = f"How to print: table fits the terminal, wide shows everything, json as --json{ids}."
     return Annotated[
-        Form | None, typer.Option("-o", "--output", parser=parse, metavar="|".join(words), help=text)
+        Form | None,
+        typer.Option(
+            "-o", "--output", parser=parse, metavar="|".join(words), help=text, rich_help_panel=OUTPUT_PANEL
+        ),
     ]
 
 

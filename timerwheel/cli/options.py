@@ -14,12 +14,29 @@ from timerwheel.clock import SystemClock
 from timerwheel.errors import AdmissionError
 from timerwheel.model.durations import parse_human_ms
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else.")]
-JsonLinesFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document per line on stdout.")]
-UtcFlag = Annotated[
-    bool, typer.Option("--utc", help="Read and show times in UTC instead of the local time zone.")
+OUTPUT_PANEL, SERVICE_PANEL = "Output", "Service"
+JsonFlag = Annotated[
+    bool,
+    typer.Option("--json", help="Print JSON on stdout and nothing else.", rich_help_panel=OUTPUT_PANEL),
 ]
-UrlOption = Annotated[str, typer.Option("--url", envvar="TIMERWHEEL_URL", help="The service to call.")]
+JsonLinesFlag = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON document per line on stdout.", rich_help_panel=OUTPUT_PANEL),
+]
+UtcFlag = Annotated[
+    bool,
+    typer.Option(
+        "--utc",
+        help="Read and show times in UTC instead of the local time zone.",
+        rich_help_panel=OUTPUT_PANEL,
+    ),
+]
+UrlOption = Annotated[
+    str,
+    typer.Option(
+        "--url", envvar="TIMERWHEEL_URL", help="The service to call.", rich_help_panel=SERVICE_PANEL
+    ),
+]
 DataOption = Annotated[
     Path, typer.Option("--data", envvar="TIMERWHEEL_DATA", help="The data directory.", file_okay=False)
 ]

@@ -65,6 +65,7 @@ TABLE: dict[str, str | Group] = {
         "Topics.",
         {
             "list": "topics:list_topics",
+            "show": "topics:show",
             "set": "topics:change",
             "pause": "topics:pause",
             "resume": "topics:resume",

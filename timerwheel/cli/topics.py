@@ -1,4 +1,4 @@
-"""`topics list|set|pause|resume|purge|delete`: the topics of the running service."""
+"""`topics list|show|set|pause|resume|purge|delete`: the topics of the running service."""
 
 import sys
 from typing import Annotated
@@ -10,8 +10,9 @@ from timerwheel.cli.connection import ask
 from timerwheel.cli.form import prints_ids
 from timerwheel.cli.options import JsonFlag, UrlOption, YesFlag, confirm_or_exit
 from timerwheel.cli.output import Output
-from timerwheel.client import DEFAULT_URL, Client, NotFoundError, TopicDeletion, TopicPurged
+from timerwheel.client import DEFAULT_URL, Client, NotFoundError, Topic, TopicDeletion, TopicPurged
 from timerwheel.clock import SystemClock
+from timerwheel.model.messages import GroupInfo, QueueInfo
 
 _POLL_MS = 1_000
 
@@ -40,6 +41,39 @@ def list_topics(
         ],
         ids=[topic.topic for topic in found],
     )
+
+
+@prints_ids
+def show(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show a topic: its options, its messages, and the groups that read it."""
+
+    async def work(client: Client) -> tuple[Topic, list[GroupInfo]]:
+        return await client.topic(topic), await client.groups(topic)
+
+    info, groups = ask(url, work)
+    state = "is being deleted" if info.ending else "paused" if info.paused else "active"
+    Output(as_json=as_json).details(
+        info,
+        [
+            ("topic", info.topic),
+            ("state", state),
+            ("waiting", f"{info.pending:,}"),
+            ("delivered", f"{info.visible:,}"),
+            ("order", "by sharding key" if info.ordered else "-"),
+            ("queues", str(info.queue_count or len(info.queues))),
+            *((f"queue {queue.queue}", _queue_words(queue)) for queue in info.queues),
+            *((f"group {group.group}", f"lag {group.lag:,}") for group in groups),
+        ],
+        ids=[info.topic],
+    )
+
+
+def _queue_words(queue: QueueInfo) -> str:
+    return f"offsets {queue.min_offset} to {queue.max_offset}"
 
 
 def change(
@@ -151,8 +185,8 @@ def delete(
 ) -> None:
     """Delete a topic with its messages, groups, schedules and subscriptions.
 
-    What goes is shown first, and deleted after you confirm. Ctrl-C then only ends the waiting: the service
-    goes on.
+    What goes is shown first, and deleted after you confirm; an empty topic is deleted without a question.
+    Ctrl-C then only ends the waiting: the service goes on.
     """
     output = Output(as_json=as_json)
     if dry_run or not yes:
@@ -160,9 +194,15 @@ def delete(
         if dry_run:
             output.result(planned, f"would delete {_words(planned)}")
             return
-        confirm_or_exit(f"Delete {_words(planned)}?")
+        if not _is_empty(planned):
+            confirm_or_exit(f"Delete {_words(planned)}?")
     deletion = ask(url, lambda client: _deleted(client, topic))
     output.result(deletion, f"deleted {_words(deletion)}")
+
+
+def _is_empty(planned: TopicDeletion) -> bool:
+    messages = planned.pending + planned.visible
+    return not (messages or planned.groups or planned.schedules or planned.subscriptions)
 
 
 async def _deleted(client: Client, topic: str) -> TopicDeletion:

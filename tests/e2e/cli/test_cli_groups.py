@@ -144,6 +144,27 @@ def test_follow_prints_messages_as_they_come_and_acknowledges_them(run, url):
         assert process.returncode == 130
 
 
+def test_a_topic_is_shown_with_its_groups(run):
+    run("send", "seen", "x")
+    run("groups", "put", "seen", "readers", "--start", "head")
+    shown = run("topics", "show", "seen").out
+    for fact in ("seen", "active", "offsets 0 to 1", "group readers", "lag 1"):
+        assert fact in shown
+    assert run("topics", "show", "seen", "--json").json["visible"] == 1
+    assert run("topics", "show", "seen", "-o", "id").out == "seen\n"
+    assert run("topics", "show", "unseen").code == 1
+
+
+def test_an_empty_topic_is_deleted_without_a_question_and_another_is_not(run):
+    run("topics", "set", "empty", "--ordered")
+    assert run("topics", "delete", "empty").code == 0
+    assert run("topics", "show", "empty").code == 1
+    run("send", "kept", "x", "--delay", "1h")
+    refused = run("topics", "delete", "kept")
+    assert (refused.code, "Delete topic kept" in refused.err) == (1, True)
+    assert run("topics", "show", "kept").code == 0
+
+
 def test_topics_are_listed_and_ordered_by_key(run):
     run("send", "sorted", "1", "--property", "__SHARDINGKEY=k")
     run("send", "sorted", "2", "--property", "__SHARDINGKEY=k")
