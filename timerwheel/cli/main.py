@@ -42,6 +42,7 @@ class ErrorBoundary(TyperGroup):
         **named: Any,  # noqa: ANN401 - typer's own types
     ) -> Any:  # noqa: ANN401
         """Run the command line; a usage error is one line on stderr and the exit code 2."""
+        named["prog_name"] = named.get("prog_name") or "timerwheel"  # also as `python -m timerwheel.cli.main`
         if not named.pop("standalone_mode", True):
             return super().main(args, standalone_mode=False, **named)
         try:

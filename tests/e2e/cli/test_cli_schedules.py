@@ -45,7 +45,7 @@ def test_a_schedule_is_paused_resumed_listed_and_deleted(run):
     [line] = [line for line in run("schedules", "list").out.splitlines() if line.startswith("often ")]
     assert "every 15m" in line
     assert line.rstrip().endswith("paused")
-    assert ", in 14m59s" in run("schedules", "resume", "often").out
+    assert ", in 14m" in run("schedules", "resume", "often").out
     [run_to_come] = run("schedules", "runs", "often", "--count", 1, "--json").json["runs"]
     assert 0 <= run_to_come["due_ms"] - run_to_come["run_ms"] <= 10_000
     refused = run("schedules", "delete", "often", stdin=b"n\n")
@@ -151,7 +151,7 @@ def test_the_log_shows_settings_but_no_secrets(tmp_path):
 def test_wrong_usage_is_explained_and_is_exit_code_2(run, arguments):
     refused = run(*arguments)
     assert (refused.code, refused.out) == (2, "")
-    assert "Usage" in refused.err
+    assert len(refused.err.splitlines()) == 1
 
 
 def test_what_the_service_refuses_is_one_line_and_exit_code_1(run):
@@ -174,7 +174,7 @@ def test_what_the_service_refuses_is_one_line_and_exit_code_1(run):
         (["schedules", "put", "s", "t", "--every", "1h", "--jitter", "2d"], "from 0ms to 1d"),
         (
             ["schedules", "put", "s", "t", "--every", "1h", "--start", "2030-01-02", "--end", "2030-01-01"],
-            "Invalid value for --end: is not after --start",
+            "--end: is not after --start",
         ),
         (["subscriptions", "add", "t", HOOK, "--timeout", "1ms"], "from 100ms to 5m"),
     ],
