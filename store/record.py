@@ -52,7 +52,10 @@ FLAG_LEASE = 4  # concerns a message held by a consumer group, not a message of 
 FLAG_ENDED = 8  # a lease that has ended: the message waits for its next attempt
 FLAG_KEYED = 16  # the properties hold a deduplication key
 FLAG_RUN = 32  # with FLAG_KEYED: the message is a run of a schedule, and its key ends with it
-FLAGS_KEPT = FLAG_LEASE | FLAG_KEYED | FLAG_RUN  # flags that a record passes on to its replacement
+FLAG_LIMITED = 64  # the properties limit for how long, or how often, groups try the message
+FLAGS_KEPT = (
+    FLAG_LEASE | FLAG_KEYED | FLAG_RUN | FLAG_LIMITED
+)  # flags that a record passes on to its replacement
 
 FLAGS_AT = 10  # the position of the flags in a record
 

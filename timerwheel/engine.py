@@ -458,6 +458,7 @@ class Engine:
     async def watch_once(self) -> None:
         """One look at the disk and the clock."""
         self.disk.free_bytes = await self._threads.read(self.disk.look)
+        self.groups.look_at_clock()
         wall_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()
         step_ms = (wall_ms - self._last_wall_ms) - (monotonic_ms - self._last_monotonic_ms)
         self._last_wall_ms, self._last_monotonic_ms = wall_ms, monotonic_ms

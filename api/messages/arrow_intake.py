@@ -30,7 +30,11 @@ ROWS_PER_BREATH = 500
 
 _NUMBERS = {"delay_ms": AFTER, "delay": AFTER, "deliver_at_ms": AT, "deliver_at": AT}
 _WHEN = (*_NUMBERS, "delay_level")
-_SHARED = ("delay", "deliver_at", "delay_level", "tags", "keys", "properties")  # their combinations are few
+# Their combinations are few.
+_SHARED = (
+    *("delay", "deliver_at", "delay_level", "tags", "keys", "properties"),
+    *("ttl_ms", "ttl", "max_attempts"),
+)
 _PLAIN = {"properties", "tags"}
 _COMBINATIONS_MAX = 1 << 31
 
@@ -329,6 +333,10 @@ def _new_message(row: dict[str, Any]) -> NewMessage:
                 fields[in_ms] = fields.pop(name)
             else:
                 fields[name] = str(value)  # beside another one it is refused by its name
+    if isinstance(fields.get("ttl"), int) and "ttl_ms" not in fields:
+        fields["ttl_ms"] = fields.pop("ttl")
+    if isinstance(fields.get("ttl"), int):
+        fields["ttl"] = str(fields["ttl"])  # beside the other one it is refused by its name
     return NewMessage(**fields)
 
 

@@ -252,6 +252,9 @@ COLUMNS: Mapping[str, tuple[Callable[[Any, Any], bool], str]] = {
     "deliver_at_ms": (_is_number, _NUMBER),
     "deliver_at": (_is_time, "timestamp with a zone, or string"),
     "delay_level": (_is_number, _NUMBER),
+    "ttl_ms": (_is_number, _NUMBER),
+    "ttl": (_is_length, "string, or duration"),
+    "max_attempts": (_is_number, _NUMBER),
 }
 """Each column that a send may have: whether a type will do, and the types in words."""
 

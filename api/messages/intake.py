@@ -27,6 +27,8 @@ from timerwheel.api.http.json_value import compact, exact_number
 from timerwheel.api.http.problems import RequestError
 from timerwheel.api.messages.delays import delay_property
 from timerwheel.errors import AdmissionError, Fault
+from timerwheel.model.durations import parse_delay_ms
+from timerwheel.model.limits import ATTEMPTS_PROPERTY, TTL_PROPERTY
 from timerwheel.model.messages import Outgoing
 from timerwheel.push.request import CONTENT_TYPE_PROPERTY
 from timerwheel.settings import Settings
@@ -97,7 +99,8 @@ def outgoing(new: NewMessage) -> Outgoing:
     ):
         # The common way, and nothing that could conflict with it.
         keyed = new.dedup_key is not UNSET or new.after_recall is not UNSET or new.on_duplicate is not UNSET
-        if not keyed and new.tags is UNSET and new.keys is UNSET:
+        limited = new.ttl_ms is not UNSET or new.ttl is not UNSET or new.max_attempts is not UNSET
+        if not keyed and not limited and new.tags is UNSET and new.keys is UNSET:
             after, at = None if after_ms is UNSET else after_ms, None if at_ms is UNSET else at_ms
             queue = None if new.queue is UNSET else new.queue
             return Outgoing(new.topic, body, properties, None, after, at, queue=queue)
@@ -109,6 +112,7 @@ def outgoing(new: NewMessage) -> Outgoing:
         properties[when[0]] = when[1]
     if new.tags is not UNSET or new.keys is not UNSET:
         put_names(properties, new)
+    put_limits(properties, new)
     queue = None if new.queue is UNSET else new.queue
     return _keyed(new.topic, body, properties, new, queue)
 
@@ -131,6 +135,7 @@ def raw(topic: str, body: bytes, given: dict[str, str]) -> Outgoing:
     if (when := delay_property(new, given)) is not None:
         given[when[0]] = when[1]
     put_names(given, new)
+    put_limits(given, new)
     return _keyed(topic, body, given, new)
 
 
@@ -180,9 +185,28 @@ def put_names(properties: dict[str, str], new: NewMessage | NewSchedule | RawQue
         _put(properties, "KEYS", _keys_text(new.keys), "conflicting_keys")
 
 
+def put_limits(properties: dict[str, str], new: NewMessage | RawQuery) -> None:
+    """Put the TTL and the number of attempts among the properties; raises `RequestError` invalid_field."""
+    if new.ttl is not UNSET:
+        if new.ttl_ms is not UNSET:
+            raise RequestError("invalid_field", "give only one of ttl and ttl_ms")
+        try:
+            ttl_ms = parse_delay_ms(new.ttl)
+        except AdmissionError as error:
+            raise RequestError("invalid_field", f"ttl: {error.detail}") from None
+        _put(properties, TTL_PROPERTY, str(ttl_ms), "invalid_field")
+    elif new.ttl_ms is not UNSET:
+        _put(properties, TTL_PROPERTY, str(new.ttl_ms), "invalid_field")
+    if new.max_attempts is not UNSET:
+        _put(properties, ATTEMPTS_PROPERTY, str(new.max_attempts), "invalid_field")
+
+
+_FIELDS = {"TAGS": "tags", "KEYS": "keys", TTL_PROPERTY: "ttl", ATTEMPTS_PROPERTY: "max_attempts"}
+
+
 def _put(properties: dict[str, str], name: str, value: str, conflict: str) -> None:
     if name in properties:
-        raise RequestError(conflict, f"give either {name.lower()} or the property {name}, not both")
+        raise RequestError(conflict, f"give either {_FIELDS[name]} or the property {name}, not both")
     properties[name] = value
 
 

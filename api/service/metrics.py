@@ -237,6 +237,7 @@ def _done(counters: Counters) -> Iterator[Metric]:
         ("messages_moved", "Waiting messages that retention copied forward", counters.moved),
         ("group_leases", "Messages leased to consumers of groups", counters.leased),
         ("group_returns", "Retries of groups that became due", counters.leases_back),
+        ("group_expired", "Messages of groups whose TTL was over", counters.expired),
         ("cascade_entries", "Entries moved to a finer level of the wheel", counters.cascaded),
     ):
         yield CounterMetricFamily(f"timerwheel_{name}", about, value=count)

@@ -139,12 +139,10 @@ MUTANTS = [
     ),
     Mutant(
         "group-last-attempt-one-more",
-        "timerwheel/groups/acknowledging.py",
+        "timerwheel/groups/outlook.py",
         "after its last attempt a message is a dead letter",
-        "        last = [lease for lease in leases if lease.attempt >= config.max_attempts]\n"
-        "        again = [lease for lease in leases if lease.attempt < config.max_attempts]\n",
-        "        last = [lease for lease in leases if lease.attempt > config.max_attempts]\n"
-        "        again = [lease for lease in leases if lease.attempt <= config.max_attempts]\n",
+        "    if attempt >= attempts_max_of(config, limits):\n",
+        "    if attempt > attempts_max_of(config, limits):\n",
         (GROUPS,),
     ),
     Mutant(
@@ -399,8 +397,8 @@ MUTANTS = [
         "retry-due-from-when-it-is-noticed",
         "timerwheel/groups/group_runtime.py",
         "a retry is due by when its attempt ended",
-        "                    lease.end_ms + ahead_ms + backoff_ms\n",
-        "                    now_ms + ahead_ms + backoff_ms\n",
+        "            lease.key: lease.end_ms + ahead_ms + self._parts",
+        "            lease.key: self.clock.now_ms() + self._parts",
         (KEPT,),
     ),
     Mutant(

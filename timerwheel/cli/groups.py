@@ -22,8 +22,9 @@ from timerwheel.cli.output import Output
 from timerwheel.cli.units import format_about, length_between
 from timerwheel.client import DEFAULT_URL, Client, GroupConfig, NotFoundError
 from timerwheel.client.connection import given
-from timerwheel.groups.config import ATTEMPTS_MAX, INVISIBLE_MS_MAX, OFFSETS
+from timerwheel.groups.config import AGE_MS_MAX, INVISIBLE_MS_MAX, OFFSETS
 from timerwheel.model.durations import format_duration
+from timerwheel.model.limits import ATTEMPTS_MAX
 from timerwheel.model.messages import GroupInfo
 from timerwheel.model.text import printable
 
@@ -59,6 +60,23 @@ AttemptsOption = Annotated[
     int | None,
     typer.Option(
         "--max-attempts", min=1, max=ATTEMPTS_MAX, help="Attempts before a message becomes a dead letter."
+    ),
+]
+MaxAgeOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-age",
+        parser=length_between(0, AGE_MS_MAX),
+        metavar="LENGTH",
+        help="No other attempt later than so long after the delivery; 0 for no limit.",
+    ),
+]
+ExpiredOption = Annotated[
+    str | None,
+    typer.Option(
+        parser=one_of("drop", "dead_letter"),
+        metavar="drop|dead_letter",
+        help="What becomes of a message whose TTL is over.",
     ),
 ]
 InvisibleOption = Annotated[
@@ -124,6 +142,8 @@ def put(
     max_attempts: AttemptsOption = None,
     invisible_ms: InvisibleOption = None,
     backoff: BackoffOption = None,
+    max_age_ms: MaxAgeOption = None,
+    expired: ExpiredOption = None,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonFlag = False,
 ) -> None:
@@ -135,7 +155,8 @@ def put(
         max_attempts=max_attempts,
         invisible_ms=invisible_ms,
         backoff=parse_backoff(backoff),
-    )
+        expired=expired,
+    ) | max_age_change(max_age_ms)
 
     async def work(client: Client) -> GroupInfo:
         handle = client.group(topic, group)
@@ -254,6 +275,7 @@ def _show(info: GroupInfo, *, as_json: bool) -> None:
             ("tags", printable(config.tags)),
             ("attempts", f"{config.max_attempts}, backoff {format_backoff(config.backoff)}"),
             ("invisible", format_duration(config.invisible_ms)),
+            ("age", limits_words(config.max_age_ms, config.expired)),
             ("lag", f"{info.lag:,}"),
             ("in flight", f"{info.in_flight:,}"),
             ("waiting", f"{info.waiting:,} until their next attempt"),
@@ -265,6 +287,18 @@ def _show(info: GroupInfo, *, as_json: bool) -> None:
         ],
         ids=[info.group],
     )
+
+
+def max_age_change(max_age_ms: int | None) -> dict[str, int | None]:
+    """Return the change that `--max-age` asks for; 0 removes the limit."""
+    return {} if max_age_ms is None else {"max_age_ms": max_age_ms or None}
+
+
+def limits_words(max_age_ms: int | None, expired: str) -> str:
+    """Say how long a group tries a message, and what becomes of one whose TTL is over."""
+    age = "no limit" if max_age_ms is None else f"no other attempt after {format_duration(max_age_ms)}"
+    over = "dropped" if expired == "drop" else "dead letters"
+    return f"{age}; messages whose TTL is over are {over}"
 
 
 def _queues(info: GroupInfo) -> list[tuple[str, str]]:

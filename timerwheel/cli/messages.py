@@ -44,6 +44,19 @@ LevelOption = Annotated[
 QueueOption = Annotated[
     int | None, typer.Option("--queue", help="Queue of the topic; by default the service chooses.")
 ]
+TtlOption = Annotated[
+    int | None,
+    typer.Option(
+        "--ttl",
+        parser=parse_length_ms,
+        metavar="LENGTH",
+        help="Groups get it no later than so long after its delivery: 10m, 1h30m.",
+    ),
+]
+MessageAttemptsOption = Annotated[
+    int | None,
+    typer.Option("--max-attempts", help="Attempts of each group, in place of the group's setting."),
+]
 IdArgument = Annotated[
     str | None, typer.Argument(metavar="ID", help="The id that `send` printed.", show_default=False)
 ]
@@ -62,6 +75,8 @@ def send(
     tags: Annotated[str | None, typer.Option(help="The message's tags.")] = None,
     keys: Annotated[str | None, typer.Option(help="The message's keys, separated by spaces.")] = None,
     queue: QueueOption = None,
+    ttl_ms: TtlOption = None,
+    max_attempts: MessageAttemptsOption = None,
     dedup_key: Annotated[
         str | None,
         typer.Option("--dedup-key", help="Deduplication key: a second send with it stores nothing."),
@@ -100,6 +115,10 @@ def send(
         options["keys"] = keys
     if queue is not None:
         options["queue"] = queue
+    if ttl_ms is not None:
+        options["ttl_ms"] = ttl_ms
+    if max_attempts is not None:
+        options["max_attempts"] = max_attempts
     if dedup_key is not None:
         options["dedup_key"] = dedup_key
     if after_recall is not None:

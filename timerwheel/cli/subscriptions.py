@@ -8,7 +8,15 @@ import typer
 from timerwheel.cli.backoff import BackoffOption, format_backoff, parse_backoff
 from timerwheel.cli.connection import ask
 from timerwheel.cli.form import prints_ids
-from timerwheel.cli.groups import AttemptsOption, StartOption, TagsOption
+from timerwheel.cli.groups import (
+    AttemptsOption,
+    ExpiredOption,
+    MaxAgeOption,
+    StartOption,
+    TagsOption,
+    limits_words,
+    max_age_change,
+)
 from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, YesFlag, confirm_or_exit, parse_pairs
 from timerwheel.cli.output import Output
 from timerwheel.cli.units import length_between
@@ -77,6 +85,8 @@ def add(
     start: StartOption = None,
     tags: TagsOption = None,
     max_attempts: AttemptsOption = None,
+    max_age_ms: MaxAgeOption = None,
+    expired: ExpiredOption = None,
     backoff: BackoffOption = None,
     concurrency: ConcurrencyOption = None,
     rate_limit: RateLimitOption = None,
@@ -96,20 +106,25 @@ def add(
     as_json: JsonFlag = False,
 ) -> None:
     """Push the messages of a topic to a URL. The secret is shown only now."""
-    options: Any = given(
-        id=subscription_id,
-        group=group,
-        start=start,
-        tags=tags,
-        max_attempts=max_attempts,
-        backoff=parse_backoff(backoff),
-        concurrency=concurrency,
-        timeout_ms=timeout_ms,
-        headers=parse_pairs(headers, "--header") or None,
-        cloudevents=cloudevents,
-        paused=paused or None,
-        secret=secret,
-    ) | rate_limit_field(rate_limit)
+    options: Any = (
+        given(
+            id=subscription_id,
+            group=group,
+            start=start,
+            tags=tags,
+            max_attempts=max_attempts,
+            expired=expired,
+            backoff=parse_backoff(backoff),
+            concurrency=concurrency,
+            timeout_ms=timeout_ms,
+            headers=parse_pairs(headers, "--header") or None,
+            cloudevents=cloudevents,
+            paused=paused or None,
+            secret=secret,
+        )
+        | rate_limit_field(rate_limit)
+        | max_age_change(max_age_ms)
+    )
     show_subscription(
         ask(url, lambda client: client.subscriptions.add(topic, target, **options)),
         Output(utc=utc, as_json=as_json),
@@ -123,6 +138,8 @@ def update(
     target: Annotated[str | None, typer.Option(metavar="URL", help="The URL to post messages to.")] = None,
     tags: TagsOption = None,
     max_attempts: AttemptsOption = None,
+    max_age_ms: MaxAgeOption = None,
+    expired: ExpiredOption = None,
     backoff: BackoffOption = None,
     concurrency: ConcurrencyOption = None,
     rate_limit: RateLimitOption = None,
@@ -134,16 +151,21 @@ def update(
     as_json: JsonFlag = False,
 ) -> None:
     """Change the given settings of a subscription; --header replaces all headers."""
-    changes: Any = given(
-        url=target,
-        tags=tags,
-        max_attempts=max_attempts,
-        backoff=parse_backoff(backoff),
-        concurrency=concurrency,
-        timeout_ms=timeout_ms,
-        headers=None if headers is None else parse_pairs(headers, "--header"),
-        cloudevents=cloudevents,
-    ) | rate_limit_field(rate_limit)
+    changes: Any = (
+        given(
+            url=target,
+            tags=tags,
+            max_attempts=max_attempts,
+            expired=expired,
+            backoff=parse_backoff(backoff),
+            concurrency=concurrency,
+            timeout_ms=timeout_ms,
+            headers=None if headers is None else parse_pairs(headers, "--header"),
+            cloudevents=cloudevents,
+        )
+        | rate_limit_field(rate_limit)
+        | max_age_change(max_age_ms)
+    )
     if not changes:
         raise typer.BadParameter("give at least one option to change")
     show_subscription(
@@ -265,6 +287,7 @@ def show_subscription(view: SubscriptionView, output: Output) -> None:
         ("status", f"{view.status}{disabled}"),
         *_health(view, output),
         ("attempts", f"{view.max_attempts}, backoff {format_backoff(view.backoff)}"),
+        ("age", limits_words(view.max_age_ms, view.expired)),
         ("requests", ", ".join(_requests(view))),
     ]
     if view.header_names:

@@ -218,6 +218,9 @@ class Client:
         dedup_key: str | None = None,
         after_recall: str | None = None,
         on_duplicate: Literal["return", "replace"] | None = None,
+        ttl: str | dt.timedelta | None = None,
+        ttl_ms: int | None = None,
+        max_attempts: int | None = None,
     ) -> Sent:
         """Store one message; it is durable when this returns (as the service's `flush` setting says).
 
@@ -232,6 +235,7 @@ class Client:
         send the same one again, give the id of the recalled message as `after_recall`. With
         `on_duplicate="replace"` the message is stored in any case, and the one that the key names is recalled
         if it is still scheduled: its id is `replaced` in the receipt.
+        Groups get it no later than `ttl` after its delivery, and make `max_attempts`, not their own number.
 
         A send without a `dedup_key` is repeated for up to the client's `retry_ms` if no answer came or the
         service could not take it; see `Client`.
@@ -255,6 +259,9 @@ class Client:
             dedup_key=dedup_key,
             after_recall=after_recall,
             on_duplicate=on_duplicate,
+            ttl=ttl,
+            ttl_ms=ttl_ms,
+            max_attempts=max_attempts,
         ) | json_given(json)
         return await self._connection.send([draft_content(draft)], Receipt, one=True)
 
@@ -296,6 +303,9 @@ class Client:
         dedup_key: str | None = None,
         after_recall: str | None = None,
         on_duplicate: Literal["return", "replace"] | None = None,
+        ttl: str | dt.timedelta | None = None,
+        ttl_ms: int | None = None,
+        max_attempts: int | None = None,
     ) -> OpenTransaction:
         """Store a message that is delivered once `commit` says so; its delay counts from then.
 
@@ -317,6 +327,9 @@ class Client:
             dedup_key=dedup_key,
             after_recall=after_recall,
             on_duplicate=on_duplicate,
+            ttl=ttl,
+            ttl_ms=ttl_ms,
+            max_attempts=max_attempts,
         ) | json_given(json)
         content = draft_content(draft)
         return await self._connection.call("POST", "/v1/transactions", OpenTransaction, content=content)

@@ -39,6 +39,11 @@ class SendOptions(When, total=False):
     dedup_key: str
     after_recall: str
     on_duplicate: Literal["return", "replace"]
+    ttl: str | dt.timedelta
+    """How long after its delivery groups may get it: `"10m"`, `"PT10M"` or a timedelta."""
+    ttl_ms: int
+    max_attempts: int
+    """Attempts of each group, in place of the group's setting."""
     json: Any
     """The body as any JSON value, None included; leave out `body`. `msgspec.Raw` is JSON already."""
 
@@ -63,6 +68,11 @@ def draft_content(draft: Mapping[str, Any]) -> dict[str, object]:
     for name in ("properties", "tags", "keys", "queue", "dedup_key", "after_recall", "on_duplicate"):
         if name in draft:
             content[name] = draft[name]
+    for name in ("ttl", "ttl_ms", "max_attempts"):
+        if name in draft:
+            value = draft[name]
+            is_length = isinstance(value, dt.timedelta)
+            content["ttl_ms" if is_length else name] = length_ms(value) if is_length else value
     return content
 
 

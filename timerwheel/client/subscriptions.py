@@ -3,7 +3,7 @@
 from msgspec import UNSET, UnsetType
 
 from timerwheel.client.connection import Connection, given, part
-from timerwheel.groups.config import Exponential, Ladder, Start
+from timerwheel.groups.config import Expired, Exponential, Ladder, Start
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.stats import StatsView
 from timerwheel.push.subscription import SubscriptionView, SubscriptionWithSecret
@@ -36,6 +36,8 @@ class Subscriptions:
         paused: bool | None = None,
         tags: str | None = None,
         max_attempts: int | None = None,
+        max_age_ms: int | UnsetType | None = UNSET,
+        expired: Expired | None = None,
         backoff: Ladder | Exponential | None = None,
         concurrency: int | None = None,
         rate_limit: float | UnsetType | None = UNSET,
@@ -58,12 +60,13 @@ class Subscriptions:
             paused=paused,
             tags=tags,
             max_attempts=max_attempts,
+            expired=expired,
             backoff=backoff,
             concurrency=concurrency,
             timeout_ms=timeout_ms,
             headers=headers,
             cloudevents=cloudevents,
-        ) | _rate(rate_limit)
+        ) | _or_none(rate_limit=rate_limit, max_age_ms=max_age_ms)
         return await self._connection.call(
             "POST", "/v1/subscriptions", SubscriptionWithSecret, content=content
         )
@@ -75,6 +78,8 @@ class Subscriptions:
         url: str | None = None,
         tags: str | None = None,
         max_attempts: int | None = None,
+        max_age_ms: int | UnsetType | None = UNSET,
+        expired: Expired | None = None,
         backoff: Ladder | Exponential | None = None,
         concurrency: int | None = None,
         rate_limit: float | UnsetType | None = UNSET,
@@ -82,17 +87,18 @@ class Subscriptions:
         headers: dict[str, str] | None = None,
         cloudevents: bool | None = None,
     ) -> SubscriptionView:
-        """Change the given fields, from the next request on; a `rate_limit` of None removes the limit."""
+        """Change the given fields from the next request on; None removes `rate_limit` or `max_age_ms`."""
         changes = given(
             url=url,
             tags=tags,
             max_attempts=max_attempts,
+            expired=expired,
             backoff=backoff,
             concurrency=concurrency,
             timeout_ms=timeout_ms,
             headers=headers,
             cloudevents=cloudevents,
-        ) | _rate(rate_limit)
+        ) | _or_none(rate_limit=rate_limit, max_age_ms=max_age_ms)
         return await self._connection.call("PATCH", _path(subscription_id), SubscriptionView, content=changes)
 
     async def delete(self, subscription_id: str) -> SubscriptionView:
@@ -126,8 +132,9 @@ class Subscriptions:
         return await self._connection.call("GET", f"{_path(subscription_id)}/stats", StatsView)
 
 
-def _rate(limit: float | UnsetType | None) -> dict[str, object]:
-    return {} if isinstance(limit, UnsetType) else {"rate_limit": limit}
+def _or_none(**values: float | UnsetType | None) -> dict[str, object]:
+    """Return the values that are given; None is one, which removes a limit."""
+    return {name: value for name, value in values.items() if not isinstance(value, UnsetType)}
 
 
 def _path(subscription_id: str) -> str:

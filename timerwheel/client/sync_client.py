@@ -37,7 +37,7 @@ from timerwheel.client.schedules import Schedules
 from timerwheel.client.subscriptions import Subscriptions
 from timerwheel.client.tasks import Tasks
 from timerwheel.clock import Clock
-from timerwheel.groups.config import RECEIVE_MAX, Exponential, GroupConfig, Ladder, Start
+from timerwheel.groups.config import RECEIVE_MAX, Expired, Exponential, GroupConfig, Ladder, Start
 from timerwheel.history.history import MessageHistory
 from timerwheel.model.live_events import Tick, Wheel
 from timerwheel.model.messages import (
@@ -556,6 +556,8 @@ class SyncSubscriptions:
         paused: bool | None = None,
         tags: str | None = None,
         max_attempts: int | None = None,
+        max_age_ms: int | UnsetType | None = UNSET,
+        expired: Expired | None = None,
         backoff: Ladder | Exponential | None = None,
         concurrency: int | None = None,
         rate_limit: float | UnsetType | None = UNSET,
@@ -579,6 +581,8 @@ class SyncSubscriptions:
                 paused=paused,
                 tags=tags,
                 max_attempts=max_attempts,
+                max_age_ms=max_age_ms,
+                expired=expired,
                 backoff=backoff,
                 concurrency=concurrency,
                 rate_limit=rate_limit,
@@ -595,6 +599,8 @@ class SyncSubscriptions:
         url: str | None = None,
         tags: str | None = None,
         max_attempts: int | None = None,
+        max_age_ms: int | UnsetType | None = UNSET,
+        expired: Expired | None = None,
         backoff: Ladder | Exponential | None = None,
         concurrency: int | None = None,
         rate_limit: float | UnsetType | None = UNSET,
@@ -602,13 +608,15 @@ class SyncSubscriptions:
         headers: dict[str, str] | None = None,
         cloudevents: bool | None = None,
     ) -> SubscriptionView:
-        """Change the given fields, from the next request on; a `rate_limit` of None removes the limit."""
+        """Change the given fields from the next request on; None removes `rate_limit` or `max_age_ms`."""
         return self._loop.run(
             self._subscriptions.update(
                 subscription_id,
                 url=url,
                 tags=tags,
                 max_attempts=max_attempts,
+                max_age_ms=max_age_ms,
+                expired=expired,
                 backoff=backoff,
                 concurrency=concurrency,
                 rate_limit=rate_limit,
@@ -856,6 +864,9 @@ class SyncClient:
         dedup_key: str | None = None,
         after_recall: str | None = None,
         on_duplicate: Literal["return", "replace"] | None = None,
+        ttl: str | dt.timedelta | None = None,
+        ttl_ms: int | None = None,
+        max_attempts: int | None = None,
     ) -> Sent:
         """Store one message; it is durable when this returns (as the service's `flush` setting says).
 
@@ -870,6 +881,7 @@ class SyncClient:
         send the same one again, give the id of the recalled message as `after_recall`. With
         `on_duplicate="replace"` the message is stored in any case, and the one that the key names is recalled
         if it is still scheduled: its id is `replaced` in the receipt.
+        Groups get it no later than `ttl` after its delivery, and make `max_attempts`, not their own number.
 
         A send without a `dedup_key` is repeated for up to the client's `retry_ms` if no answer came or the
         service could not take it; see `Client`.
@@ -895,6 +907,9 @@ class SyncClient:
                 dedup_key=dedup_key,
                 after_recall=after_recall,
                 on_duplicate=on_duplicate,
+                ttl=ttl,
+                ttl_ms=ttl_ms,
+                max_attempts=max_attempts,
             )
         )
 
@@ -932,6 +947,9 @@ class SyncClient:
         dedup_key: str | None = None,
         after_recall: str | None = None,
         on_duplicate: Literal["return", "replace"] | None = None,
+        ttl: str | dt.timedelta | None = None,
+        ttl_ms: int | None = None,
+        max_attempts: int | None = None,
     ) -> OpenTransaction:
         """Store a message that is delivered once `commit` says so; its delay counts from then.
 
@@ -955,6 +973,9 @@ class SyncClient:
                 dedup_key=dedup_key,
                 after_recall=after_recall,
                 on_duplicate=on_duplicate,
+                ttl=ttl,
+                ttl_ms=ttl_ms,
+                max_attempts=max_attempts,
             )
         )
 

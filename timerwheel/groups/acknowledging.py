@@ -16,6 +16,7 @@ from timerwheel.groups.config import GroupConfig
 from timerwheel.groups.dead_lettering import DeadLettering
 from timerwheel.groups.leases import Lease
 from timerwheel.groups.leasing import STEP_MESSAGES, Leasing, is_in_log, pending_of
+from timerwheel.groups.outlook import Outlook, sorted_out
 from timerwheel.groups.parts import GroupParts, stored_offset
 from timerwheel.model.messages import ReceiptResult
 from timerwheel.runtime.shielded import finished
@@ -113,15 +114,12 @@ class Acknowledging:
         self, config: GroupConfig, receipts: Sequence[str], delay_ms: int | None, reason: str | None
     ) -> list[ReceiptResult]:
         """Give these messages back: each is ready again after the delay, or goes to the dead letters."""
-        named = await self._decoded(receipts)
-        held = [self._held(one, late=False) for one in named]
-        leases = list({lease.key: lease for lease in held if lease is not None}.values())
+        named, held, leases = await self._named(receipts)
+        unknown = [lease for lease in leases if self._leasing.is_unknown(config, lease)]
+        if unknown:
+            await self._leasing.look_into(config, unknown)
+            named, held, leases = await self._named(receipts)
         items = self._group.items
-        last = [lease for lease in leases if lease.attempt >= config.max_attempts]
-        again = [lease for lease in leases if lease.attempt < config.max_attempts]
-        logged = [items[one.key] for one in again if one.key in items and is_in_log(items[one.key])]
-        kept = {item.key for item in logged}
-        rest = [lease for lease in again if lease.key not in kept]
         now_ms = self._parts.core.clock.now_ms()
 
         def due_ms(attempt: int) -> int:
@@ -129,6 +127,12 @@ class Acknowledging:
                 return now_ms + self._parts.backoff_ms(config, attempt)
             return now_ms + max(delay_ms, self._parts.core.settings.redelivery_delay_ms)
 
+        again, endings = sorted_out(
+            (lease, self._leasing.outlook(config, lease, due_ms(lease.attempt) - now_ms)) for lease in leases
+        )
+        logged = [items[one.key] for one in again if one.key in items and is_in_log(items[one.key])]
+        kept = {item.key for item in logged}
+        rest = [lease for lease in again if lease.key not in kept]
         # Queued before anything is awaited, so that they share a commit.
         stored = []
         if rest:
@@ -140,11 +144,21 @@ class Acknowledging:
                     logged, [due_ms(item.attempt) for item in logged], ended=True, reason=reason
                 )
             )
+        if config.expired == "drop" and (expired := endings.pop(Outlook.EXPIRED, None)):
+            stored.append(self._leasing.expire(expired))
         for one in stored:
             await stored_offset(one)
-        if last:
-            await self._dead_lettering.bury(last, reason or "not acknowledged: returned by its consumer")
+        why = reason or "not acknowledged: returned by its consumer"
+        await self._dead_lettering.end_all(config, endings, why)
         return self._results(receipts, named, held)
+
+    async def _named(
+        self, receipts: Sequence[str]
+    ) -> tuple[list[Lease | int | None], list[Lease | None], list[Lease]]:
+        """Return what the receipts say, the lease of each that is good, and these leases once each."""
+        named = await self._decoded(receipts)
+        held = [self._held(one, late=False) for one in named]
+        return named, held, list({lease.key: lease for lease in held if lease is not None}.values())
 
     async def give_up(self, receipts: Sequence[str], reason: str) -> list[ReceiptResult]:
         """Make these messages dead letters, with the reason."""

@@ -20,10 +20,13 @@ import orjson
 from timerwheel.groups.config import GroupConfig
 from timerwheel.groups.lanes import Lanes
 from timerwheel.groups.leases import Leases
+from timerwheel.groups.outlook import Outlook, outlook
 from timerwheel.groups.parts import Found, GroupParts
+from timerwheel.model.limits import Limits
 from timerwheel.model.tags import TagFilter
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
 from timerwheel.state.groups import DEAD_QUEUE, OFFSET_BITS, GroupState, Item
+from timerwheel.state.limited_records import is_limited, limits_of
 from timerwheel.state.offset_set import OffsetSet
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import decode
@@ -39,22 +42,27 @@ _OFFSETS = (1 << OFFSET_BITS) - 1
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
-    """A message to lease: its key, its record, which attempt this will be, and its lane."""
+    """A message to lease: its key, its record, which attempt this will be, its lane, its limits if known."""
 
     key: int
     root: int
     data: bytes | CorruptionError
     attempt: int
     lane: int
+    limits: Limits | None = None
 
 
 class Choices:
-    """What one receive found: messages to lease, and items whose message is gone or dealt with."""
+    """What one receive found: messages to lease, and items whose message is gone or dealt with.
+
+    `over` are messages that get no attempt any more; their `attempt` is the last one that failed.
+    """
 
     def __init__(self, count_max: int, bytes_max: int = PAGE_BYTES_MAX) -> None:
         self.count_max = count_max
         self.bytes_max = bytes_max
         self.found: list[Choice] = []
+        self.over: list[Choice] = []
         self.gone: list[Item] = []
         self.dealt: list[Item] = []
         self.fresh = 0  # how many messages the group holds more
@@ -89,7 +97,10 @@ class Choices:
     def full(self) -> bool:
         """Whether an answer should not grow any more."""
         return (
-            len(self.found) >= self.count_max or self._bytes >= self.bytes_max or self.parked >= SCAN_MESSAGES
+            len(self.found) >= self.count_max
+            or self._bytes >= self.bytes_max
+            or self.parked >= SCAN_MESSAGES
+            or len(self.over) >= SCAN_MESSAGES
         )
 
 
@@ -101,10 +112,11 @@ class _Wanted(NamedTuple):
 
     tags: TagFilter
     ordered: bool
+    config: GroupConfig
 
     @property
     def all(self) -> bool:
-        """Whether no message need be looked into."""
+        """Whether no message need be looked into that sets no limits itself."""
         return self.tags.tags is None and not self.ordered
 
 
@@ -114,6 +126,7 @@ class Chooser:
     `loose` are fresh messages that were looked at and may be leased now: the lane of each, by key. `more`
     says whether the last `choose` left something to look through, `cramped` whether it found the group with
     as many messages as it may hold, `overdue` whether very many were skipped since that was stored last.
+    `spared` are items that have more attempts than the group grants, since their messages say so.
     """
 
     def __init__(self, group: GroupState, parts: GroupParts, leases: Leases) -> None:
@@ -128,6 +141,7 @@ class Chooser:
         self._skipped: dict[int, OffsetSet] = {}
         self._rotation = 0
         self.lanes = Lanes()
+        self.spared: set[int] = set()
         self.loose: dict[int, int] = {}
         self.more = False
         self.cramped = False
@@ -138,10 +152,10 @@ class Chooser:
         choices = Choices(count_max, bytes_max)
         try:
             await self._choose_ready(config, choices)
-            await self._choose_loose(choices)
+            await self._choose_loose(config, choices)
             await self._choose_fresh(config, choices)
         except BaseException:
-            for choice in choices.found:
+            for choice in (*choices.found, *choices.over):
                 self.give_back(choice.key, choice.lane)
             for item in (*choices.gone, *choices.dealt):
                 self._group.give_back(item)
@@ -239,6 +253,7 @@ class Chooser:
         """The cursors were set: begin there, with nothing leased."""
         for place in (self._next, self._chosen, self._known, self._past_known):
             place.clear()
+        self.spared.clear()
         self._ahead.clear()
         self._skipped.clear()
         self.loose.clear()
@@ -291,7 +306,7 @@ class Chooser:
         if not self._group.ready:
             return
         items = (self._group.items[key] for key in self._group.ready)
-        fit = (item for item in items if item.attempt < config.max_attempts)
+        fit = (item for item in items if item.attempt < config.max_attempts or item.key in self.spared)
         chosen = list(itertools.islice(fit, choices.count_max))
         async for place, run in self._runs(choices, [item.key for item in chosen]):
             item = chosen[place]
@@ -304,9 +319,21 @@ class Chooser:
                 choices.dealt.append(item)
             else:
                 at = item.queue_offset - run.first
-                choices.add(Choice(item.key, run.roots[at], run.data[at], item.attempt + 1, item.lane))
+                place_of = (item.key, run.roots[at], run.data[at], item.attempt, item.lane)
+                self._add(config, choices, Choice(*place_of, _limits_of(run.data[at], config)))
 
-    async def _choose_loose(self, choices: Choices) -> None:
+    def _add(self, config: GroupConfig, choices: Choices, failed: Choice) -> None:
+        """Add a message, after so many failed attempts: for the next attempt, or to those that are over."""
+        if failed.limits is None:
+            choices.add(msgspec.structs.replace(failed, attempt=failed.attempt + 1))
+            return
+        age_ms = self._parts.ages.age_ms(failed.limits.from_ms)
+        if outlook(config, failed.limits, failed.attempt, age_ms, 0) is Outlook.AGAIN:
+            choices.add(msgspec.structs.replace(failed, attempt=failed.attempt + 1))
+        else:
+            choices.over.append(failed)
+
+    async def _choose_loose(self, config: GroupConfig, choices: Choices) -> None:
         if not self.loose:
             return
         chosen = list(itertools.islice(self.loose, choices.count_max))
@@ -320,7 +347,8 @@ class Chooser:
                 self.skip(key >> OFFSET_BITS, offset, offset + 1)
                 self.leave_lane(key, lane)
                 continue
-            choices.add(Choice(key, run.roots[offset - run.first], run.data[offset - run.first], 1, lane))
+            root, data = run.roots[offset - run.first], run.data[offset - run.first]
+            self._add(config, choices, Choice(key, root, data, 0, lane, _limits_of(data, config)))
 
     async def _runs(self, choices: Choices, keys: Sequence[int]) -> AsyncIterator[tuple[int, Found]]:
         """The places of these messages, each with what was read around it, until the answer is full."""
@@ -337,7 +365,8 @@ class Chooser:
     # ------------------------------------------------------------------ what is new
 
     async def _choose_fresh(self, config: GroupConfig, choices: Choices) -> None:
-        wanted = _Wanted(_filter_of(config.tags), self._parts.topics.ordered(self._group.topic))
+        ordered = self._parts.topics.ordered(self._group.topic)
+        wanted = _Wanted(_filter_of(config.tags), ordered, config)
         room = self._parts.core.settings.group_items_max - self.holds - len(choices.found)
         count = self._parts.queues.queues_of(self._group.topic)
         self._rotation += 1
@@ -357,7 +386,7 @@ class Chooser:
                     self.more = self.more or bool(found.data)
                     break
             self._note_skipped(queue)
-        self.more = self.more or (choices.full and not choices.found)
+        self.more = self.more or bool((choices.full or choices.over) and not choices.found)
         self.cramped = choices.fresh >= room
 
     def _begin(self, queue: int) -> int:
@@ -409,7 +438,8 @@ class Chooser:
         """Choose from messages of a queue; returns how many were looked at."""
         looked = 0
         known = self._known_until(queue)
-        if wanted.all and found.first >= known and not self._parts.drains(self._group):
+        plain = wanted.all and not any(map(_is_limited, found.data[: max(limit - len(choices.found), 0)]))
+        if plain and found.first >= known and not self._parts.drains(self._group):
             return self._take_all(queue, found, limit, choices)
         for at, root, data in zip(itertools.count(found.first), found.roots, found.data, strict=False):
             if choices.full or len(choices.found) >= limit:
@@ -427,7 +457,9 @@ class Chooser:
             if wanted.ordered and lane and not self.lanes.join(lane, key, behind=lane in self._group.lanes):
                 choices.parked += 1
                 continue
-            choices.add(Choice(key, root, data, 1, lane if wanted.ordered else 0))
+            lane = lane if wanted.ordered else 0
+            failed = Choice(key, root, data, 0, lane, _limits_of(data, wanted.config))
+            self._add(wanted.config, choices, failed)
         return looked
 
     def _take_all(self, queue: int, found: Found, limit: int, choices: Choices) -> int:
@@ -458,6 +490,17 @@ class Chooser:
         if skipped is not None and skipped.count(0) >= SKIPPED_MESSAGES:
             self._chosen[queue] = self._next.get(queue, 0)
             self.overdue = True
+
+
+def _is_limited(data: bytes | CorruptionError) -> bool:
+    return isinstance(data, bytes) and is_limited(data)
+
+
+def _limits_of(data: bytes | CorruptionError, config: GroupConfig) -> Limits | None:
+    """Return the limits of a message, None if neither it nor its group sets any."""
+    if isinstance(data, CorruptionError) or (config.max_age_ms is None and not is_limited(data)):
+        return None
+    return limits_of(data)
 
 
 def _before(offsets: OffsetSet, end: int) -> OffsetSet:

@@ -8,10 +8,11 @@ from msgspec import Meta
 
 from timerwheel.errors import TimerwheelError
 from timerwheel.model.delay_levels import LevelTable
+from timerwheel.model.limits import ATTEMPTS_MAX
 from timerwheel.model.tags import TagFilter
 from timerwheel.settings import DAY_MS
 
-ATTEMPTS_MAX = 1_000
+AGE_MS_MAX = 3_650 * DAY_MS
 INVISIBLE_MS_MAX = 12 * 3_600_000
 BACKOFF_MS_MAX = 7 * DAY_MS
 FACTOR_MAX = 100.0
@@ -86,12 +87,16 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential", forbid_unknown
 
 Start = Literal["head", "tail"]
 Kind = Literal["leases", "offsets"]
+Expired = Literal["drop", "dead_letter"]
 LEASES: Kind = "leases"
 OFFSETS: Kind = "offsets"
 
 
 class GroupConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a group consumes. `start` counts when the group is made; `tags` is `*` or `A || B`.
+
+    A message that was delivered `max_age_ms` ago gets no other attempt after its first. `expired` says what
+    becomes of one whose own TTL is over.
 
     A group of kind `leases` receives messages and acknowledges them. Consumers of one of kind `offsets` read
     the queues, filter for themselves, and commit offsets; only `start` and `max_attempts` concern them.
@@ -103,6 +108,8 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)] = 16
     invisible_ms: Annotated[int, Meta(ge=1, le=INVISIBLE_MS_MAX)] = 30_000
     backoff: Ladder | Exponential = Ladder()
+    max_age_ms: Annotated[int, Meta(ge=1, le=AGE_MS_MAX)] | None = None
+    expired: Expired = "drop"
 
     def check(self) -> "GroupConfig":
         """Self, if it is allowed; GroupFieldError that names the wrong value, IllegalFilterError."""
@@ -119,6 +126,9 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return config_of(msgspec.to_builtins(self))
 
 
+_DEFAULTS = GroupConfig()
+
+
 def config_of(value: object) -> GroupConfig:
     """A configuration from JSON values; GroupFieldError that names the wrong one.
 
@@ -132,10 +142,11 @@ def config_of(value: object) -> GroupConfig:
 
 
 def value_of(config: GroupConfig) -> dict[str, object]:
-    """Return a configuration as JSON; without the kind `leases`, since older versions know no kinds."""
+    """Return a configuration as JSON; without defaults of fields that older versions do not know."""
     value: dict[str, object] = msgspec.to_builtins(config)
-    if config.kind == LEASES:
-        del value["kind"]
+    for name in ("kind", "max_age_ms", "expired"):
+        if value[name] == getattr(_DEFAULTS, name):
+            del value[name]
     return value
 
 

@@ -7,13 +7,15 @@
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import orjson
 
+from timerwheel.groups.config import GroupConfig
 from timerwheel.groups.dead_letter_properties import DeadLetterOrigin, letter_properties
 from timerwheel.groups.leases import Lease
 from timerwheel.groups.leasing import Leasing, is_in_log
+from timerwheel.groups.outlook import Outlook, reason_of
 from timerwheel.groups.parts import GroupParts, stored_offset
 from timerwheel.model.admission import DEAD_PREFIX
 from timerwheel.runtime.message_views import id_of
@@ -53,6 +55,15 @@ class DeadLettering:
                 await self._store(copies)
                 copies, size_bytes = [], 0
         await self._store(copies)
+
+    async def end_all(
+        self, config: GroupConfig, endings: Mapping[Outlook, Sequence[Lease]], reason: str | None
+    ) -> None:
+        """Make dead letters of messages that get no other attempt; `reason` is that of the last attempt."""
+        for ending, leases in endings.items():
+            await self.bury(leases, reason_of(ending, config) or reason)
+            if ending is Outlook.EXPIRED:
+                self._parts.core.counters.expired += len(leases)
 
     async def _store(self, copies: list[tuple[Lease, bytes | None]]) -> None:
         """Store the copies and end their messages, as one unit."""

@@ -15,8 +15,9 @@ from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.groups.acknowledging import Acknowledging
 from timerwheel.groups.config import GroupConfig
 from timerwheel.groups.dead_lettering import DeadLettering
-from timerwheel.groups.leases import Lease
+from timerwheel.groups.leases import UNREAD, Lease
 from timerwheel.groups.leasing import Leasing, pending_of
+from timerwheel.groups.outlook import Outlook, attempts_max_of, sorted_out
 from timerwheel.groups.parts import GroupParts, stored_offset
 from timerwheel.model.messages import Delivery, ReceiptResult
 from timerwheel.state.groups import GroupState
@@ -118,8 +119,8 @@ class GroupRuntime:
     async def take(self, count_max: int, invisible_ms: int, bytes_max: int) -> list[Delivery]:
         """As `Leasing.take`; the leases end in time."""
         found = await self.leasing.take(count_max, invisible_ms, bytes_max)
-        if found:
-            self._watch_from(self.clock.monotonic_ms() + invisible_ms)
+        if (end_ms := self.leasing.leases.next_end_ms) is not None:
+            self._watch_from(end_ms)
         return found
 
     async def extend(
@@ -157,7 +158,8 @@ class GroupRuntime:
 
     def _is_exhausted(self, key: int, attempts_max: int) -> bool:
         item = self.state.items.get(key)
-        return item is not None and key in self.state.ready and item.attempt >= attempts_max
+        is_last = item is not None and key in self.state.ready and item.attempt >= attempts_max
+        return is_last and key not in self.leasing.chooser.spared
 
     def _watch_from(self, at_ms: int) -> None:
         """Something is to be done at this monotonic time."""
@@ -203,6 +205,7 @@ class GroupRuntime:
 
     async def _bury_exhausted(self) -> None:
         """Give up what is exhausted and nobody is changing; who is changing the others calls when done."""
+        await self._spare()
         attempts_max = self._parts.config(self.state).max_attempts
         self._exhausted = {key for key in self._exhausted if self._is_exhausted(key, attempts_max)}
         items = [self.state.items[key] for key in sorted(self._exhausted)]
@@ -215,36 +218,65 @@ class GroupRuntime:
                 if item.lent and item.key not in self.leasing.busy:
                     self.state.give_back(item)
 
+    async def _spare(self) -> None:
+        """Find the exhausted messages that set a higher number of attempts themselves."""
+        spared, config = self.leasing.chooser.spared, self._parts.config(self.state)
+        spared.intersection_update(self.state.items)
+        items = [self.state.items[key] for key in sorted(self._exhausted & self.state.items.keys())]
+        for item in items:
+            lease = pending_of(item)
+            lease.limits = UNREAD
+            await self.leasing.look_into(config, [lease])
+            if attempts_max_of(config, lease.limits) > item.attempt:
+                spared.add(item.key)
+                self.wake(1)
+
     async def _fail_expired(self) -> None:
-        """Have the messages of leases that ended come again, or give them up."""
-        if self.leasing.resetting is not None:
-            await asyncio.wait([self.leasing.resetting])
+        """Have the messages of leases that ended come again, or end them."""
         now_ms = self.clock.monotonic_ms()
         expired = self.leasing.leases.expired(now_ms, EXPIRED_LEASES)
-        config = self._parts.config(self.state)
-        ahead_ms = self.clock.now_ms() - now_ms
-        ours = [lease for lease in expired if lease.key not in self.leasing.busy]
-        again = [lease for lease in ours if lease.attempt < config.max_attempts]
-        self._failing = bool(ours)
+        config, leases = self._parts.config(self.state), self.leasing.leases
+        self._failing = bool(expired)
         try:
-            if again:
-                backoffs = (self._parts.backoff_ms(config, lease.attempt) for lease in again)
-                # From when the attempt ended: this may be noticed late, as after a planned stop.
-                dues_ms = [
-                    lease.end_ms + ahead_ms + backoff_ms
-                    for lease, backoff_ms in zip(again, backoffs, strict=True)
-                ]
-                await stored_offset(self.leasing.fail(again, dues_ms, ended=False))
-            await self.dead_lettering.bury(
-                [lease for lease in ours if lease.attempt >= config.max_attempts], None
-            )
+            await self.leasing.look_into(config, expired)
+            if self.leasing.resetting is not None:
+                await asyncio.wait([self.leasing.resetting])
+            still = [lease for lease in expired if leases.by_key.get(lease.key) is lease]
+            await self._fail(config, [lease for lease in still if lease.key not in self.leasing.busy])
         finally:
             self._failing = False
             # What could not be stored, or is being settled by its consumer, is looked at again.
-            leases = self.leasing.leases
             for lease in expired:
                 if leases.by_key.get(lease.key) is lease and lease.end_ms <= now_ms:
                     leases.extend(lease, now_ms + RETRY_MS)
+
+    async def _fail(self, config: GroupConfig, ours: Sequence[Lease]) -> None:
+        ahead_ms = self.clock.now_ms() - self.clock.monotonic_ms()
+        # From when the attempt ended: this may be noticed late, as after a planned stop.
+        dues_ms = {
+            lease.key: lease.end_ms + ahead_ms + self._parts.backoff_ms(config, max(lease.attempt, 1))
+            for lease in ours
+        }
+        now_ms = self.clock.now_ms()
+        again, endings = sorted_out(
+            (
+                lease,
+                self.leasing.outlook(config, lease, 0 if lease.is_of_nobody else dues_ms[lease.key] - now_ms),
+            )
+            for lease in ours
+        )
+        for lease in again:
+            if lease.is_of_nobody:  # the group has other limits now
+                self.leasing.take_back(lease)
+        again = [lease for lease in again if not lease.is_of_nobody]
+        stored = []
+        if again:
+            stored.append(self.leasing.fail(again, [dues_ms[lease.key] for lease in again], ended=False))
+        if config.expired == "drop" and (over := endings.pop(Outlook.EXPIRED, None)):
+            stored.append(self.leasing.expire(over))
+        for one in stored:
+            await stored_offset(one)
+        await self.dead_lettering.end_all(config, endings, None)
 
     # ------------------------------------------------------------------ across a planned restart
 
@@ -254,7 +286,7 @@ class GroupRuntime:
         return [
             [lease.key, lease.attempt, lease.run, lease.number, lease.end_ms + ahead_ms, lease.lane]
             for lease in self.leasing.leases
-            if lease.key not in self.leasing.busy
+            if lease.key not in self.leasing.busy and not lease.is_of_nobody
         ]
 
     def restore_leases(self, kept: Iterable[Sequence[int]]) -> None:

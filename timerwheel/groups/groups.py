@@ -590,6 +590,10 @@ class Groups:
         if len(came_back):
             runtime.came_back(came_back["root"].tolist())
 
+    def look_at_clock(self) -> None:
+        """Notice a step of the wall clock, so that it makes no message older."""
+        self._parts.ages.look()
+
     def resume(self, topic: str) -> None:
         """A topic is not paused any more: let everyone who waits for its messages look again."""
         for state in self._parts.tables.of_topic.get(topic, ()):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from timerwheel.model.limits import Limits
 from timerwheel.state.groups import OFFSET_BITS
 
 STALE_ENDS = 64
@@ -17,12 +18,16 @@ KEY_DIGITS = 16
 _OFFSETS = (1 << OFFSET_BITS) - 1
 
 
+UNREAD = Limits(0)
+
+
 class Lease(msgspec.Struct, gc=False):
     """An attempt at a message: `key` is its queue and queue offset, as in `Item.key`.
 
     `run` and `number` tell its receipt from every other: the run of the service that gave it out, and a
     number within the run. `end_ms` is monotonic. `lane` is the number of its sharding key on an ordered
-    topic, else 0. `receipt` is empty unless this run gave it out.
+    topic, else 0. `receipt` is empty unless this run gave it out. `limits` are those of its message, None if
+    it has none of its own, UNREAD if nobody has looked.
     """
 
     key: int
@@ -32,6 +37,12 @@ class Lease(msgspec.Struct, gc=False):
     end_ms: int = 0
     lane: int = 0
     receipt: str = ""
+    limits: Limits | None = None
+
+    @property
+    def is_of_nobody(self) -> bool:
+        """Whether no consumer was given the message: it is leased to be ended."""
+        return not self.run and not self.receipt
 
     @property
     def identity(self) -> int:

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
 
 from timerwheel.groups.choosing import Choice, Choices, Chooser
-from timerwheel.groups.config import REASON_CHARACTERS_MAX
+from timerwheel.groups.config import REASON_CHARACTERS_MAX, GroupConfig
 from timerwheel.groups.dead_letter_properties import redriven_view
-from timerwheel.groups.leases import Lease, Leases
+from timerwheel.groups.leases import UNREAD, Lease, Leases
+from timerwheel.groups.outlook import Outlook, outlook
 from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.receipts import Receipts
 from timerwheel.model.messages import Delivery
@@ -25,6 +26,7 @@ from timerwheel.runtime.outcome import CALL
 from timerwheel.state import lease_records
 from timerwheel.state.config_table import CONTROL_TOPIC, ConfigTable, Put, encode_puts
 from timerwheel.state.groups import DEAD_QUEUE, OFFSET_BITS, GroupState, Item, ItemState
+from timerwheel.state.limited_records import limits_of
 from timerwheel.store.record import unit_of
 
 logger = logging.getLogger("timerwheel")
@@ -90,6 +92,7 @@ class Leasing:
     async def _lease(self, choices: Choices, invisible_ms: int) -> list[Delivery]:
         """Lease these messages; if that is broken off, others may have them."""
         clock, chosen = self._parts.core.clock, choices.found
+        held = [*chosen, *choices.over]
         end_ms = clock.monotonic_ms() + invisible_ms
         until_ms = clock.now_ms() + invisible_ms
         leases: list[Lease] = []
@@ -103,11 +106,17 @@ class Leasing:
                 leases += made
                 found += self._deliveries(step, made, until_ms)
         except BaseException:
-            self._give_back(chosen)
+            self._give_back(held)
             raise
         if self._is_paused:  # since this began
-            self._give_back(chosen)
+            self._give_back(held)
             return []
+        if choices.over:
+            now_ms = clock.monotonic_ms()
+            over = [
+                Lease(one.key, one.attempt, 0, 0, now_ms, one.lane, "", one.limits) for one in choices.over
+            ]
+            self.leases.add_all(over, now_ms)  # they have ended, so the group deals with them
         self.leases.add_all(leases, end_ms)
         self._parts.core.counters.leased += len(leases)
         return found
@@ -123,7 +132,10 @@ class Leasing:
 
     def _leases(self, chosen: Sequence[Choice], end_ms: int) -> list[Lease]:
         run, numbers = self._parts.run, self._parts.numbers
-        leases = [Lease(one.key, one.attempt, run, next(numbers), end_ms, one.lane) for one in chosen]
+        leases = [
+            Lease(one.key, one.attempt, run, next(numbers), end_ms, one.lane, "", one.limits)
+            for one in chosen
+        ]
         for lease, receipt in zip(leases, self.receipts.encode_all(leases), strict=True):
             lease.receipt = receipt
         return leases
@@ -163,6 +175,7 @@ class Leasing:
         if item is not None:
             self._group.lend(item)
             lease.lane = item.lane
+        lease.limits = UNREAD
         self.chooser.expect(lease.key, lease.lane)
         self.leases.add(lease)
 
@@ -317,6 +330,51 @@ class Leasing:
         stored = self._submit_with_reason(records, leases, items, reason)
         self.watch(leases, stored, done=False)
         return stored
+
+    def expire(self, leases: Sequence[Lease]) -> asyncio.Future[int]:
+        """The TTL of these messages is over, so the group is done with them; as `end`."""
+        held = [item for lease in leases if (item := self._group.items.get(lease.key)) is not None]
+        for item in held:
+            if item.state == ItemState.READY:
+                self._group.lend(item)
+        now_ms = self._parts.core.clock.now_ms()
+        keys = sorted(lease.key for lease in leases if lease.key not in self._group.items)
+        records = [lease_records.end(self._name, item, now_ms, expired=True) for item in held]
+        records += [lease_records.expire(self._name, *stretch, now_ms) for stretch in stretches(keys)]
+        stored = self.submit(records, [self._group.name] * len(records), held)
+        self.watch(leases, stored, done=True)
+        stored.add_done_callback(lambda done: self._count_expired(done, len(leases)))
+        return stored
+
+    def _count_expired(self, stored: asyncio.Future[int], count: int) -> None:
+        if not stored.cancelled() and stored.exception() is None:
+            self._parts.core.counters.expired += count
+
+    def take_back(self, lease: Lease) -> None:
+        """Nobody has this message, and it need not be ended any more: it may be leased."""
+        self.leases.remove(lease.key)
+        self.chooser.give_back(lease.key, lease.lane)
+
+    @staticmethod
+    def is_unknown(config: GroupConfig, lease: Lease) -> bool:
+        """Whether the message must be read to know what limits its attempts."""
+        return lease.limits is UNREAD or (lease.limits is None and config.max_age_ms is not None)
+
+    async def look_into(self, config: GroupConfig, leases: Iterable[Lease]) -> None:
+        """Find out the limits of the messages of these leases, as far as nobody has."""
+        for lease in leases:
+            if not self.is_unknown(config, lease):
+                continue
+            topic, queue = self._parts.place_of(self._group, lease.queue)
+            found = await self._parts.read(topic, queue, lease.queue_offset, 1)
+            data = found.data[0] if found.has(lease.queue_offset) else None
+            lease.limits = limits_of(data) if isinstance(data, bytes) else None
+
+    def outlook(self, config: GroupConfig, lease: Lease, wait_ms: int) -> Outlook:
+        """What becomes of a message if this attempt has failed, whose next one comes after `wait_ms`."""
+        limits = None if lease.limits is UNREAD else lease.limits
+        age_ms = 0 if limits is None else self._parts.ages.age_ms(limits.from_ms)
+        return outlook(config, limits, lease.attempt, age_ms, wait_ms)
 
     def submit(
         self, records: Sequence[bytes], topics: Sequence[str], items: Sequence[Item]

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from timerwheel.errors import NotReadyError
+from timerwheel.groups.ages import Ages
 from timerwheel.groups.config import OFFSETS, GroupConfig, UnknownGroupError, config_of
 from timerwheel.model.delay_levels import LevelTable
 from timerwheel.runtime.core import Core
@@ -69,8 +70,13 @@ class GroupParts:
     )
     """The configuration of each group, with the stored value that it was read from."""
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
+    ages: Ages = field(init=False)
+    """How old messages are."""
     letters_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while dead letters are redriven, dropped or drained: each is dealt with once."""
+
+    def __post_init__(self) -> None:
+        self.ages = Ages(self.core.clock)
 
     @property
     def tables(self) -> GroupTables:

@@ -27,6 +27,7 @@ from timerwheel.history.history import Event, Found, GroupNow, GroupPart, Questi
 from timerwheel.model.tags import TagFilter
 from timerwheel.state.config_table import ConfigTable, decode_puts
 from timerwheel.state.groups import DEAD_QUEUE, SEPARATOR, GroupState, dead_topic, group_topic
+from timerwheel.state.lease_records import EXPIRED
 from timerwheel.state.state import LogState
 from timerwheel.store.errors import StoreError
 from timerwheel.store.log_reader import LogReader
@@ -43,6 +44,7 @@ _STANDINGS = {
     What.REDRIVEN: Standing.WAITING,
     What.CAME_BACK: Standing.READY,
     What.ACKNOWLEDGED: Standing.ACKNOWLEDGED,
+    What.TTL_OVER: Standing.EXPIRED,
     What.DEAD_LETTERED: Standing.DEAD_LETTER,
     What.GIVEN_UP: Standing.GIVEN_UP,
     What.DROPPED: Standing.DROPPED,
@@ -291,6 +293,9 @@ class Follower:
         letter = None if before is None else self._letter(before, group)
         given_up = int(row["flags"]) & FLAG_ENDED
         fresh = row["kind"] == Kind.ACK
+        if row["rolls"] == EXPIRED:
+            self._add(row, What.TTL_OVER, group)
+            return
         if fresh and row["rolls"]:
             return  # no consumer had it
         # The end of one that is ready is that of its next attempt. If the lease of the last attempt is in the

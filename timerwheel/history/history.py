@@ -30,6 +30,7 @@ class What(StrEnum):
     EXTENDED = "extended"  # likewise
     GIVEN_BACK = "given_back"
     EXPIRED = "expired"  # an attempt was not acknowledged in time
+    TTL_OVER = "ttl_over"  # the group is done with it: it was not acknowledged within its TTL
     CAME_BACK = "came_back"
     ACKNOWLEDGED = "acknowledged"
     DEAD_LETTERED = "dead_lettered"
@@ -69,6 +70,7 @@ class Standing(StrEnum):
     WAITING = "waiting"
     READY = "ready"
     ACKNOWLEDGED = "acknowledged"
+    EXPIRED = "expired"  # its TTL was over
     DEAD_LETTER = "dead_letter"
     GIVEN_UP = "given_up"
     DROPPED = "dropped"

@@ -10,7 +10,8 @@ The rules are checked in this order, and the first broken one is reported:
    properties are not stored and do not count: a delay costs no property however it is written. A trace
    context that is malformed or exceeds the limits is dropped.
 3. Property names are not empty and have no control characters. Names and values can be written as UTF-8. No
-   name belongs to the service or begins with `SCHEDULE_` or `DLQ_`.
+   name belongs to the service or begins with `SCHEDULE_` or `DLQ_`. `TIMER_TTL_MS` and `TIMER_MAX_ATTEMPTS`
+   are numbers within their limits.
 4. A prepared (half) message is refused: it is begun, as a transaction.
 5. `DELAY` > 0 wins over every other delay property and is clamped to the highest level; 0 means no level.
 6. Otherwise the first present of `TIMER_DELAY_SEC`, `TIMER_DELAY_MS`, `TIMER_DELIVER_MS`,
@@ -30,6 +31,7 @@ import msgspec
 
 from timerwheel.errors import AdmissionError
 from timerwheel.model.delay_levels import LevelTable
+from timerwheel.model.limits import check_limits
 from timerwheel.model.messages import Outgoing
 from timerwheel.model.trace_context import TRACEPARENT, context_of, without_context
 from timerwheel.settings import Settings
@@ -240,6 +242,7 @@ def _check_properties(properties: dict[str, str], rules: Rules, *, own: bool = F
         return
     if not "".join(properties).isprintable():
         _check_no_control(properties)
+    check_limits(properties)
     reserved = [name for name in properties if name.startswith(RESERVED_PREFIXES)]
     if reserved or not RESERVED_PROPERTIES.isdisjoint(properties):
         names = sorted({*reserved, *(RESERVED_PROPERTIES & properties.keys())})

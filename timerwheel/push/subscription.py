@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import (
+    Expired,
     Exponential,
     GroupConfig,
     GroupDiffersError,
@@ -29,7 +30,7 @@ from timerwheel.push.stats import Health
 GROUP_PREFIX = "push-"
 NEW_GROUP_START: Start = "tail"
 HEALTHY = Health()
-GROUP_FIELDS = ("start", "tags", "max_attempts", "backoff")
+GROUP_FIELDS = ("start", "tags", "max_attempts", "backoff", "max_age_ms", "expired")
 
 SUBSCRIPTIONS_MAX = 10_000
 CONCURRENCY_MAX = 256
@@ -71,10 +72,10 @@ GivenSecret = Annotated[str, Meta(description="whsec_ and base64")]
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about one subscription; call `checked` before using it.
 
-    `secrets` are one, or two during a rotation, the newest first. `start`, `tags`, `max_attempts` and
-    `backoff` are the group's, as of when this was stored. `disabled` says why the service itself stopped
-    delivering. `heir` says that a subscription created the group, so deleting this one may delete the group
-    too.
+    `secrets` are one, or two during a rotation, the newest first. `start`, `tags`, `max_attempts`, `backoff`,
+    `max_age_ms` and `expired` are the group's, as of when this was stored. `disabled` says why the service
+    itself stopped delivering. `heir` says that a subscription created the group, so deleting this one may
+    delete the group too.
     """
 
     id: str
@@ -86,6 +87,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     tags: str = "*"
     max_attempts: int = 16
     backoff: Ladder | Exponential = Ladder()
+    max_age_ms: int | None = None
+    expired: Expired = "drop"
     concurrency: int = 8
     rate_limit: float | None = None
     timeout_ms: int = 15_000
@@ -116,6 +119,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
             max_attempts=self.max_attempts,
             invisible_ms=self.lease_ms,
             backoff=self.backoff,
+            max_age_ms=self.max_age_ms,
+            expired=self.expired,
         )
 
     @property
@@ -136,6 +141,8 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tags: str | UnsetType = UNSET
     max_attempts: int | UnsetType = UNSET
     backoff: Ladder | Exponential | UnsetType = UNSET
+    max_age_ms: int | UnsetType | None = UNSET
+    expired: Expired | UnsetType = UNSET
     concurrency: int | UnsetType = UNSET
     rate_limit: Annotated[float | None, Meta(description="Requests per second")] | UnsetType = UNSET
     timeout_ms: int | UnsetType = UNSET
@@ -194,6 +201,8 @@ class SubscriptionView(Health, frozen=True, kw_only=True):
     tags: str
     max_attempts: int
     backoff: Ladder | Exponential
+    max_age_ms: int | None = None
+    expired: Expired = "drop"
     concurrency: int
     rate_limit: float | None
     timeout_ms: int

@@ -27,6 +27,7 @@ from timerwheel.runtime.shielded import finished
 from timerwheel.runtime.steps import AT_ONCE_BYTES, AT_ONCE_MAX, size_of_properties
 from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.state.dedup_key import content_hashes, digest_of, with_key
+from timerwheel.state.limited_records import flag_of
 from timerwheel.store.block import Block, Prefixes, encode_part, new_headers
 from timerwheel.store.record import FLAG_KEYED, FLAG_MORE, Kind
 
@@ -181,6 +182,9 @@ class ColumnSender:
         headers = new_headers(len(columns))
         headers["kind"] = np.where(waits, _TIMER, _MESSAGE)
         headers["flags"][:-1] = FLAG_MORE
+        headers["flags"] |= np.array([flag_of(plan.properties) for plan in sets], np.uint8)[
+            columns.properties
+        ]
         headers["level"] = level
         headers["queue"] = self._queues(columns, sets)
         headers["store_ms"] = headers["enqueue_ms"] = now_ms

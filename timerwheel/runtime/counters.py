@@ -123,6 +123,7 @@ class Counters:
         self.moved = 0
         self.leased = 0
         self.leases_back = 0
+        self.expired = 0
         self.cascaded = 0
         self.push_attempts = {"delivered": 0, "failed": 0, "gone": 0}
         self.task_calls = {"delivered": 0, "failed": 0, "gone": 0}

@@ -23,6 +23,7 @@ from timerwheel.runtime.steps import is_one_step, steps
 from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.state.config_table import CONTROL_TOPIC, Put, encode_puts
 from timerwheel.state.dedup_key import key_properties
+from timerwheel.state.limited_records import flag_of
 from timerwheel.store.errors import LogFailedError, NoSpaceError
 from timerwheel.store.record import FLAG_KEYED, FLAG_MORE, FLAG_RUN, Kind, crc_of, encode
 
@@ -313,6 +314,8 @@ class Sender:
         for place, (message, plan) in enumerate(zip(messages, plans, strict=True)):
             topic, properties = message.topic, plan.properties
             flags = FLAG_MORE if place < more else 0
+            if properties:
+                flags |= flag_of(properties)
             if message.dedup_key is not None:
                 flags |= FLAG_KEYED | FLAG_RUN if message.own else FLAG_KEYED
                 properties = properties | key_properties(message, contents[place])

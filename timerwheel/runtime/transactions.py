@@ -42,6 +42,7 @@ from timerwheel.runtime.recall import Recalls
 from timerwheel.runtime.sender import Sender, explain
 from timerwheel.runtime.shielded import finished
 from timerwheel.runtime.topic_options import TopicOptions
+from timerwheel.state.limited_records import flag_of
 from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError
 from timerwheel.store.record import FLAG_EARLY, Kind, crc_of, encode
 
@@ -117,7 +118,8 @@ class Transactions:
         text = orjson.dumps(properties)
         times_ms = (now_ms, HALF_DUE_MS, now_ms)
         queue = self._sender.queue_of(message)
-        unit = [encode(Kind.TIMER, message.topic.encode(), text, message.body, *times_ms, queue=queue)]
+        name, flags = message.topic.encode(), flag_of(properties)
+        unit = [encode(Kind.TIMER, name, text, message.body, *times_ms, flags=flags, queue=queue)]
         self._topics.check_open([message.topic])
         try:
             offset = await self._core.commit.submit(unit, [message.topic])
@@ -160,7 +162,8 @@ class Transactions:
                 store_ms=now_ms,
                 due_ms=plan.due_ms,
                 enqueue_ms=header.enqueue_ms,
-                flags=0 if plan.waits else FLAG_EARLY,  # before the due time of the half message
+                # Early, because it is before the due time of the half message.
+                flags=flag_of(stored) | (0 if plan.waits else FLAG_EARLY),
                 level=plan.level,
                 queue=header.queue,
                 root=current.root,

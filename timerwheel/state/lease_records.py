@@ -6,6 +6,9 @@ None has properties or a body. `name` is the group's, `topic/group`, as bytes.
 from timerwheel.state.groups import Item
 from timerwheel.store.record import FLAG_ENDED, FLAG_LEASE, HEADER_SIZE, NO_OFFSET, Kind, encode
 
+EXPIRED = 2
+"""In an ACK or CANCEL, as `rolls`: no consumer acknowledged the message, its TTL was over."""
+
 
 def ack(name: bytes, queue: int, first: int, end: int, now_ms: int, *, given_up: bool = False) -> bytes:
     """The fresh messages in [first, end) of a queue are done, or `given_up` without a copy."""
@@ -16,6 +19,11 @@ def ack(name: bytes, queue: int, first: int, end: int, now_ms: int, *, given_up:
 def skip(name: bytes, queue: int, first: int, end: int, now_ms: int) -> bytes:
     """The messages in [first, end) of a queue are excluded by the filter, or gone."""
     return _record(Kind.ACK, name, now_ms, end, queue=queue, prior_due_ms=first, rolls=1)
+
+
+def expire(name: bytes, queue: int, first: int, end: int, now_ms: int) -> bytes:
+    """The fresh messages in [first, end) of a queue are over their TTL."""
+    return _record(Kind.ACK, name, now_ms, end, queue=queue, prior_due_ms=first, rolls=EXPIRED)
 
 
 def retry(
@@ -60,8 +68,8 @@ def came_back(name: bytes, queue: int, root: int, offset: int, due_ms: int, now_
     )
 
 
-def end(name: bytes, item: Item, now_ms: int, *, given_up: bool = False) -> bytes:
-    """The message of an item is done, or `given_up` without a copy; ends its timer if one waits."""
+def end(name: bytes, item: Item, now_ms: int, *, given_up: bool = False, expired: bool = False) -> bytes:
+    """The message of an item is done, `given_up` without a copy, or over its TTL; ends its timer, if any."""
     return _record(
         Kind.CANCEL,
         name,
@@ -72,6 +80,7 @@ def end(name: bytes, item: Item, now_ms: int, *, given_up: bool = False) -> byte
         root=item.root,
         origin=item.offset if item.timed else NO_OFFSET,
         prior_due_ms=item.due_ms if item.timed else item.queue_offset,
+        rolls=EXPIRED if expired else 0,
     )
 
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from timerwheel.model.instants import instant, instant_or_none
+from timerwheel.model.limits import ATTEMPTS_MAX, TTL_MS_MAX
 from timerwheel.model.messages import MessageView, Receipt, State
 from timerwheel.wire.delays import Delays
 from timerwheel.wire.fields import Answer, Json, Natural, text_or_bytes
@@ -31,6 +32,16 @@ OnDuplicate = Annotated[
 Queue = Annotated[int, Meta(ge=0, description="Queue of the topic; without it, the service chooses")]
 
 
+Ttl = Annotated[str, Meta(description="As `ttl_ms`, as a length of time", examples=["10m", "1h30m", "PT10M"])]
+TtlMs = Annotated[
+    int,
+    Meta(ge=1, le=TTL_MS_MAX, description="Groups get it no later than so many ms after its delivery"),
+]
+MaxAttempts = Annotated[
+    int, Meta(ge=1, le=ATTEMPTS_MAX, description="Attempts of each group, in place of the group's setting")
+]
+
+
 class NewMessage(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A message to store. Give one of `body`, `body_base64` (bytes) and `json`, or none for an empty body.
 
@@ -48,6 +59,9 @@ class NewMessage(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     dedup_key: DedupKey | UnsetType = UNSET
     after_recall: AfterRecall | UnsetType = UNSET
     on_duplicate: OnDuplicate | UnsetType = UNSET
+    ttl: Ttl | UnsetType = UNSET
+    ttl_ms: TtlMs | UnsetType = UNSET
+    max_attempts: MaxAttempts | UnsetType = UNSET
 
 
 class RawQuery(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,6 +72,9 @@ class RawQuery(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dedup_key: DedupKey | UnsetType = UNSET
     after_recall: AfterRecall | UnsetType = UNSET
     on_duplicate: OnDuplicate | UnsetType = UNSET
+    ttl: Ttl | UnsetType = UNSET
+    ttl_ms: TtlMs | UnsetType = UNSET
+    max_attempts: MaxAttempts | UnsetType = UNSET
 
 
 class NewTime(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

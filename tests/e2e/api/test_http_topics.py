@@ -369,3 +369,52 @@ async def test_a_purge_of_nothing_or_of_what_is_not_there_is_refused(service, to
     answer = await service.call("POST", f"/v1/topics/{topic}/purge", json=body)
     assert (answer.status, answer.code) == (status, code)
     assert (await service.call("GET", "/v1/topics/orders")).content["visible"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "property_name", "value"),
+    [
+        ({"ttl_ms": 1_500}, "TIMER_TTL_MS", "1500"),
+        ({"ttl": "10m"}, "TIMER_TTL_MS", "600000"),
+        ({"ttl": "PT90S", "delay": "1h"}, "TIMER_TTL_MS", "90000"),
+        ({"max_attempts": 3}, "TIMER_MAX_ATTEMPTS", "3"),
+    ],
+)
+async def test_limits_of_a_message_are_properties_in_json_and_in_a_query(
+    service, fields, property_name, value
+):
+    sent = await service.send({"topic": "orders", **fields})
+    raw = "&".join(f"{name}={text}" for name, text in fields.items())
+    again = await service.call("POST", f"/v1/topics/orders/messages?{raw}", data=b"x")
+    for message_id in (sent.content["id"], again.content["id"]):
+        message = (await service.call("GET", f"/v1/messages/{message_id}")).content
+        assert message["properties"][property_name] == value
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"ttl_ms": 0}, "ttl_ms"),
+        ({"ttl": "soon"}, "ttl"),
+        ({"ttl": "1m", "ttl_ms": 1}, "only one of ttl and ttl_ms"),
+        ({"ttl": "1m", "properties": {"TIMER_TTL_MS": "1"}}, "either ttl or the property"),
+        ({"max_attempts": 1_001}, "max_attempts"),
+        ({"max_attempts": 2, "properties": {"TIMER_MAX_ATTEMPTS": "1"}}, "either max_attempts or"),
+    ],
+)
+async def test_limits_that_are_wrong_or_given_twice_are_refused_by_name(service, fields, said):
+    answer = await service.call("POST", "/v1/messages", json={"topic": "orders", **fields})
+    assert (answer.status, answer.code) == (400, "invalid_field")
+    assert said in str(answer.content)
+
+
+async def test_a_message_is_not_received_after_its_ttl(service):
+    await service.send([{"topic": "orders", "ttl_ms": 1}, {"topic": "orders", "body": "kept"}])
+    await asyncio.sleep(0.002)
+    group = "/v1/topics/orders/groups/g"
+    config = {"max_age_ms": 60_000, "expired": "dead_letter"}
+    assert (await service.call("PUT", group, json=config)).content["config"] | config == (
+        await service.call("GET", group)
+    ).content["config"]
+    got = (await service.call("POST", f"{group}/receive", json={"max": 9})).content["messages"]
+    assert [one["body"] for one in got] == ["kept"]

@@ -206,6 +206,18 @@ def test_a_topic_is_purged_once_the_user_has_seen_what_goes_and_agreed(run):
     assert _receive(run, "full", "--max", 9) == []
 
 
+def test_limits_of_messages_and_groups_are_set_shown_and_removed(run):
+    sent = run("send", "limited", "x", "--ttl", "10m", "--max-attempts", 2, "--json").json
+    properties = run("get", sent["id"], "--json").json["properties"]
+    assert properties == {"TIMER_TTL_MS": "600000", "TIMER_MAX_ATTEMPTS": "2"}
+    shown = run("groups", "put", "limited", "g", "--max-age", "1h", "--expired", "dead_letter").out
+    assert "no other attempt after 1h" in shown
+    assert "are dead letters" in shown
+    assert "no limit" in run("groups", "put", "limited", "g", "--max-age", 0).out
+    assert run("groups", "show", "limited", "g", "--json").json["config"]["max_age_ms"] is None
+    assert "TIMER_MAX_ATTEMPTS" in run("send", "limited", "x", "--property", "TIMER_MAX_ATTEMPTS=0").err
+
+
 def test_a_topic_gets_queues_and_a_message_goes_to_the_one_that_is_named(run):
     assert run("topics", "set", "wide", "--queues", 4).out == "topic wide is not ordered and has 4 queues\n"
     sent = run("send", "wide", "x", "--queue", 3, "--json").json

@@ -1,6 +1,7 @@
 """Consumer groups through `timerwheel.client` against the real service."""
 
 import asyncio
+import datetime as dt
 
 import aiohttp
 import pytest
@@ -183,6 +184,14 @@ async def test_a_paused_topic_gives_no_message_until_it_is_resumed(client, group
     assert await group.receive(10) == []
     assert not (await client.resume_topic("t")).paused
     assert [message.text for message in await group.receive(10, wait_ms=20_000)] == ["1"]
+
+
+async def test_a_message_can_be_sent_with_limits(client):
+    sent = await client.send("t", "x", ttl=dt.timedelta(minutes=1), max_attempts=1)
+    limits = {"TIMER_TTL_MS": "60000", "TIMER_MAX_ATTEMPTS": "1"}
+    assert (await client.get(sent.id)).properties.items() >= limits.items()
+    [other] = await client.send_many([{"topic": "t", "ttl": "2m"}])
+    assert (await client.get(other.id)).properties["TIMER_TTL_MS"] == "120000"
 
 
 async def test_a_purge_takes_what_was_sent_before(client, group):

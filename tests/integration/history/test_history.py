@@ -227,6 +227,19 @@ async def test_what_each_group_did_is_reported_from_the_first_attempt_to_the_ack
     }
 
 
+async def test_a_message_whose_ttl_was_over_has_expired_for_its_group(on_disk):
+    await on_disk.engine.groups.put("orders", "g", GroupConfig(backoff=QUICK))
+    tried, fresh = [await send_one(on_disk, TIMER_TTL_MS="10000") for _ in range(2)]
+    await on_disk.engine.groups.nack("orders", "g", [await receive(on_disk)], delay_ms=9_000)
+    await on_disk.advance(10_000)
+    assert await on_disk.engine.groups.receive("orders", "g", count_max=9) == []
+    await on_disk.advance(0)
+    for message_id, attempts in ((tried, 1), (fresh, 0)):
+        story = await story_of(on_disk, message_id)
+        assert standings(story) == {"g": (Standing.EXPIRED, attempts)}
+        assert whats(story)[-1] is What.TTL_OVER
+
+
 async def test_only_the_running_service_knows_that_a_message_is_leased(on_disk):
     message_id = await send_one(on_disk)
     await receive(on_disk)
