@@ -28,7 +28,7 @@ from timerwheel.api.http.problems import RequestError
 from timerwheel.api.messages.delays import delay_property
 from timerwheel.errors import AdmissionError, Fault
 from timerwheel.model.durations import parse_delay_ms
-from timerwheel.model.limits import ATTEMPTS_PROPERTY, TTL_PROPERTY
+from timerwheel.model.limits import ATTEMPTS_MAX, ATTEMPTS_PROPERTY, TTL_MS_MAX, TTL_PROPERTY
 from timerwheel.model.messages import Outgoing
 from timerwheel.push.request import CONTENT_TYPE_PROPERTY
 from timerwheel.settings import Settings
@@ -196,9 +196,17 @@ def put_limits(properties: dict[str, str], new: NewMessage | RawQuery) -> None:
             raise RequestError("invalid_field", f"ttl: {error.detail}") from None
         _put(properties, TTL_PROPERTY, str(ttl_ms), "invalid_field")
     elif new.ttl_ms is not UNSET:
+        _check_range("ttl_ms", new.ttl_ms, TTL_MS_MAX)
         _put(properties, TTL_PROPERTY, str(new.ttl_ms), "invalid_field")
     if new.max_attempts is not UNSET:
+        _check_range("max_attempts", new.max_attempts, ATTEMPTS_MAX)
         _put(properties, ATTEMPTS_PROPERTY, str(new.max_attempts), "invalid_field")
+
+
+def _check_range(field: str, value: int, most: int) -> None:
+    """Raise `RequestError` for a number of a column; those of JSON and queries were checked before."""
+    if not 1 <= value <= most:
+        raise RequestError("invalid_field", f"{field} = {value}: must be from 1 to {most}")
 
 
 _FIELDS = {"TAGS": "tags", "KEYS": "keys", TTL_PROPERTY: "ttl", ATTEMPTS_PROPERTY: "max_attempts"}

@@ -45,12 +45,15 @@ class Books:
         self.attempts: dict[str, int] = {}
         self.given_back: dict[str, int] = {}
         self.redriven: set[str] = set()
+        self.expiring: set[str] = set()
+        self.expired = False
         self.paused: bool | None = False  # None while nobody knows
         self.held: dict[str, str] = {}
 
     def got(self, delivery: Delivery) -> None:
         body = delivery.message.body.decode()
         assert body not in self.acked, f"{body} was acknowledged and came again"
+        assert not (self.expired and body in self.expiring), f"{body} came after its TTL"
         if body not in self.redriven:
             assert delivery.attempt > self.attempts.get(body, 0), f"{body}: attempt {delivery.attempt} again"
         assert delivery.attempt <= CONFIG.max_attempts
@@ -80,6 +83,13 @@ class Consumer:
         await self.engine.sender.send(
             [Outgoing(topic, b.encode(), key) for b, key in zip(bodies, keys, strict=True)]
         )
+        self.books.sent.update(bodies)
+
+    async def send_expiring(self, topic: str, *bodies: str) -> None:
+        """Send messages that nobody may get after two seconds."""
+        self.books.expiring.update(bodies)
+        limits = {"TIMER_TTL_MS": "2000", "TIMER_MAX_ATTEMPTS": "9"}
+        await self.engine.sender.send([Outgoing(topic, body.encode(), limits) for body in bodies])
         self.books.sent.update(bodies)
 
     async def receive(self, place: tuple[str, str], count: int) -> list[str]:
@@ -184,6 +194,18 @@ async def workload(consumer: Consumer) -> None:
     await consumer.receive(orders, 3)
     await consumer.ack(orders, "f", "g")
     await consumer.engine.indexer.tick()
+    await expire(consumer)
+
+
+async def expire(consumer: Consumer) -> None:
+    """The TTL of one message ends while it is leased, and of one that nobody had."""
+    await consumer.send_expiring("orders", "u", "v")
+    await consumer.receive(PLACES[0], 1)
+    await consumer.advance(1_000)
+    await consumer.advance(1_000)
+    consumer.books.expired = True
+    await consumer.receive(PLACES[0], 3)
+    await consumer.engine.indexer.tick()
     await consumer.advance(1_000)
 
 
@@ -237,7 +259,7 @@ async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books:
         assert len(dead) == len(set(dead)), f"a dead letter came twice: {dead}"
         assert not set(dead) & came, "dead, yet it came"
         rewound = set("abcde") if topic == "orders" else set()
-        assert bodies - rewound <= came | set(dead) | books.maybe_acked, "lost"
+        assert bodies - rewound - books.expiring <= came | set(dead) | books.maybe_acked, "lost"
         if flush == "sync":
             sent = {body for body in books.sent if (body[1:] != "") == (topic == "lanes")}
             assert sent <= bodies, "a message that was sent is not there"

@@ -21,6 +21,9 @@ TYPES: dict[str, Any] = {
     "deliver_at_ms": pa.int64(),
     "deliver_at": pa.string(),
     "delay_level": pa.int32(),
+    "ttl_ms": pa.int64(),
+    "ttl": pa.string(),
+    "max_attempts": pa.int32(),
 }
 
 

@@ -59,6 +59,9 @@ FIELDS: dict[str, Any] = {
     "deliver_at_ms": NUMBERS,
     "deliver_at": st.sampled_from(["2027-03-17T18:46:40.123+01:00", "2020-01-01T00:00:00Z", "soon"]),
     "delay_level": st.sampled_from([0, 1, 3, 99, -1]),
+    "ttl_ms": st.sampled_from([1, 60_000]),
+    "ttl": st.sampled_from(["10m", "0s", "soon"]),
+    "max_attempts": st.sampled_from([1, 1_000]),
 }
 USUAL = ("topic", "body")
 OFTEN = ("topic", "body", "delay_ms", "properties", "tags")
@@ -76,6 +79,8 @@ GOOD: dict[str, Any] = {
     ),
     "tags": st.sampled_from(["paid", "ü"]),
     "keys": st.sampled_from(["k", "k l"]),
+    "ttl_ms": st.sampled_from([1, 60_000]),
+    "max_attempts": st.sampled_from([1, 1_000]),
 }
 WHEN = st.one_of(
     st.just({}),
