@@ -20,7 +20,7 @@ from timerwheel.api.http.compression import Compression
 from timerwheel.api.http.cors import Cors
 from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import problem
-from timerwheel.api.http.route import Route
+from timerwheel.api.http.route import Handler, Route
 from timerwheel.api.memory import MemoryKeeper
 from timerwheel.api.middleware import Middleware
 from timerwheel.api.routes import routes
@@ -42,11 +42,13 @@ def make_app(
     serving: Serving | None = None,
     limits: TimeLimits | None = None,
     clock: Clock | None = None,
+    in_front: Callable[[list[Route], Metrics], list[Route]] | None = None,
 ) -> web.Application:
     """The API of an engine that may still be opening, guarded by the tokens of its data directory.
 
     `serving` says where it listens; without it the Host header is not checked. TokensError if the token file
-    cannot be read.
+    cannot be read. An application in front of shards has no engine: `in_front` gives its calls other
+    handlers, and what needs the engine to decide who may do what is left to the shards.
     """
     limits, clock = limits or TimeLimits(), clock or SystemClock()
     app = web.Application(
@@ -66,7 +68,8 @@ def make_app(
     budgets, pauses = Budgets.of(handle.settings), LoopPauses()
     app.cleanup_ctx.append(pauses.watch)
     slow_readers = app[SLOW_READERS] = SlowReaders(limits, clock)
-    auth = Auth(handle, Keyring(handle.settings.data), serving, SlowBodies(limits, clock), clock, cors)
+    auth = Auth(handle, Keyring(handle.home), serving, SlowBodies(limits, clock), clock, cors)
+    auth.is_in_front = in_front is not None
     auth.looks += (slow_readers.look, MemoryKeeper(budgets).look)
     auth.install(app)
     app[AUTH] = auth
@@ -77,9 +80,11 @@ def make_app(
     figures = FigureKeeper(handle, clock)
     app.cleanup_ctx.append(figures.watch)
     table = routes(handle, metrics, windows, figures)
+    if in_front is not None:
+        table = in_front(table, metrics)
     expect = functools.partial(_expect, size_max=handle.settings.request_bytes_max, id_of=middleware.id_of)
-    added = _add(app, auth, [*table, _document(table)], expect)
-    if serving is None or serving.fast_path:
+    added = _add(app, auth, [*table, _document(table)], expect, None if in_front is not None else handle)
+    if in_front is None and (serving is None or serving.fast_path):
         requests = PlainRequests(handle, auth, middleware)
         consumes = FastConsumes(requests, windows, added["receive"], added["acknowledge"])
         switch_on(app, FastPath(requests, FastSends(requests, added["sendMessages"]), consumes))
@@ -92,14 +97,23 @@ def make_app(
 
 
 def _add(
-    app: web.Application, auth: Auth, table: list[Route], expect: Expect
+    app: web.Application, auth: Auth, table: list[Route], expect: Expect, handle: EngineHandle | None
 ) -> dict[str, web.AbstractRoute]:
-    """Register these routes with the application and with `Auth`; returns them by name."""
+    """Register these routes with the application and with `Auth`; returns them by name.
+
+    With a handle, calls on topics of other shards than its engine's are refused.
+    """
     found: dict[str, web.AbstractRoute] = {}
     compression = Compression()
     for route in table:
         pattern = route.pattern or route.path
         handler = idempotency.refusing(route.handler) if route.refuses_key else route.handler
+        if (
+            handle is not None
+            and route.path_type is not None
+            and "topic" in route.path_type.__struct_fields__
+        ):
+            handler = _in_its_shard(handle, handler)
         if route.may_compress:
             handler = compression.around(handler)
         added = app.router.add_route(route.method, pattern, handler, expect_handler=expect)
@@ -108,6 +122,16 @@ def _add(
         if route.method == hdrs.METH_GET:
             auth.register(app.router.add_route(hdrs.METH_HEAD, pattern, route.head or handler), route)
     return found
+
+
+def _in_its_shard(handle: EngineHandle, handler: Handler) -> Handler:
+    """Return the handler for topics of this shard alone."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        handle.check_topic(request.match_info["topic"])
+        return await handler(request)
+
+    return answer
 
 
 def _document(table: list[Route]) -> Route:

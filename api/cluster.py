@@ -22,6 +22,8 @@ class Cluster:
         """Set when this node is to hand over."""
         self.is_copying = False
         """Whether it has reached the journal since the last engine, and copies it."""
+        self.position: int | None = None
+        """Up to which position of the journal it has copied, while it stands by."""
         self._clock = clock
 
     async def won(self) -> None:
@@ -30,7 +32,7 @@ class Cluster:
 
     def report(self, position: int) -> None:
         """Take note that the copy goes up to this position."""
-        self.is_copying = True
+        self.is_copying, self.position = True, position
         self.election.report(position)
 
     async def end(self, *, leave: bool = False) -> None:

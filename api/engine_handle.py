@@ -4,13 +4,33 @@ With it the socket can be bound, and `/healthz` can answer, before a long recove
 between two engines, while the journal is away: so ask it for the engine in each call and each turn of a loop.
 """
 
+import socket
+from pathlib import Path
+from typing import NamedTuple
+
 from timerwheel.api.cluster import Cluster
 from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError
+from timerwheel.model.admission import check_shard
+from timerwheel.model.shards import Shard
 from timerwheel.push.push import Push
 from timerwheel.push.traces import Traces
 from timerwheel.settings import Settings
+from timerwheel.store.journaled_log import JournaledLog
 from timerwheel.wire.cluster import Role
+
+
+class Seat(NamedTuple):
+    """The place of a shard's process on its node."""
+
+    shard: Shard
+    home: Path
+    """The data directory of the node, with the tokens of all its shards."""
+    listening: socket.socket
+    """A socket that listens already, on the shard's port."""
+    node_gone: int
+    """Descriptor of a pipe that ends when the node's own process has ended."""
+
 
 LOOK_UP_MS = 500
 """How often a waiting request checks whether its client is still there and the service is not stopping."""
@@ -19,8 +39,11 @@ LOOK_UP_MS = 500
 class EngineHandle:
     """Holds the engine once it is open. Used on the event loop only."""
 
-    def __init__(self, settings: Settings, traces: Traces | None = None) -> None:
+    def __init__(self, settings: Settings, traces: Traces | None = None, seat: Seat | None = None) -> None:
         self.settings = settings
+        self.home = settings.data if seat is None else seat.home
+        """The directory with the tokens."""
+        self.shard = 0 if seat is None else seat.shard.number
         self.traces = traces
         self.stopping = False
         self._engine: Engine | None = None
@@ -71,6 +94,18 @@ class EngineHandle:
         if self.cluster is None:
             return "alone"
         return "leader" if self.cluster.is_leader else "standby"
+
+    def check_topic(self, topic: str) -> None:
+        """Raise AdmissionError wrong_shard for a topic of another shard; NotReadyError before `open`."""
+        check_shard(topic, self.engine.shard)
+
+    @property
+    def journal_position(self) -> int | None:
+        """Up to which position of the journal this node has it; None while that is not known."""
+        if self._engine is None:
+            return None if self.cluster is None else self.cluster.position
+        log = self._engine.core.log
+        return log.position if isinstance(log, JournaledLog) else None
 
     @property
     def _other_leader(self) -> str | None:

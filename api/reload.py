@@ -22,11 +22,25 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def reloaded_on_signal(
-    read: Read, settings: Settings, serving: Serving, context: ssl.SSLContext | None
+    read: Read,
+    settings: Settings,
+    serving: Serving,
+    context: ssl.SSLContext | None,
+    then: Callable[[], None] | None = None,
 ) -> Iterator[None]:
-    """Inside of the block SIGHUP changes `settings` and `serving`, which all parts hold, and `context`."""
+    """Inside of the block SIGHUP changes `settings` and `serving`, which all parts hold, and `context`.
+
+    `then` is called after each.
+    """
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, _Reload(read, settings, serving, context))
+    reload = _Reload(read, settings, serving, context)
+
+    def reloaded() -> None:
+        reload()
+        if then is not None:
+            then()
+
+    loop.add_signal_handler(signal.SIGHUP, reloaded)
     try:
         yield
     finally:

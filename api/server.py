@@ -14,6 +14,7 @@ import errno
 import gc
 import logging
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,7 +28,7 @@ from timerwheel import tokens
 from timerwheel.api.app import make_app
 from timerwheel.api.cluster import Cluster
 from timerwheel.api.connection_limit import Runner, Shares, raise_file_limit
-from timerwheel.api.engine_handle import EngineHandle
+from timerwheel.api.engine_handle import EngineHandle, Seat
 from timerwheel.api.memory import map_large_blocks
 from timerwheel.api.reload import Read, reloaded_on_signal
 from timerwheel.api.security.auth import AUTH, Auth
@@ -108,21 +109,23 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
     fronts: Sequence[Front] = (),
     journal: Journal | None = None,
     election: Callable[[str], Election] | None = None,
+    seat: Seat | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; `ready` gets the URL once messages are taken.
 
     `fronts` serve the same engine over other protocols. With a journal, that makes messages durable; what
-    `election` makes for this node's URL says when it leads, and until then it stands by.
+    `election` makes for this node's URL says when it leads, and until then it stands by. A shard of a node
+    has a `seat`, and ends with the node.
     On SIGHUP `reload` reads the configuration again.
     Raises `SettingsError` for certificates that cannot be used and for an address that needs tokens,
     `FileLimitError`, `TokensError`, `ListenError`, what `Engine.open` raises, and `EngineFailedError` when
     the engine dies; returns after an orderly stop.
     """
-    check_binding(serving, tokens.read(settings.data))
+    check_binding(serving, tokens.read(settings.data if seat is None else seat.home))
     context = ssl_context(serving, "http/1.1")
     traces = open_traces(serving.traces, clock or SystemClock())
-    handle = EngineHandle(settings, traces)
-    http_logger.addFilter(_in_one_line)
+    handle = EngineHandle(settings, traces, seat)
+    http_logger.addFilter(in_one_line)
     map_large_blocks()
     app = make_app(handle, serving, clock=clock)
     shares = Shares.of(raise_file_limit())
@@ -131,13 +134,15 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
     runner = Runner(app, shares.connections, handshakes, **RUNNER_OPTIONS)
     await runner.setup()
     try:
-        url = await _listen(runner, serving, fronts)
+        url = await _listen(runner, serving, fronts, None if seat is None else seat.listening)
         with ExitStack() as stack:
             if reload is not None:  # as early as possible: by default SIGHUP ends a process
                 stack.enter_context(reloaded_on_signal(reload, settings, serving, context))
-            stop = stack.enter_context(_stop_signals())
-            stack.enter_context(_rare_collections())
-            stack.enter_context(_quick_turns())
+            stop = stack.enter_context(stop_signals())
+            if seat is not None:
+                stack.enter_context(_stopped_with_node(seat.node_gone, stop))
+            stack.enter_context(rare_collections())
+            stack.enter_context(quick_turns())
             if election is not None:
                 node_url = serving.node_url or url
                 handle.cluster = Cluster(election(node_url), node_url, clock or SystemClock())
@@ -153,6 +158,7 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
                     on_damage=on_damage,
                     journal=journal,
                     election=handle.cluster,
+                    shard=None if seat is None else seat.shard,
                 )
                 push = Push(
                     engine,
@@ -340,11 +346,17 @@ async def _close(fronts: Sequence[Front]) -> None:
         await front.close()
 
 
-async def _listen(runner: web.AppRunner, serving: Serving, fronts: Sequence[Front]) -> str:
+async def _listen(
+    runner: web.AppRunner, serving: Serving, fronts: Sequence[Front], listening: socket.socket | None
+) -> str:
     """Start listening over HTTP, and take the fronts' addresses; returns the URL. Raises ListenError."""
     for front in fronts:
         front.bind()
-    site = web.TCPSite(runner, serving.host, serving.port)
+    site: web.BaseSite
+    if listening is None:
+        site = web.TCPSite(runner, serving.host, serving.port)
+    else:
+        site = web.SockSite(runner, listening)
     try:
         await site.start()
     except OSError as error:
@@ -353,12 +365,16 @@ async def _listen(runner: web.AppRunner, serving: Serving, fronts: Sequence[Fron
         else:
             reason = error.strerror or str(error)
         raise ListenError(f"cannot listen on {serving.host}:{serving.port}: {reason}") from error
-    bound_host, bound_port = runner.addresses[0][:2]
-    name = f"[{bound_host}]" if ":" in bound_host else bound_host
-    return f"{'http' if serving.tls_certificate is None else 'https'}://{name}:{bound_port}"
+    return url_of(serving, *runner.addresses[0][:2])
 
 
-def _in_one_line(record: logging.LogRecord) -> bool:
+def url_of(serving: Serving, host: str, port: int) -> str:
+    """Return the URL of an address on which the service listens."""
+    name = f"[{host}]" if ":" in host else host
+    return f"{'http' if serving.tls_certificate is None else 'https'}://{name}:{port}"
+
+
+def in_one_line(record: logging.LogRecord) -> bool:
     """Log bytes that are not HTTP in one line, without a traceback: the mistake is the sender's."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, HttpProcessingError):
@@ -369,7 +385,23 @@ def _in_one_line(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[asyncio.Event]:
+def _stopped_with_node(node_gone: int, stop: asyncio.Event) -> Iterator[None]:
+    """Stop once the pipe from the node's process has ended."""
+    loop = asyncio.get_running_loop()
+
+    def ended() -> None:
+        loop.remove_reader(node_gone)
+        stop.set()
+
+    loop.add_reader(node_gone, ended)
+    try:
+        yield
+    finally:
+        loop.remove_reader(node_gone)
+
+
+@contextmanager
+def stop_signals() -> Iterator[asyncio.Event]:
     """Return an event that the first signal sets; a second one kills the process, which loses nothing."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -392,7 +424,7 @@ def _stop_signals() -> Iterator[asyncio.Event]:
 
 
 @contextmanager
-def _quick_turns() -> Iterator[None]:
+def quick_turns() -> Iterator[None]:
     """Switch threads often: each message needs several, and the event loop in between."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -403,7 +435,7 @@ def _quick_turns() -> Iterator[None]:
 
 
 @contextmanager
-def _rare_collections() -> Iterator[None]:
+def rare_collections() -> Iterator[None]:
     """Collect cyclic garbage rarely: a large array makes many short-lived objects and hardly any cycles.
 
     With Python's own thresholds the collector takes a fifth of the time and doubles the slowest answers.

@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import msgspec
 import numpy as np
 
 from timerwheel.clock import Clock, SystemClock
@@ -25,6 +26,7 @@ from timerwheel.groups.parts import GroupParts
 from timerwheel.model.admission import Rules
 from timerwheel.model.durations import format_ms
 from timerwheel.model.ids import Ids
+from timerwheel.model.shards import ALONE, Shard, shard_of_log
 from timerwheel.runtime.bulk_recall import BulkRecalls
 from timerwheel.runtime.column_sender import ColumnSender
 from timerwheel.runtime.core import Core
@@ -86,6 +88,7 @@ class Engine:
     """
 
     recovered: Recovered
+    shard: Shard
     core: Core
     firing: Firing
     indexer: Indexer
@@ -150,22 +153,24 @@ class Engine:
         on_damage: OnDamage = OnDamage.REFUSE,
         journal: Journal | None = None,
         election: Candidate | None = None,
+        shard: Shard | None = None,
     ) -> "Engine":
         """Lock the directory, recover, start the loops.
 
         With a journal, what is stored is durable there, and the directory is a copy; with an election, it
-        stands by first, until this process is to lead. Raises LockedError,
-        SettingsError, CorruptionError, LogDamagedError for damage to the log about which `on_damage` has to
-        decide, JournalAwayError if the journal does not answer, and JournalMismatchError.
+        stands by first, until this process is to lead. A new log is that of `shard`, and a log of another
+        one is refused. Raises LockedError, SettingsError, CorruptionError, LogDamagedError for damage to
+        the log about which `on_damage` has to decide, JournalAwayError if the journal does not answer, and
+        JournalMismatchError.
         """
         clock, files = clock or SystemClock(), files or DiskFiles()
         engine = cls(settings, clock, files, Threads(inline=not threads))
         try:
-            await engine.start(on_damage, journal, election)
+            await engine.start(on_damage, journal, election, shard)
         except IndexDamagedError:
             # It is marked now, and the second try rebuilds it from the log.
             engine = cls(settings, clock, files, Threads(inline=not threads))
-            await engine.start(on_damage, journal, election)
+            await engine.start(on_damage, journal, election, shard)
         return engine
 
     async def start(
@@ -173,6 +178,7 @@ class Engine:
         on_damage: OnDamage = OnDamage.REFUSE,
         journal: Journal | None = None,
         election: Candidate | None = None,
+        shard: Shard | None = None,
     ) -> None:
         """Recover and begin; `status` and `progress` tell how far it is."""
         settings, clock, threads = self.settings, self.clock, self._threads
@@ -182,10 +188,10 @@ class Engine:
             await threads.index(close_to_others, settings.data)
             if journal is None:
                 recovered = await threads.index(
-                    recover, settings, self._files, now_ms, self._on_progress, on_damage
+                    recover, settings, self._files, now_ms, self._on_progress, on_damage, shard
                 )
             else:
-                recovered = await self._lead(Replica(settings, self._files, journal), election)
+                recovered = await self._lead(Replica(settings, self._files, journal, shard), election)
                 now_ms = clock.now_ms()
         except BaseException:
             self._lock.release()
@@ -266,6 +272,9 @@ class Engine:
 
     def _assemble(self, recovered: Recovered) -> None:
         self.recovered = recovered
+        shard = shard_of_log(recovered.log.log_id)
+        self.shard = shard
+        self.rules = msgspec.structs.replace(self.rules, shard=None if shard == ALONE else shard)
         log, near, near_changed = recovered.log, NearWheel(), asyncio.Event()
         log.on_sync = self.counters.sync_s.observe
         commit = GroupCommit(log, self._threads, self.clock, self.settings, self._apply, self.counters)

@@ -19,6 +19,10 @@ class SettingsError(TimerwheelError):
     code = "settings"
 
 
+class ShardMismatchError(SettingsError):
+    """The log of a directory is of another shard, or of another number of shards."""
+
+
 class RangeError(SettingsError):
     """A number is out of the bounds of its setting."""
 
@@ -40,7 +44,7 @@ class AdmissionError(TimerwheelError):
 
     Codes: illegal_delay, delay_too_long, reserved_property, system_topic, illegal_topic, body_too_large,
     too_many_properties, properties_too_large, illegal_property, transactional, illegal_key, reserved_key,
-    illegal_queue, topic_ending.
+    illegal_queue, topic_ending, wrong_shard.
     """
 
     def __init__(self, code: str, detail: str) -> None:

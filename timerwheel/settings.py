@@ -19,6 +19,8 @@ YEAR_MS = 365 * DAY_MS
 TOPIC_QUEUES_MAX = 1024
 """Most queues of a topic: a receive may look at each of them."""
 PORT_MAX = 65_535
+SHARDS_MAX = 64
+"""Most shards: each is a process of its own on every node."""
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 _match_origin = re.compile(
@@ -313,6 +315,14 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Setting("Replicas of the journal's topic when it is made; 0 for 3, or all brokers.", ge=0, le=100),
     ] = 0
+    shards: Annotated[
+        int,
+        Setting(
+            "Shards of the service, each a process with a log and topics of its own; it never changes.",
+            ge=1,
+            le=SHARDS_MAX,
+        ),
+    ] = 1
     traces: Annotated[
         Literal["off", "otlp"],
         Setting("Send spans of traced messages to a collector (otlp), or not at all (off)."),

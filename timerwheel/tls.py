@@ -51,6 +51,38 @@ def ssl_context(serving: Serving, *protocols: str) -> ssl.SSLContext | None:
     return context
 
 
+def own_context(serving: Serving) -> ssl.SSLContext | None:
+    """Return the context to call a service with these settings on this machine; None without a certificate.
+
+    It trusts this very certificate, whatever host name it is for. SettingsError.
+    """
+    if serving.tls_certificate is None or serving.tls_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_verify_locations(cafile=serving.tls_certificate)
+    _load(context, serving.tls_certificate, serving.tls_key)
+    return context
+
+
+def peer_context(serving: Serving) -> ssl.SSLContext | None:
+    """Return the context to call other nodes, showing the own certificate; None without one.
+
+    It trusts the system's authorities, those of clients, and what the file of the own certificate holds.
+    SettingsError.
+    """
+    if serving.tls_certificate is None or serving.tls_key is None:
+        return None
+    context = ssl.create_default_context()
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_verify_locations(cafile=serving.tls_certificate)
+    if serving.tls_client_ca is not None:
+        context.load_verify_locations(cafile=serving.tls_client_ca)
+    _load(context, serving.tls_certificate, serving.tls_key)
+    return context
+
+
 def reload(context: ssl.SSLContext, serving: Serving) -> None:
     """Use the current certificate and key files from the next connection on.
 

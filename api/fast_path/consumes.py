@@ -72,6 +72,7 @@ class FastConsumes:
             if isinstance(wanted, Receive) and wanted.max > FEW_MESSAGES:
                 return False
             access.check([call.place.topic])
+            self._requests.handle.check_topic(call.place.topic)
             if access.take():
                 return False
             self._requests.middleware.budgets.requests.take(len(body))

@@ -45,6 +45,8 @@ class Compression:
 
         async def handle(request: web.Request) -> web.StreamResponse:
             response = await handler(request)
+            if hdrs.CONTENT_ENCODING in response.headers:
+                return response  # passed on from a shard, which has compressed it
             if isinstance(response, InPieces):
                 await self._compress_pieces(request, response)
             elif isinstance(response, web.Response):

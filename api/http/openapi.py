@@ -82,12 +82,16 @@ TRACE_HEADERS: list[Json] = [
 ]
 
 
+MULTI_STATUS = 207
+
+
 def document(routes: list[Route]) -> Json:
     """The whole document as plain values."""
     types: list[Any] = [Problem]
     described = [route for route in routes if route.described]
     for route in described:
         types += [*_either(route), *route.bodies.values()]
+        types += [] if route.partly is None else [route.partly]
     schemas, components = msgspec.json.schema_components(types, ref_template=REF)
     leave_out_nulls(components)
     for route in described:
@@ -245,6 +249,9 @@ def _responses(route: Route, schema_of: dict[str, Json]) -> Json:
         str(status): {"description": route.summary, "content": content}
         for status in (route.status, *route.also)
     }
+    if route.partly is not None:
+        parts = {route.answer_kind: {"schema": schema_of[repr(route.partly)]}}
+        responses[str(MULTI_STATUS)] = {"description": "A part of it was done", "content": parts}
     if route.located:
         location = {"description": "The path of the created resource", "schema": {"type": "string"}}
         responses["201"]["headers"] = {"Location": location}

@@ -35,7 +35,7 @@ ALWAYS = (
     "internal",
 )
 AUTH = ("unauthenticated", "forbidden", "rate_limited")  # problems of every call that is not open
-ENGINE = ("not_ready", "corruption", "index_busy", "overloaded")
+ENGINE = ("not_ready", "corruption", "index_busy", "overloaded", "wrong_shard", "shard_required")
 BODY = ("malformed_request", "request_too_large", "unsupported_encoding")
 JSON_BODY = (*BODY, "malformed_json", "invalid_field", "unsupported_media_type", "too_many_values")
 STORE = ("slot_congested", "log_failed", "outcome_unknown", "disk_reserve", "no_space")
@@ -92,6 +92,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     also: tuple[int, ...] = ()  # other statuses with the same answer
     located: bool = False  # whether a 201 has the header Location
     answer: Any  # a tuple if it is one of several types without a tag
+    partly: Any = None  # the answer with status 207, if a part of it can be done
     answer_kind: str = JSON
     answers_arrow: bool = False  # whether a client may have the answer as Arrow instead
     head: Handler | None = None  # what answers HEAD in place of the GET's handler, which it would start

@@ -23,7 +23,15 @@ from timerwheel.model.admission import check_topic_name
 from timerwheel.model.messages import Outgoing, Receipt
 from timerwheel.model.precondition import view_tag
 from timerwheel.wire.fields import NoQuery
-from timerwheel.wire.messages import KeyPath, Message, MessagePath, NewTime, Pending, PendingQuery
+from timerwheel.wire.messages import (
+    KeyPath,
+    Message,
+    MessagePath,
+    NewTime,
+    Pending,
+    PendingQuery,
+    SendQuery,
+)
 from timerwheel.wire.topics import TopicPath
 
 
@@ -39,7 +47,7 @@ class Messages:
         """POST /v1/messages: 201 once the message, or the whole array, is durable; 200 if none is new."""
         form = bodies.form_of_messages(request)
         if request.rel_url.raw_query_string:
-            query.read(request, NoQuery)
+            query.read(request, SendQuery)
         pa = await arrow.for_answer(request)
         if form == "arrow":
             return await self._send_arrow(request, pa)

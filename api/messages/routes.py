@@ -39,6 +39,8 @@ from timerwheel.wire.messages import (
     Pending,
     PendingQuery,
     RawQuery,
+    SendQuery,
+    SentPart,
 )
 from timerwheel.wire.recalls import NewRecall, RecalledIds, RecalledWhere
 from timerwheel.wire.topics import TopicPath
@@ -64,13 +66,15 @@ def message_routes(handle: EngineHandle) -> list[Route]:
             also=(200,),
             compresses=False,
             answer=Accepted | list[Accepted],
+            partly=list[SentPart],
+            query_type=SendQuery,
             takes_key=True,
             takes_context=True,
             bodies={JSON: one_or_many, NDJSON: NewMessage, ARROW: bytes},
             answers_arrow=True,
             problems=(
                 *(*ENGINE, *JSON_BODY, *ADMISSION, *CONFLICTS, *KEY, *STORE),
-                *("refused", "too_many_messages", "malformed_arrow"),
+                *("refused", "too_many_messages", "malformed_arrow", "several_shards"),
             ),
         ),
         Route(

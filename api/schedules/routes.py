@@ -50,7 +50,7 @@ def schedule_routes(handle: EngineHandle) -> list[Route]:
             bodies={JSON: NewSchedule},
             problems=(
                 *(*ENGINE, *JSON_BODY, *ADMISSION, *CONTENT, *STORE),
-                *("illegal_schedule", "too_many_schedules", "setting_too_large"),
+                *("illegal_schedule", "too_many_schedules", "setting_too_large", "name_in_use"),
             ),
         ),
         change(

@@ -78,6 +78,8 @@ class Auth:
         self._may_be_open = serving is None or serving.is_local or serving.open_to_all
         self._is_loopback = serving is not None and serving.is_loopback
         self._calls: dict[web.AbstractRoute, Route] = {}
+        self.is_in_front = False
+        """Whether it stands before shards: these count the calls of a token, and check its topics."""
         self.looks: tuple[Callable[[], None], ...] = (slow_bodies.look,)
         """Further checks that run each second."""
         # By identity, because requests cannot be hashed. Without a token: admitted to an open service.
@@ -265,7 +267,7 @@ class Auth:
     ) -> web.StreamResponse:
         """Return the response to a token's request, after checking its rate, scope and topic."""
         caller = access.of(request)
-        if wait_ms := caller.take():
+        if not self.is_in_front and (wait_ms := caller.take()):
             detail = f"the token {caller.name!r} has exceeded its rate limit"
             return problem("rate_limited", detail, headers={"Retry-After": str(-(-wait_ms // 1000))})
         await self._check(request, call, needs, caller)
@@ -278,7 +280,7 @@ class Auth:
         """Raise `RequestError` forbidden if the caller lacks the scope or access to the topic."""
         if not caller.has_scope(needs):
             raise RequestError("forbidden", f"token {caller.name!r} lacks the scope {needs.value}")
-        if call is None or call.path_type is None or caller.has_all_topics:
+        if call is None or call.path_type is None or caller.has_all_topics or self.is_in_front:
             return
         target = TARGETS.get(call.path_type)
         if target is None:

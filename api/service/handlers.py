@@ -5,8 +5,9 @@ from msgspec import UNSET
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import query, responses
+from timerwheel.api.http.problems import RequestError
 from timerwheel.runtime.election import NoStandbyError
-from timerwheel.wire.cluster import ClusterInfo, Moved, NodeInfo
+from timerwheel.wire.cluster import ClusterInfo, Moved, MoveQuery, NodeInfo
 from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.service import Health, Levels, Readiness, ReadinessQuery, Slots, SlotsQuery
 
@@ -56,7 +57,11 @@ class ClusterCalls:
 
     async def move(self, request: web.Request) -> web.Response:
         """POST /v1/cluster/move: lets another node lead."""
-        query.read(request, NoQuery)
+        wanted = query.read(request, MoveQuery)
+        if wanted.shard is not UNSET and wanted.shard != self._handle.shard:
+            raise RequestError(
+                "invalid_parameter", f"shard = {wanted.shard}: this process is not of that shard"
+            )
         if self._handle.cluster is None:
             raise NoStandbyError("the service has no journal, and no other node")
         return responses.json(Moved(await self._handle.cluster.move()))

@@ -117,6 +117,7 @@ class ServiceCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Collect every metric except those of the process."""
         yield from _service(self._handle)
+        yield from _cluster(self._handle)
         yield from _http(self._traffic)
         yield from _resources(self._budgets, self._pauses)
         if self.seen is None:
@@ -186,6 +187,19 @@ def _service(handle: EngineHandle) -> Iterator[Metric]:
     yield _gauge("ready", "1 if recovered and not stopping or failed, else 0", int(handle.ready))
     accepting = handle.ready and handle.engine.disk.refusal is None
     yield _gauge("accepting", "1 if new messages are accepted: ready, and the disk has room", int(accepting))
+
+
+def _cluster(handle: EngineHandle) -> Iterator[Metric]:
+    """The part of a node among those with its journal."""
+    if handle.cluster is None:
+        return
+    yield _gauge("leader", "1 if this node leads, 0 if it stands by", int(handle.role == "leader"))
+    position = handle.journal_position
+    if position is not None:
+        about = (
+            "Position in the journal up to which this node has it; what it lacks of the leader's is its lag"
+        )
+        yield _gauge("journal_position", about, position)
 
 
 def _http(traffic: Traffic) -> Iterator[Metric]:

@@ -10,7 +10,7 @@ from timerwheel.api.service.handlers import ClusterCalls, HealthCalls, WheelCall
 from timerwheel.api.service.live import LiveCalls
 from timerwheel.api.service.metrics import TEXT, Metrics
 from timerwheel.model.messages import WheelInfo
-from timerwheel.wire.cluster import ClusterInfo, Moved
+from timerwheel.wire.cluster import ClusterInfo, Moved, MoveQuery
 from timerwheel.wire.service import (
     FigureHistory,
     Health,
@@ -100,6 +100,7 @@ def cluster_routes(handle: EngineHandle) -> list[Route]:
             audited=True,
             handler=calls.move,
             answer=Moved,
+            query_type=MoveQuery,
             problems=("not_ready", "not_leader", "no_standby"),
         ),
     ]

@@ -22,6 +22,7 @@ class SubscriptionCalls:
         query.read(request, NoQuery)
         new = await bodies.read(request, NewSubscription)
         access.of(request).check([new.topic])
+        self._handle.check_topic(new.topic)
         made = await self._handle.push.create(new)
         return responses.created(made, f"/v1/subscriptions/{made.id}")
 

@@ -47,7 +47,15 @@ def subscription_routes(handle: EngineHandle) -> list[Route]:
             located=True,
             answer=SubscriptionWithSecret,
             bodies={JSON: NewSubscription},
-            problems=(*ENGINE, *JSON_BODY, *FIELDS, "subscription_exists", "group_differs", *STORE),
+            problems=(
+                *ENGINE,
+                *JSON_BODY,
+                *FIELDS,
+                "subscription_exists",
+                "group_differs",
+                "name_in_use",
+                *STORE,
+            ),
         ),
         Route(
             method="GET",

@@ -21,6 +21,25 @@ def reserved_port() -> int:
     return port
 
 
+def reserved_ports(count: int) -> int:
+    """The first of so many ports in a row that nobody else gets as long as this process lives."""
+    for _ in range(1000):
+        taken = [socket.socket() for _ in range(count)]
+        try:
+            port = 0
+            for place, one in enumerate(taken):
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                one.bind((HOST, port + place if port else 0))
+                port = port or one.getsockname()[1]
+        except (OSError, OverflowError):
+            for one in taken:
+                one.close()
+            continue
+        _kept().extend(taken)
+        return port
+    raise AssertionError(f"no {count} free ports in a row")
+
+
 def reserved_address() -> str:
     """The same as HOST:PORT."""
     return f"{HOST}:{reserved_port()}"

@@ -1,10 +1,21 @@
 """`cluster status|move`: the nodes that share a journal."""
 
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
 from timerwheel.cli.connection import ask
 from timerwheel.cli.form import prints_ids
 from timerwheel.cli.options import JsonFlag, UrlOption
 from timerwheel.cli.output import Output
 from timerwheel.client import DEFAULT_URL
+from timerwheel.wire.cluster import ShardInfo
+
+ShardOption = Annotated[
+    int | None,
+    typer.Option("--shard", min=0, show_default=False, help="The shard to move, of a service in shards."),
+]
 
 
 @prints_ids
@@ -15,16 +26,41 @@ def status(url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
     output.listing(
         found,
         ("node", "role", "#behind"),
-        [(node.url, node.role, "-" if node.behind is None else f"{node.behind:,}") for node in found.nodes],
+        [(node.url, node.role, _behind(node.behind)) for node in found.nodes],
         ids=[node.url for node in found.nodes],
     )
-    if found.role == "alone" and output.for_people:
+    if not output.for_people:
+        return
+    if found.shards:
+        _list_shards(output, found.shards)
+    if found.role == "alone":
         output.line("the service has no journal: it is the only node")
 
 
+def _list_shards(output: Output, shards: Sequence[ShardInfo]) -> None:
+    output.line("")
+    output.listing(
+        shards,
+        ("#shard", "process", "role", "#behind"),
+        [
+            (str(shard.shard), node.url, node.role, _behind(node.behind))
+            for shard in shards
+            for node in shard.nodes
+        ],
+    )
+    waiting = [str(shard.shard) for shard in shards if shard.leader is None]
+    if waiting:
+        output.line(f"nobody leads shard {', '.join(waiting)}")
+
+
+def _behind(behind: int | None) -> str:
+    return "-" if behind is None else f"{behind:,}"
+
+
 @prints_ids
-def move(url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
-    """Let another node lead than the one at --url; returns once it does."""
-    leader = ask(url, lambda client: client.move_leader())
+def move(url: UrlOption = DEFAULT_URL, shard: ShardOption = None, as_json: JsonFlag = False) -> None:
+    """Let another node lead, in place of the one at --url or of a shard; returns once it does."""
+    leader = ask(url, lambda client: client.move_leader(shard))
     output = Output(as_json=as_json)
-    output.result({"leader": leader}, f"{leader} leads now", ids=[leader])
+    line = f"{leader} leads now" if shard is None else f"{leader} leads shard {shard} now"
+    output.result({"leader": leader}, line, ids=[leader])

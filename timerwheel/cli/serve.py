@@ -3,7 +3,10 @@
 import inspect
 import logging
 import os
+import socket
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +18,9 @@ from timerwheel.cli.options import JsonFlag
 from timerwheel.cli.output import Output
 from timerwheel.errors import SettingsError
 from timerwheel.settings import Serving, Settings
-from timerwheel.telemetry.logs import log_to_stderr
+from timerwheel.shards import layout
+from timerwheel.shards.processes import ProcessPlace
+from timerwheel.telemetry.logs import log_to_stderr, name_shard
 from timerwheel.version import version
 
 if TYPE_CHECKING:
@@ -40,6 +45,7 @@ CutFlag = Annotated[
     bool,
     typer.Option("--cut", help="Start with a damaged log: end it at the damage and quarantine the rest."),
 ]
+AsShardOption = Annotated[str | None, typer.Option("--as-shard", hidden=True)]
 BESIDE = {"rocketmq": "for RocketMQ's clients", "rocketmq_grpc": "for RocketMQ's gRPC clients"}
 METAVAR_CHARACTERS_MAX = 12  # longer ones leave no room for the flags' names
 METAVARS = {"words": "WORD", "length": "LENGTH", "size": "SIZE", "path": "PATH", "number": "NUMBER"}
@@ -98,17 +104,83 @@ def serve(
     salvage: SalvageFlag = False,
     cut: CutFlag = False,
     json_line: JsonFlag = False,
+    as_shard: AsShardOption = None,
     **flags: Any,  # noqa: ANN401
 ) -> None:
     """Run the service until Ctrl-C or SIGTERM; SIGHUP reads the configuration again."""
     if salvage and cut:
         raise typer.BadParameter("give either --salvage or --cut, not both")
     found = configure(flags, file=config)
+    if as_shard is not None:
+        name_shard(ProcessPlace.parse(as_shard).shard)
     log_to_stderr(found.serving.log_level, found.serving.log_format)
     for warning in filter(None, map(misspelt, found.ignored)):
         logger.warning("%s", warning)
     on_damage = "salvage" if salvage else "cut" if cut else "refuse"
-    _run(found, lambda: configure(flags, file=config), on_damage, json_line=json_line)
+    again = partial(configure, flags, file=config)
+    if as_shard is not None:
+        _run_shard(found, again, on_damage, ProcessPlace.parse(as_shard))
+    elif found.serving.shards > 1:
+        _run_node(found, again, json_line=json_line)
+    else:
+        layout.check(found.settings, found.serving)
+        _run(found, again, on_damage, json_line=json_line)
+
+
+def _run_node(found: Configuration, again: Callable[[], Configuration], *, json_line: bool) -> None:
+    """Run a node: the process in front, which starts those of the shards with the arguments of this one."""
+    import uvloop
+
+    from timerwheel.shards.front import ShardProcessInfo
+    from timerwheel.shards.front import serve as serve_node
+
+    output, settings = Output(), found.settings
+
+    def ready(url: str, shards: list[ShardProcessInfo]) -> None:
+        if json_line:
+            shown = {"url": url, "data": str(settings.data), "flush": settings.flush, "pid": os.getpid()}
+            output.json(shown | {"shards": [one._asdict() for one in shards]})
+        else:
+            output.line(
+                f"timerwheel {version()} is ready on {url} with {len(shards)} shards, "
+                f"data in {_shown(settings.data)}, flush {settings.flush}; Ctrl-C stops it"
+            )
+        systemd.notify(systemd.READY)
+
+    uvloop.run(serve_node(settings, found.serving, sys.argv[1:], ready, reload=lambda: again()[1:3]))
+
+
+def _run_shard(
+    found: Configuration, again: Callable[[], Configuration], on_damage: str, place: ProcessPlace
+) -> None:
+    """Run the process of a shard: a service with settings, an address and a directory of its own."""
+    import uvloop
+
+    from timerwheel.api.engine_handle import Seat
+    from timerwheel.api.server import serve as serve_http
+    from timerwheel.model.shards import Shard
+    from timerwheel.store.log import OnDamage
+
+    shard = place.shard
+    seat = Seat(
+        Shard(shard, found.serving.shards),
+        found.settings.data,
+        socket.socket(fileno=place.listening),
+        place.node_gone,
+    )
+    settings, serving = layout.settings_of(found.settings, found.serving, shard)
+    journal, election = _journal(settings, serving, OnDamage(on_damage))
+    uvloop.run(
+        serve_http(
+            settings,
+            serving,
+            reload=lambda: layout.settings_of(*again()[1:3], shard),
+            on_damage=OnDamage(on_damage),
+            journal=journal,
+            election=election,
+            seat=seat,
+        )
+    )
 
 
 def _run(

@@ -629,12 +629,14 @@ class Client:
         """Return the nodes with the same journal, and which one leads."""
         return await self._connection.call("GET", "/v1/cluster", ClusterInfo)
 
-    async def move_leader(self) -> str:
+    async def move_leader(self, shard: int | None = None) -> str:
         """Let another node lead than this one; returns its URL once it does.
 
-        Raises ConflictError if this one does not lead, or no other could.
+        Of a service in shards, let another node lead this shard than the one that does now. Raises
+        ConflictError if this one does not lead, or no other could.
         """
-        return (await self._connection.call("POST", "/v1/cluster/move", Moved, wait_ms=_MOVE_MS)).leader
+        path = "/v1/cluster/move" if shard is None else f"/v1/cluster/move?shard={shard}"
+        return (await self._connection.call("POST", path, Moved, wait_ms=_MOVE_MS)).leader
 
     async def levels(self) -> list[LevelInfo]:
         """Return the legacy delay levels with the pending messages of each."""

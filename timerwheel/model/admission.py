@@ -33,6 +33,7 @@ from timerwheel.errors import AdmissionError
 from timerwheel.model.delay_levels import LevelTable
 from timerwheel.model.limits import check_limits
 from timerwheel.model.messages import Outgoing
+from timerwheel.model.shards import Shard, shard_of_topic
 from timerwheel.model.trace_context import TRACEPARENT, context_of, without_context
 from timerwheel.settings import Settings
 
@@ -91,6 +92,8 @@ class Rules(msgspec.Struct, frozen=True):
     body_bytes_max: int
     properties_max: int
     properties_bytes_max: int
+    shard: Shard | None = None
+    """The shard whose topics alone are taken, if there are several."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Rules":
@@ -123,8 +126,8 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
     About 1 µs when the message has no properties, or just `TIMER_DELAY_MS` or `TIMER_DELIVER_MS`.
     """
     trusted = outgoing.own or outgoing.task
-    if not (_is_storable(outgoing.topic) if trusted else is_sendable(outgoing.topic)):
-        raise _topic_error(outgoing.topic)
+    if trusted or rules.shard is not None or not is_sendable(outgoing.topic):
+        _check_place(outgoing, rules.shard, trusted=trusted)
     if len(outgoing.body) > rules.body_bytes_max:
         detail = f"the body has {len(outgoing.body)} bytes, more than body_size_max = {rules.body_bytes_max}"
         raise AdmissionError("body_too_large", detail)
@@ -358,6 +361,23 @@ def check_topic(topic: str, *, is_known: bool = False) -> None:
         is_legal = topic not in SYSTEM_TOPICS and (is_known or is_own or _match_reserved(topic) is None)
     if not is_legal or _match_topic(name) is None:
         raise _topic_error(topic)
+
+
+def _check_place(outgoing: Outgoing, shard: Shard | None, *, trusted: bool) -> None:
+    """Raise AdmissionError if the topic is not one for this message, or not of this shard."""
+    if not (_is_storable(outgoing.topic) if trusted else is_sendable(outgoing.topic)):
+        raise _topic_error(outgoing.topic)
+    if shard is not None:
+        check_shard(outgoing.topic, shard)
+
+
+def check_shard(topic: str, shard: Shard) -> None:
+    """Raise AdmissionError wrong_shard for a topic that is in another shard."""
+    if shard.holds(topic):
+        return
+    other = shard_of_topic(topic, shard.of)
+    detail = f"topic {_shown(topic)} is in shard {other} of {shard.of}, and this is shard {shard.number}"
+    raise AdmissionError("wrong_shard", f"{detail}: GET /v1/cluster says where each one is")
 
 
 def check_topic_name(topic: str) -> None:

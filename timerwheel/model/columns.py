@@ -161,9 +161,10 @@ class ColumnReceipts(NamedTuple):
 def admit_sets(sets: Sequence[dict[str, str]], now_ms: int, rules: Rules) -> list[Plan | None]:
     """Return the plan of a message with each set of properties; None if it is refused."""
     plans: list[Plan | None] = []
+    anywhere = msgspec.structs.replace(rules, shard=None)
     for properties in sets:
         try:
-            plans.append(admit(Outgoing(_ANY_TOPIC, b"", properties), now_ms, rules))
+            plans.append(admit(Outgoing(_ANY_TOPIC, b"", properties), now_ms, anywhere))
         except AdmissionError:
             plans.append(None)
     return plans
@@ -193,7 +194,9 @@ def wrong_rows(
     columns: MessageColumns, sets: Sequence[Plan | None], due_ms: np.ndarray, now_ms: int, rules: Rules
 ) -> np.ndarray:
     """Return the rows that break a rule, in order."""
-    wrong = np.array([not is_sendable(topic) for topic in columns.topics], bool)[columns.topic]
+    shard = rules.shard
+    taken = [is_sendable(topic) and (shard is None or shard.holds(topic)) for topic in columns.topics]
+    wrong = ~np.array(taken, bool)[columns.topic]
     wrong |= columns.ends - columns.begins > rules.body_bytes_max
     wrong |= due_ms > now_ms + rules.max_delay_ms
     wrong |= np.array([plan is None for plan in sets], bool)[columns.properties]

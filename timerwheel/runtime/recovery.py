@@ -20,8 +20,10 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from timerwheel.errors import ShardMismatchError
 from timerwheel.index.swap import STAGING_NAME, aside_path, new_path
 from timerwheel.index.writer import IndexWriter, new_state, read_kept, read_state
+from timerwheel.model.shards import ALONE, Shard, log_id_of, shard_of_log
 from timerwheel.runtime.data_directory import is_backup
 from timerwheel.settings import Settings
 from timerwheel.state.config_table import encode_puts
@@ -76,8 +78,11 @@ def recover(
     now_ms: int,
     progress: Callable[[int, int], None] | None = None,
     on_damage: OnDamage = OnDamage.REFUSE,
+    shard: Shard | None = None,
 ) -> Recovered:
     """Recover a data directory; the caller holds its lock. `progress` gets (log offset, log end).
+
+    A new log is that of `shard`, and one that is there must be; None takes any.
 
     Raises LogDamagedError for damage to the log that no crash can cause, unless `on_damage` says what to do
     with it, and JournalMismatchError for a copy of a journal.
@@ -92,7 +97,7 @@ def recover(
         )
     direct_io = settings.direct_io and settings.flush == "sync"
     log = CommitLog(directory, files, settings.segment_size_bytes, direct_io=direct_io)
-    found = _open(settings, files, log, now_ms, on_damage)
+    found = _open(settings, files, log, now_ms, on_damage, shard)
     if direct_io and not log.direct_io:
         logger.info("%s allows no direct writes: each small write takes a page of the disk", directory)
     try:
@@ -124,8 +129,11 @@ class Replica:
     it. The caller holds the lock of the directory. All methods belong to one thread.
     """
 
-    def __init__(self, settings: Settings, files: Files, journal: Journal) -> None:
+    def __init__(
+        self, settings: Settings, files: Files, journal: Journal, shard: Shard | None = None
+    ) -> None:
         _prepare(settings)
+        self._shard = shard
         self._settings = settings
         self._files = files
         self._journal = journal
@@ -188,7 +196,7 @@ class Replica:
         return _room_wanted(self._settings, self._files, 0)
 
     def _open(self, now_ms: int) -> "_Opened":
-        return _open(self._settings, self._files, self._log, now_ms, OnDamage.REFUSE)
+        return _open(self._settings, self._files, self._log, now_ms, OnDamage.REFUSE, self._shard)
 
     def _begin(self, now_ms: int) -> None:
         opened = self._open(now_ms)
@@ -307,12 +315,16 @@ class _Opened:
         self._writer.index.close()
 
 
-def _open(settings: Settings, files: Files, log: CommitLog, now_ms: int, on_damage: OnDamage) -> _Opened:
+def _open(
+    settings: Settings, files: Files, log: CommitLog, now_ms: int, on_damage: OnDamage, shard: Shard | None
+) -> _Opened:
     """Open the log, cut its torn tail, and open an index that agrees with it or begin a new one."""
     with _room_wanted(settings, files, 0):
         start = read_start(files, log.directory)
         keep_from = 0 if start is None else start.offset
-        log.open(new_log_id=uuid.uuid4().bytes, now_ms=now_ms, keep_from=keep_from)
+        new_log_id = log_id_of(shard or ALONE, uuid.uuid4().bytes)
+        log.open(new_log_id=new_log_id, now_ms=now_ms, keep_from=keep_from)
+        _check_shard(log, shard)
         index, found, rebuilt = _open_index(settings, log)
     with contextlib.ExitStack() as undone:
         undone.callback(index.close)  # a process cannot open an environment twice, and callers retry
@@ -331,6 +343,19 @@ def _open(settings: Settings, files: Files, log: CommitLog, now_ms: int, on_dama
     writer = IndexWriter(index, state)
     return _Opened(
         settings, files, log, log_state, writer, truncation=truncation, rebuilt=rebuilt, salvage=salvage
+    )
+
+
+def _check_shard(log: CommitLog, shard: Shard | None) -> None:
+    """Raise ShardMismatchError if the log is not that of this shard."""
+    found = shard_of_log(log.log_id)
+    if shard is None or shard == found:
+        return
+    holds = "the log of a service without shards" if found == ALONE else f"shard {found.number} of {found.of}"
+    wanted = "a service without shards" if shard == ALONE else f"shard {shard.number} of {shard.of}"
+    raise ShardMismatchError(
+        f"{log.directory} holds {holds}, not of {wanted}: the number of shards never changes; start with the "
+        "number that it was made with, or with another directory"
     )
 
 

@@ -42,8 +42,19 @@ class _Json(JsonFormatter):
         )
 
 
+_shard: int | None = None
+
+
+def name_shard(shard: int) -> None:
+    """Say in each line that it is from the process of this shard."""
+    global _shard  # noqa: PLW0603 - of the process, as its log is
+    _shard = shard
+
+
 def note_request(record: logging.LogRecord) -> bool:
-    """A filter that keeps every record, and adds the id of the request that it belongs to."""
+    """A filter that keeps every record, and adds the shard and the id of the request that it belongs to."""
+    if _shard is not None:
+        record.shard = _shard
     if (request := REQUEST_ID.get()) is not None:
         record.request = request
     return True

@@ -91,6 +91,24 @@ class Accepted(Receipt, frozen=True):
     """
 
 
+class SentPart(Answer, frozen=True):
+    """A message of an array that was sent with `atomic=false`: its receipt, or why it was not stored."""
+
+    id: str | None = None
+    topic: str | None = None
+    due_ms: int | None = None
+    state: State | None = None
+    duplicate: bool = False
+    code: str | None = None
+    detail: str | None = None
+
+
+class SendQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether an array is stored as a whole or not at all; false lets each shard store its part by itself."""
+
+    atomic: bool = True
+
+
 class Message(Answer, frozen=True):
     """A message; fields that do not apply are left out."""
 

@@ -52,12 +52,24 @@ class Health(msgspec.Struct, frozen=True):
     status: str
 
 
+class ShardReadiness(msgspec.Struct, frozen=True):
+    """A shard: who serves it, null while nobody does, and what this node does in it."""
+
+    shard: int
+    role: Literal["leader", "standby", "waiting"]
+    leader: str | None
+
+
 class Readiness(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The service's status; `role` is among nodes; `refusing` says why it takes no new messages."""
+    """The service's status; `role` is among nodes; `refusing` says why it takes no new messages.
+
+    A service in shards says who serves each.
+    """
 
     status: str
     role: Role | UnsetType = UNSET
     refusing: str | UnsetType = UNSET
+    shards: list[ShardReadiness] | UnsetType = UNSET
 
 
 class SlotsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

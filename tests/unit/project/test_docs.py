@@ -52,7 +52,7 @@ PAGES = [
     *(f"doc/{name}.md" for name in ("log-format", "index-format", "wheel", "crash-matrix", "http-api")),
     *(
         f"doc/{name}.md"
-        for name in ("cli", "operations", "decisions", "index", "guarantees", "concepts", "faq")
+        for name in ("cli", "operations", "decisions", "index", "guarantees", "concepts", "faq", "shards")
     ),
 ]
 

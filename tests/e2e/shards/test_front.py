@@ -1,0 +1,397 @@
+"""A node in front of real shards: each call goes to one of them or to all, and the answers are one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from yarl import URL
+
+from tests.harness.route_table import route_table
+from tests.harness.shards import Node, Shards
+from timerwheel.api.engine_handle import EngineHandle
+from timerwheel.clock import SystemClock
+from timerwheel.model.ids import shard_in
+from timerwheel.model.shards import shard_of_topic
+from timerwheel.settings import Settings
+from timerwheel.shards.calls import Calls
+from timerwheel.shards.forwarder import Forwarder
+from timerwheel.shards.leaders import Leaders, Place
+from timerwheel.shards.sends import Sends
+from timerwheel.wire.arrow import MEDIA_TYPE, stream_of
+
+COUNT = 3
+OWN = {"getHealth", "getReadiness", "getCluster", "moveLeader", "getMetrics", "live"}
+TOPICS = {shard_of_topic(name, COUNT): name for name in ("a", "b", "invoices")}
+"""A topic of each shard."""
+
+
+class Answer:
+    def __init__(self, status: int, headers: Any, raw: bytes) -> None:
+        self.status, self.headers, self.raw = status, headers, raw
+
+    @property
+    def content(self) -> Any:
+        return orjson.loads(self.raw)
+
+
+@pytest.fixture
+async def shards(tmp_path: Path) -> AsyncIterator[Shards]:
+    async with Shards(tmp_path / "home", COUNT) as found:
+        yield found
+
+
+@pytest.fixture
+async def node(shards: Shards) -> Node:
+    return await shards.node()
+
+
+async def call(node: Node, method: str, path: str, **request: Any) -> Answer:
+    url = URL(str(node.url).rstrip("/") + path, encoded=True)
+    async with node.session.request(method, url, **request) as response:
+        return Answer(response.status, response.headers, await response.read())
+
+
+async def send(node: Node, topic: str, **more: Any) -> Any:
+    answer = await call(node, "POST", "/v1/messages", json={"topic": topic, **more})
+    assert answer.status == 201, answer.raw
+    return answer.content
+
+
+def test_each_shard_has_a_topic_of_these_tests() -> None:
+    assert set(TOPICS) == {0, 1, 2}
+
+
+async def test_every_call_of_the_api_has_a_rule(tmp_path: Path) -> None:
+    leaders = Leaders([Place(0, "", ""), Place(1, "", "")], None, SystemClock())  # type: ignore[arg-type]
+    forwarder = Forwarder(leaders, None)  # type: ignore[arg-type]
+    handle = EngineHandle(Settings(data=tmp_path))
+    calls = Calls(forwarder, Sends(handle, forwarder, SystemClock()))
+    for route in route_table(tmp_path):
+        if route.described and route.name not in OWN:
+            assert calls.handler_of(route)
+
+
+async def test_any_node_takes_any_call_and_an_id_leads_to_its_shard(shards: Shards, node: Node) -> None:
+    other = await shards.node()
+    for shard, topic in TOPICS.items():
+        sent = await send(node, topic, delay="1h", body=topic)
+        assert shard_in(sent["id"]) == shard
+        found = await call(other, "GET", f"/v1/messages/{sent['id']}")
+        assert (found.status, found.content["body"]) == (200, topic)
+        moved = await call(other, "PATCH", f"/v1/messages/{sent['id']}", json={"delay": "2h"})
+        assert moved.content["id"] == sent["id"]
+        history = await call(node, "GET", f"/v1/messages/{sent['id']}/history")
+        assert history.status == 200
+        recalled = await call(other, "DELETE", f"/v1/messages/{sent['id']}")
+        assert recalled.content["state"] == "recalled"
+
+
+@pytest.mark.parametrize("text", ["00ff00000000004012345678", "zz", "0" * 24, "0" * 25])
+async def test_an_id_of_no_shard_is_unknown(node: Node, text: str) -> None:
+    answer = await call(node, "GET", f"/v1/messages/{text}")
+    assert (answer.status, answer.content["code"]) == (404, "unknown_message")
+
+
+async def test_an_array_for_one_shard_is_one_unit_and_one_for_several_is_refused(node: Node) -> None:
+    own = await call(node, "POST", "/v1/messages", json=[{"topic": "a"}, {"topic": "a"}])
+    assert own.status == 201
+    several = [{"topic": TOPICS[0]}, {"topic": TOPICS[1]}]
+    refused = await call(node, "POST", "/v1/messages", json=several)
+    assert (refused.status, refused.content["code"]) == (400, "several_shards")
+    lines = b"".join(orjson.dumps(one) + b"\n" for one in several)
+    headers = {"Content-Type": "application/x-ndjson"}
+    refused = await call(node, "POST", "/v1/messages", data=lines, headers=headers)
+    assert refused.content["code"] == "several_shards"
+    topics = (await call(node, "GET", "/v1/topics")).content["topics"]
+    assert {one["topic"] for one in topics if not one["system"]} == {"a"}
+
+
+async def test_with_atomic_false_each_shard_stores_its_part_and_the_answer_is_in_order(node: Node) -> None:
+    messages = [{"topic": TOPICS[number % 3], "body": str(number)} for number in range(7)]
+    answer = await call(node, "POST", "/v1/messages?atomic=false", json=messages)
+    assert answer.status == 201
+    assert [one["topic"] for one in answer.content] == [one["topic"] for one in messages]
+    messages[1]["delay"] = "soon"
+    answer = await call(node, "POST", "/v1/messages?atomic=false", json=messages)
+    assert answer.status == 207
+    stored = ["id" in one for one in answer.content]
+    assert stored == [number % 3 != 1 for number in range(7)]
+    assert answer.content[1]["code"] == "refused"
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "malformed_json"),
+        (b"[", "malformed_json"),
+        (b'{"topic": 5}', "invalid_field"),
+        (b"{}", "invalid_field"),
+    ],
+)
+async def test_what_cannot_be_read_is_explained_by_a_shard(node: Node, body: bytes, code: str) -> None:
+    answer = await call(node, "POST", "/v1/messages", data=body, headers={"Content-Type": "application/json"})
+    assert (answer.status, answer.content["code"]) == (400, code)
+
+
+async def test_arrow_goes_to_its_shard_as_it_came(node: Node) -> None:
+    pa = pytest.importorskip("pyarrow")
+    headers = {"Content-Type": MEDIA_TYPE, "Accept": MEDIA_TYPE}
+    table = pa.table({"topic": ["b", "b"], "body": [b"1", b"2"], "delay_ms": [0, 0]})
+    answer = await call(node, "POST", "/v1/messages", data=stream_of(table), headers=headers)
+    assert answer.status == 201
+    assert pa.ipc.open_stream(answer.raw).read_all().num_rows == 2
+    table = pa.table({"topic": ["a", "b"], "body": [b"1", b"2"]})
+    answer = await call(node, "POST", "/v1/messages", data=stream_of(table), headers=headers)
+    assert answer.content["code"] == "several_shards"
+    answer = await call(
+        node, "GET", "/v1/topics/b/queues/0/messages?offset=0", headers={"Accept": MEDIA_TYPE}
+    )
+    assert pa.ipc.open_stream(answer.raw).read_all().column("body").to_pylist() == [b"1", b"2"]
+
+
+async def test_waiting_messages_of_all_shards_come_in_due_order_page_by_page(node: Node) -> None:
+    for number in range(12):
+        await send(
+            node, TOPICS[number % 3], delay_ms=3_600_000 + (number * 7919) % 12 * 1000, body=str(number)
+        )
+    found: list[Any] = []
+    query = "limit=5"
+    while True:
+        page = (await call(node, "GET", f"/v1/messages?{query}")).content
+        found += page["messages"]
+        if page["cursor"] is None:
+            break
+        query = f"limit=5&cursor={page['cursor']}"
+    dues = [one["due_ms"] for one in found]
+    assert len(found) == len({one["id"] for one in found}) == 12
+    assert dues == sorted(dues)
+    assert (await call(node, "GET", "/v1/messages?cursor=1.2")).content["code"] == "illegal_cursor"
+    assert (await call(node, "GET", "/v1/wheel")).content["pending"] == 12
+
+
+async def test_groups_work_through_any_node_and_dead_letters_of_all_shards_are_one_list(
+    shards: Shards, node: Node
+) -> None:
+    other = await shards.node()
+    for topic in TOPICS.values():
+        await send(node, topic, body=topic)
+        group = f"/v1/topics/{topic}/groups/w"
+        config = {"start": "head", "max_attempts": 1}
+        assert (await call(node, "PUT", group, json=config)).status == 201
+        got = (await call(other, "POST", f"{group}/receive", json={"wait_ms": 5000})).content["messages"]
+        receipt = got[0]["receipt"]
+        gave = await call(node, "POST", f"{group}/nack", json={"receipts": [receipt], "reason": "no"})
+        assert gave.content["results"][0]["ok"]
+    dead = "/v1/groups/w/dead-letters"
+    listed: list[Any] = []
+    for _ in range(200):
+        listed = (await call(node, "GET", f"{dead}?limit=2")).content["letters"]
+        if len(listed) == 2:
+            break
+        await asyncio.sleep(0.05)
+    first = (await call(node, "GET", f"{dead}?limit=2")).content
+    rest = (await call(node, "GET", f"{dead}?from={first['next_offset']}")).content
+    letters = first["letters"] + rest["letters"]
+    assert sorted(one["origin_topic"] for one in letters) == sorted(TOPICS.values())
+    assert len({one["offset"] for one in letters}) == 3
+    of_b = [one for one in letters if one["origin_topic"] == "b"]
+    own = (await call(node, "GET", "/v1/topics/b/groups/w/dead-letters")).content["letters"]
+    assert [one["offset"] for one in own] == [one["offset"] for one in of_b]
+    done = await call(node, "POST", f"{dead}/redrive", json={"offsets": [of_b[0]["offset"]]})
+    assert done.content == {"redriven": 1, "left": 0}
+    done = await call(node, "POST", f"{dead}/drop", json={"all": True, "topics": list(TOPICS.values())})
+    assert done.content == {"dropped": 2}
+    named = (await call(node, "GET", "/v1/groups")).content["groups"]
+    assert [one["topic"] for one in named] == sorted(TOPICS.values())
+
+
+async def test_names_of_schedules_and_subscriptions_are_unique_over_the_shards(node: Node) -> None:
+    put = await call(node, "PUT", "/v1/schedules/daily", json={"topic": "a", "every": "1h"})
+    assert put.status == 201
+    again = await call(node, "PUT", "/v1/schedules/daily", json={"topic": "b", "every": "1h"})
+    assert (again.status, again.content["code"]) == (409, "name_in_use")
+    assert (await call(node, "GET", "/v1/schedules/daily")).content["topic"] == "a"
+    assert (await call(node, "POST", "/v1/schedules/daily/pause")).content["paused"]
+    assert len((await call(node, "GET", "/v1/schedules")).content["schedules"]) == 1
+    assert (await call(node, "DELETE", "/v1/schedules/daily")).status == 200
+    assert (await call(node, "PUT", "/v1/schedules/daily", json={"topic": "b", "every": "1h"})).status == 201
+    draft = {"topic": "a", "url": "https://example.com/", "id": "hook"}
+    made = await call(node, "POST", "/v1/subscriptions", json=draft)
+    assert made.status == 201, made.raw
+    again = await call(node, "POST", "/v1/subscriptions", json={**draft, "topic": "b"})
+    assert (again.status, again.content["code"]) == (409, "name_in_use")
+    assert (await call(node, "GET", made.headers["Location"])).content["topic"] == "a"
+    assert (await call(node, "POST", "/v1/subscriptions/hook/pause")).status == 200
+    assert (await call(node, "GET", "/v1/subscriptions/none")).content["code"] == "unknown_subscription"
+
+
+async def test_transactions_and_bulk_recalls_go_over_all_shards(node: Node) -> None:
+    begun = [
+        (await call(node, "POST", "/v1/transactions", json={"topic": topic})).content["id"]
+        for topic in TOPICS.values()
+    ]
+    page = (await call(node, "GET", "/v1/transactions?limit=2")).content
+    rest = (await call(node, "GET", f"/v1/transactions?limit=2&cursor={page['cursor']}")).content
+    assert [one["id"] for one in page["transactions"] + rest["transactions"]] == begun
+    assert (await call(node, "POST", f"/v1/transactions/{begun[1]}/commit")).status == 200
+    assert (await call(node, "POST", f"/v1/transactions/{begun[2]}/rollback")).status == 200
+    ids = [(await send(node, topic, delay="1h"))["id"] for topic in TOPICS.values()]
+    done = (await call(node, "POST", "/v1/messages/recall", json={"ids": [ids[2], "zz", ids[0]]})).content
+    assert [one["id"] for one in done["results"]] == [ids[2], "zz", ids[0]]
+    assert [one["ok"] for one in done["results"]] == [True, False, True]
+    assert done["recalled"] == 2
+    where = await call(node, "POST", "/v1/messages/recall", json={"due_from_ms": 1, "due_to_ms": 1 << 44})
+    assert where.content["recalled"] == 1
+
+
+async def test_streams_pass_through_as_they_come(node: Node) -> None:
+    await send(node, "b", body="first")
+    headers = {"X-Requested-With": "test"}
+    url = node.url.join(URL("/v1/topics/b/groups/s/stream?create=true&start=head&ack=auto"))
+    async with node.session.get(url, headers=headers) as response:
+        assert response.content_type == "text/event-stream"
+        await _has(response, b"first")
+        await send(node, "b", body="second")
+        await _has(response, b"second")
+    async with node.session.get(node.url.join(URL("/v1/live"))) as response:
+        await _has(response, b"event: tick")
+
+
+async def _has(response: aiohttp.ClientResponse, wanted: bytes) -> None:
+    async for line in response.content:
+        if wanted in line:
+            return
+    raise AssertionError(f"the stream ended without {wanted!r}")
+
+
+async def test_a_long_poll_ends_with_the_message_that_comes(node: Node) -> None:
+    path = "/v1/topics/b/queues/0/messages?offset=0&wait_ms=30000"
+    waiting = asyncio.create_task(call(node, "GET", path))
+    await send(node, "b", delay_ms=200, body="came")
+    assert (await waiting).content["messages"][0]["body"] == "came"
+
+
+async def test_topics_of_every_shard_need_the_name_of_one(node: Node) -> None:
+    dead = "/v1/topics/%25DLQ%25w/queues/0/messages"
+    refused = await call(node, "GET", dead)
+    assert (refused.status, refused.content["code"]) == (400, "shard_required")
+    chosen = await call(node, "GET", dead, headers={"Timerwheel-Shard": "1"})
+    assert chosen.content["code"] == "unknown_topic"
+    for wrong in ("3", "-1", "x", "1" * 9):
+        refused = await call(node, "GET", "/v1/topics", headers={"Timerwheel-Shard": wrong})
+        assert refused.content["code"] == "invalid_parameter"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/v1/messages", {"topic": "a"}),
+        ("POST", "/v1/messages", [{"topic": "a"}, {"topic": "a"}]),
+        ("POST", "/v1/topics/a/messages", None),
+        ("POST", "/v1/topics/a/groups/w/receive", {"create": True}),
+        ("PUT", "/v1/topics/a/groups/w", {}),
+        ("PATCH", "/v1/topics/a", {"queues": 2}),
+        ("POST", "/v1/transactions", {"topic": "a"}),
+        ("PUT", "/v1/schedules/s", {"topic": "a", "every": "1h"}),
+        ("POST", "/v1/subscriptions", {"topic": "a", "url": "https://example.com/"}),
+        ("GET", "/v1/topics/a/queues/0/messages", None),
+    ],
+)
+async def test_a_shard_refuses_topics_of_others_and_says_whose_they_are(
+    shards: Shards, node: Node, method: str, path: str, body: object
+) -> None:
+    wrong = (shard_of_topic("a", COUNT) + 1) % COUNT
+    url = URL(shards.urls[wrong] + path, encoded=True)
+    async with node.session.request(method, url, json=body) as response:
+        content = await response.json(content_type=None)
+    codes = {content["code"], *(one["code"] for one in content.get("errors", []))}
+    assert response.status == 421
+    assert "wrong_shard" in codes
+    assert len((await call(node, "GET", "/v1/topics")).content["topics"]) == 2  # the service's own
+
+
+async def test_without_one_shard_its_calls_are_503_and_the_others_go_on(shards: Shards, node: Node) -> None:
+    gone = shard_of_topic("a", COUNT)
+    assert gone is not None
+    await shards.end(gone)
+    refused = await call(node, "POST", "/v1/messages", json={"topic": "a"})
+    assert (refused.status, refused.content["code"], refused.headers["Retry-After"]) == (
+        503,
+        "not_ready",
+        "1",
+    )
+    assert refused.content["shard"] == gone
+    assert (await send(node, "b"))["topic"] == "b"
+    assert (await call(node, "GET", "/v1/topics")).status == 503
+    ready = await call(node, "GET", "/readyz")
+    assert (ready.status, ready.content["status"]) == (200, f"ready, but for shard {gone}")
+    assert [one["role"] for one in ready.content["shards"]].count("waiting") == 1
+    assert (await call(node, "GET", "/readyz?for=send")).status == 503
+    stored = await call(node, "POST", "/v1/messages?atomic=false", json=[{"topic": "a"}, {"topic": "b"}])
+    assert stored.status == 207
+    assert stored.content[0]["code"] == "not_ready"
+    assert stored.content[1]["topic"] == "b"
+
+
+async def test_a_call_at_a_process_that_leads_no_longer_goes_once_to_the_one_that_does(
+    node: Node, free_leader: Callable[[str], str]
+) -> None:
+    place = node.leaders.places[shard_of_topic("b", COUNT) or 0]
+    leader, place.own_url, place.public_url = place.own_url, "http://127.0.0.1:1", "http://127.0.0.1:1"
+    place.leader = free_leader(leader)  # a process of another node
+    sent = await send(node, "b", body="x")
+    assert sent["topic"] == "b"
+    assert node.forwarder.repeated == 1
+    assert place.leader == leader
+
+
+@pytest.fixture
+async def free_leader() -> AsyncIterator[Callable[[str], str]]:
+    """Starts a process that stands by, and names a leader."""
+    leader = ""
+
+    async def refuse(_: web.Request) -> web.Response:
+        content = {"code": "not_ready", "role": "standby", "leader": leader}
+        return web.json_response(content, status=503)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", refuse)
+    server = TestServer(app)
+    await server.start_server()
+
+    def start(named: str) -> str:
+        nonlocal leader
+        leader = named
+        return str(server.make_url("")).rstrip("/")
+
+    yield start
+    await server.close()
+
+
+async def test_metrics_have_the_shard_of_each_sample_and_one_group_for_each_family(node: Node) -> None:
+    await send(node, "b", delay="1h")
+    text = (await call(node, "GET", "/metrics")).raw.decode()
+    heads = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(heads) == len(set(heads))
+    assert 'timerwheel_ready{shard="front"} 1' in text
+    assert 'timerwheel_ready{shard="2"} 1.0' in text
+    assert 'timerwheel_forward_calls_total{shard="front"}' in text
+
+
+async def test_the_map_names_the_process_of_each_shard(shards: Shards, node: Node) -> None:
+    found = (await call(node, "GET", "/v1/cluster")).content
+    assert [one["leader"] for one in found["shards"]] == shards.urls
+    for shard in found["shards"]:
+        topic = TOPICS[shard["shard"]]
+        async with node.session.post(f"{shard['leader']}/v1/messages", json={"topic": topic}) as response:
+            assert response.status == 201
+    refused = await call(node, "POST", "/v1/cluster/move")
+    assert refused.content["code"] == "invalid_parameter"
+    refused = await call(node, "POST", "/v1/cluster/move?shard=1")
+    assert refused.content["code"] == "no_standby"

@@ -1,0 +1,126 @@
+"""A node as users start it: one process in front, one for each shard."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import orjson
+import pytest
+
+from tests.harness.processes import RunningService, serving, timerwheel
+from timerwheel.client import Client
+from timerwheel.model.ids import shard_in
+
+SHARDS = 2
+TOPICS = ("a", "d")  # of two shards
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with serving(tmp_path_factory.mktemp("node") / "data", "--shards", SHARDS) as found:
+        yield found
+
+
+def pids_of(node: RunningService) -> dict[int, int]:
+    """The process of each shard."""
+    found: dict[int, int] = {}
+    for shard in range(SHARDS):
+        lock = orjson.loads((node.data / f"shard-{shard}" / "lock").read_bytes())
+        found[shard] = lock["pid"]
+    return found
+
+
+async def test_a_killed_shard_starts_again_and_keeps_its_messages_and_ids(node: RunningService) -> None:
+    async with Client(node.url) as client:
+        sent = [await client.send(topic, "x", delay="1h") for topic in TOPICS]
+        shards = [shard_in(one.id) for one in sent]
+        assert sorted(shards, key=str) == [0, 1]
+        before = pids_of(node)
+        os.kill(before[0], signal.SIGKILL)
+        for _ in range(1200):
+            try:
+                states = [(await client.get(one.id)).state for one in sent]
+                break
+            except Exception:  # noqa: BLE001 - until it is back
+                time.sleep(0.05)
+        assert states == ["scheduled", "scheduled"]
+        assert pids_of(node)[0] != before[0]
+        assert pids_of(node)[1] == before[1]
+        assert (await client.recall(sent[0].id)).state == "recalled"
+
+
+async def test_the_command_line_works_through_a_node(node: RunningService) -> None:
+    sent = timerwheel("send", "b", "hello", "--delay", "1h", "--url", node.url, "--json").json
+    assert timerwheel("get", sent["id"], "--url", node.url, "--json").json["topic"] == "b"
+    shown = timerwheel("cluster", "status", "--url", node.url, "--json").json
+    assert [one["shard"] for one in shown["shards"]] == [0, 1]
+    told = timerwheel("cluster", "status", "--url", node.url)
+    assert "shard  process" in told.out
+    listed = timerwheel("topics", "list", "--url", node.url, "--json")
+    assert listed.code == 0
+    refused = timerwheel("cluster", "move", "--url", node.url)
+    assert refused.code == 1
+    assert "shard" in refused.err
+
+
+async def test_the_log_of_a_shard_can_be_read_by_itself(node: RunningService) -> None:
+    sent = timerwheel("send", "b", "hello", "--delay", "1h", "--url", node.url, "--json").json
+    data = node.data / f"shard-{shard_in(sent['id'])}"
+    found = timerwheel("explain", sent["id"], "--data", data)
+    assert found.code == 0, found.err
+    assert sent["id"] in found.out
+
+
+def test_ctrl_c_ends_a_node_and_its_shards_in_order_and_nothing_is_left(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", "--shards", SHARDS) as node:
+        pids = pids_of(node)
+        ended = node.end(signal.SIGINT)
+        assert ended.code == 0, ended.err
+        assert "Traceback" not in ended.err
+        for shard, pid in pids.items():
+            assert f"stopping shard={shard}" in ended.err
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+
+
+async def test_shards_of_a_killed_node_stop_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", "--shards", SHARDS) as node:
+        async with Client(node.url) as client:
+            sent = await client.send("b", "x", delay="1h")
+        node.end(signal.SIGKILL)
+    with serving(tmp_path / "data", "--shards", SHARDS) as node:
+        async with Client(node.url) as client:
+            assert (await client.get(sent.id)).state == "scheduled"
+        refused = timerwheel("serve", "--port", 0, "--data", tmp_path / "data", "--shards", SHARDS)
+        assert refused.code == 1
+        assert "is in use by" in refused.err
+        node.end(signal.SIGTERM)
+    refused = timerwheel("serve", "--port", 0, "--data", tmp_path / "data", "--shards", 3)
+    assert refused.code != 0
+    assert "shard 0 of 2" in refused.err
+    assert "the number of shards never changes" in refused.err
+    refused = timerwheel("serve", "--port", 0, "--data", tmp_path / "data")
+    assert refused.code == 2
+    assert "has shards" in refused.err
+
+
+async def test_tokens_of_the_node_hold_in_every_shard(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    made = timerwheel(
+        "tokens", "create", "sender", "--scope", "send", "--topic", "b", "--data", data, "--json"
+    )
+    headers = {"Authorization": f"Bearer {made.json['token']}"}
+    with serving(data, "--shards", SHARDS) as node:
+        async with aiohttp.ClientSession(node.url) as session:
+            for topic, status in (("b", 201), ("a", 403)):
+                async with session.post("/v1/messages", json={"topic": topic}, headers=headers) as answer:
+                    assert answer.status == status
+            async with session.post("/v1/messages", json={"topic": "b"}) as answer:
+                assert answer.status == 401
+            async with session.get("/v1/groups", headers=headers) as answer:
+                assert answer.status == 403
+            async with session.get("/v1/topics", headers=headers) as answer:
+                assert [one["topic"] for one in (await answer.json())["topics"]] == ["b"]

@@ -1,0 +1,267 @@
+"""Sends calls to the processes of shards, and passes their answers on.
+
+1. A call goes to the process that leads its shard, and nowhere from there: the process of a shard forwards
+   nothing, so no call can go in circles.
+2. A call is repeated once, at the next leader, only if the first has stored nothing of it: no connection was
+   made, or the answer is 503 `not_ready`.
+3. If the connection breaks after the call was sent, the answer says that the outcome is unknown, unless the
+   call may be repeated without harm.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import aiohttp
+import msgspec
+from aiohttp import hdrs, web
+from multidict import CIMultiDict
+
+from timerwheel.api.http.responses import REQUEST_ID_HEADER
+from timerwheel.api.http.route import EVENTS
+from timerwheel.errors import NotReadyError, OutcomeUnknownError
+from timerwheel.shards.doors import Doors
+from timerwheel.shards.leaders import Leaders, Place, ShardNotReadyError
+from timerwheel.telemetry.logs import REQUEST_ID
+
+CONNECT_S_MAX = 2.0
+ANSWER_S_MAX = 90.0
+"""How long a shard may say nothing: longer than any call may wait for messages."""
+WHOLE_BYTES_MAX = 1 << 16
+"""Larger answers are passed on in pieces."""
+WRITE_S_MAX = 30.0
+"""How long a client may read nothing of a stream."""
+OWN_S_MAX = 5.0
+"""How long this node's own process may take to give its metrics."""
+OK = 200
+UNAVAILABLE = 503
+
+logger = logging.getLogger(__name__)
+
+# Of the connection and not of the call (RFC 9110, 7.6.1), or set anew by each process.
+HOP_BY_HOP = frozenset(
+    {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
+    | {"proxy-authenticate", "proxy-authorization", "proxy-authentication-info"}
+)
+# The node has judged what a browser says of the page, and read the body.
+JUDGED = frozenset({"host", "content-length", "expect", "origin", "referer", "cookie", "x-request-id"})
+OWN_OF_ANSWERS = frozenset({"content-length", "date", "server", "x-request-id"})
+
+
+class Call(NamedTuple):
+    """A call as a shard gets it."""
+
+    method: str
+    target: str
+    """Path and query, as they are on the wire."""
+    headers: Mapping[str, str]
+    body: bytes | bytearray | None = None
+    may_repeat: bool = False
+    """Whether it does no harm to make the call again, though it may have been made."""
+    waits: bool = False
+    """Whether the answer is a stream that may be silent for any time."""
+
+
+class Said(NamedTuple):
+    """A whole answer."""
+
+    shard: int
+    status: int
+    headers: CIMultiDict[str]
+    body: bytes
+
+
+class _Problem(msgspec.Struct):
+    code: str = ""
+    leader: str | None = None
+
+
+def headers_for_shard(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    """Return the headers of a client's request that concern its call."""
+    dropped = HOP_BY_HOP | JUDGED | _named_by_connection(headers)
+    kept = CIMultiDict[str]()
+    for name, value in headers.items():
+        lower = name.lower()
+        if lower not in dropped and not lower.startswith(("sec-fetch-", "access-control-")):
+            kept.add(name, value)
+    return kept
+
+
+def headers_for_client(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    """Return the headers of a shard's answer that concern its content."""
+    dropped = HOP_BY_HOP | OWN_OF_ANSWERS | _named_by_connection(headers)
+    kept = CIMultiDict[str]()
+    for name, value in headers.items():
+        if name.lower() not in dropped:
+            kept.add(name, value)
+    return kept
+
+
+def _named_by_connection(headers: Mapping[str, str]) -> frozenset[str]:
+    named = headers.get(hdrs.CONNECTION, "")
+    return frozenset(one.strip().lower() for one in named.split(",")) if named else frozenset()
+
+
+class Forwarder:
+    """See the module. Belongs to the event loop."""
+
+    def __init__(self, leaders: Leaders, doors: Doors) -> None:
+        self.leaders = leaders
+        self._doors = doors
+        self.forwarded = 0
+        self.repeated = 0
+        self.interrupted = 0
+
+    async def open(self, shard: int, call: Call) -> aiohttp.ClientResponse:
+        """Make a call, and return its answer with the body still to come.
+
+        Raises ShardNotReadyError if nothing was stored, and OutcomeUnknownError.
+        """
+        url = await self.leaders.found(shard)
+        try:
+            response = await self._made(shard, url, call)
+            if response.status != UNAVAILABLE or not await self._has_refused(shard, url, response):
+                return response
+            response.release()
+        except ShardNotReadyError:
+            logger.debug("shard %d is not at %s", shard, url)
+        again = await self.leaders.found(shard)
+        self.repeated += 1
+        return await self._made(shard, again, call)
+
+    async def _made(self, shard: int, url: str, call: Call) -> aiohttp.ClientResponse:
+        headers = CIMultiDict(call.headers)
+        if (request_id := REQUEST_ID.get()) is not None:
+            headers[REQUEST_ID_HEADER] = request_id
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_S_MAX, sock_read=None if call.waits else ANSWER_S_MAX
+        )
+        self.forwarded += 1
+        try:
+            return await self._doors.request(
+                call.method,
+                url + call.target,
+                headers=headers,
+                data=call.body,
+                timeout=timeout,
+            )
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            self.leaders.gone(shard, url)
+            raise ShardNotReadyError(shard, f"{url} cannot be reached") from error
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self._broken(shard, url, call) from error
+
+    def _broken(self, shard: int, url: str, call: Call) -> NotReadyError | OutcomeUnknownError:
+        self.interrupted += 1
+        if call.may_repeat:
+            return NotReadyError(f"the connection to shard {shard} at {url} broke; make the call again")
+        return OutcomeUnknownError(
+            f"the connection to shard {shard} at {url} broke before the answer: the call may have been "
+            "carried out"
+        )
+
+    async def _has_refused(self, shard: int, url: str, response: aiohttp.ClientResponse) -> bool:
+        """Whether a process refused a call because it does not serve the shard, and stored nothing."""
+        try:
+            refusal = msgspec.json.decode(await response.read(), type=_Problem)
+        except (msgspec.DecodeError, aiohttp.ClientError, OSError, TimeoutError):
+            return False
+        if refusal.code != NotReadyError.code:
+            return False
+        self.leaders.heard(shard, url, refusal.leader)
+        return True
+
+    async def ask(self, shard: int, call: Call) -> Said:
+        """Make a call and return its whole answer. Raises as `open`."""
+        response = await self.open(shard, call)
+        async with response:
+            try:
+                body = await response.read()
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                raise self._broken(shard, str(response.url.origin()), call) from error
+            return Said(shard, response.status, headers_for_client(response.headers), body)
+
+    async def of_own(self, place: Place, path: str, headers: Mapping[str, str]) -> bytes | None:
+        """Return what this node's process of a shard has at a path; None if it does not give it."""
+        timeout = aiohttp.ClientTimeout(total=OWN_S_MAX)
+        try:
+            async with await self._doors.request(
+                hdrs.METH_GET, place.own_url + path, headers=headers, timeout=timeout
+            ) as response:
+                body = await response.read()
+                return body if response.status == OK else None
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return None
+
+    async def ask_each(self, calls: Iterable[tuple[int, Call]]) -> list[Said]:
+        """Make calls at the same time; returns their answers in the same order. Raises as `open`."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._unraised(shard, call)) for shard, call in calls]
+        found: list[Said] = []
+        for task in tasks:
+            one = task.result()
+            if isinstance(one, Exception):
+                raise one
+            found.append(one)
+        return found
+
+    async def _unraised(
+        self, shard: int, call: Call
+    ) -> Said | NotReadyError | OutcomeUnknownError | Exception:
+        """Return what a call said, or its error: other calls are not cancelled for it."""
+        try:
+            return await self.ask(shard, call)
+        except (NotReadyError, OutcomeUnknownError) as error:
+            return error
+
+    async def pass_on(self, request: web.Request, shard: int, call: Call) -> web.StreamResponse:
+        """Make a call for a client, and give it the answer. Raises as `open`."""
+        upstream = await self.open(shard, call)
+        async with upstream:
+            headers = headers_for_client(upstream.headers)
+            length = upstream.content_length
+            if request.method == hdrs.METH_HEAD:
+                return _of_head(upstream, headers)
+            if length is not None and length <= WHOLE_BYTES_MAX:
+                try:
+                    body = await upstream.read()
+                except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                    raise self._broken(shard, str(upstream.url.origin()), call) from error
+                return web.Response(body=body, status=upstream.status, headers=headers)
+            return await self._stream(request, upstream, headers)
+
+    async def _stream(
+        self, request: web.Request, upstream: aiohttp.ClientResponse, headers: CIMultiDict[str]
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(status=upstream.status, headers=headers)
+        if (request_id := REQUEST_ID.get()) is not None:
+            response.headers[REQUEST_ID_HEADER] = request_id
+        response.headers[hdrs.SERVER] = "timerwheel"
+        if upstream.content_length is not None:
+            response.content_length = upstream.content_length
+        if upstream.content_type == EVENTS:
+            response.force_close()
+        await response.prepare(request)
+        try:
+            async for part in upstream.content.iter_any():
+                async with asyncio.timeout(WRITE_S_MAX):
+                    await response.write(part)
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            if request.transport is not None:
+                request.transport.abort()  # what was written is not the whole answer, and must not look so
+            return response
+        await response.write_eof()
+        return response
+
+
+def _of_head(upstream: aiohttp.ClientResponse, headers: CIMultiDict[str]) -> web.StreamResponse:
+    response = web.Response(status=upstream.status, headers=headers)
+    if (length := upstream.headers.get(hdrs.CONTENT_LENGTH)) is not None:
+        response.headers[hdrs.CONTENT_LENGTH] = length
+    return response
+
+
+def said_to_client(said: Said) -> web.Response:
+    """Return a whole answer as it came."""
+    return web.Response(body=said.body, status=said.status, headers=said.headers)

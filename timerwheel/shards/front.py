@@ -1,0 +1,332 @@
+"""Runs a node of a service in shards: one process for each shard, and this one, which takes all calls.
+
+Order at the start: all sockets are bound first, then the processes start; the node is ready once each shard
+is served, here or by another node. Order at the stop: no new connections, the shards stop and finish what
+they do, their answers are passed on, and then this process ends.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from ipaddress import ip_address
+from typing import NamedTuple
+
+import msgspec
+from aiohttp import web
+
+from timerwheel import tokens
+from timerwheel.api.app import make_app
+from timerwheel.api.connection_limit import Runner, Shares, raise_file_limit
+from timerwheel.api.engine_handle import EngineHandle
+from timerwheel.api.http.route import Route
+from timerwheel.api.reload import Read, reloaded_on_signal
+from timerwheel.api.security.binding import check_binding
+from timerwheel.api.security.handshakes import Handshakes
+from timerwheel.api.server import (
+    RUNNER_OPTIONS,
+    ListenError,
+    http_logger,
+    in_one_line,
+    rare_collections,
+    stop_signals,
+    url_of,
+)
+from timerwheel.api.service.metrics import Metrics
+from timerwheel.clock import Clock, SystemClock
+from timerwheel.errors import SettingsError
+from timerwheel.settings import Serving, Settings
+from timerwheel.shards import layout
+from timerwheel.shards.calls import Calls
+from timerwheel.shards.doors import Doors
+from timerwheel.shards.forwarder import Forwarder
+from timerwheel.shards.leaders import Leaders, Place
+from timerwheel.shards.processes import ShardProcess
+from timerwheel.shards.sends import Sends
+from timerwheel.shards.service import LiveCalls, NodeCalls
+from timerwheel.store.errors import LockedError
+from timerwheel.store.lock import DirectoryLock
+from timerwheel.tls import ssl_context
+
+BACKLOG = 1_024
+BIND_TRIES = 50
+"""How often a run of free ports is looked for, when any port will do."""
+UNLOCK_MS_MAX = 10_000
+"""How long processes of a node that was killed may take to stop."""
+UNLOCK_LOOK_MS = 50
+
+logger = logging.getLogger("timerwheel")
+
+
+class ShardProcessInfo(NamedTuple):
+    """A shard of this node, once it is ready."""
+
+    shard: int
+    url: str
+    pid: int | None
+
+
+Ready = Callable[[str, list[ShardProcessInfo]], None]
+
+
+async def serve(
+    settings: Settings,
+    serving: Serving,
+    arguments: Sequence[str],
+    ready: Ready | None = None,
+    *,
+    clock: Clock | None = None,
+    reload: Read | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM; `ready` gets the URL and the shards once each of them is served.
+
+    `arguments` are those of the command line, for the processes of the shards. Raises SettingsError,
+    TokensError, ListenError, LockedError and ShardFailedError.
+    """
+    layout.check(settings, serving)
+    _check_url(serving)
+    check_binding(serving, tokens.read(settings.data))
+    context = ssl_context(serving, "http/1.1")
+    clock = clock or SystemClock()
+    http_logger.addFilter(in_one_line)
+    async with AsyncExitStack() as stack:
+        sockets = stack.enter_context(_bound(serving))
+        node = _Node(settings, serving, sockets, clock)
+        await node.wait_until_free()
+        doors = await stack.enter_async_context(Doors(serving, [place.own_url for place in node.places]))
+        handle = EngineHandle(settings)
+        leaders = Leaders(node.places, doors, clock)
+        forwarder = Forwarder(leaders, doors)
+        front = Front(handle, serving, forwarder, node.url, clock)
+        app = front.app()
+        handshakes = None if context is None else Handshakes(context, clock)
+        runner = Runner(app, Shares.of(raise_file_limit()).connections, handshakes, **RUNNER_OPTIONS)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        site = web.SockSite(runner, sockets[0], backlog=BACKLOG)
+        await site.start()
+        processes = [
+            ShardProcess(place.number, sockets[1 + place.number], arguments, clock) for place in node.places
+        ]
+        if reload is not None:
+            stack.enter_context(
+                reloaded_on_signal(
+                    reload, settings, serving, context, lambda: _send_all(processes, signal.SIGHUP)
+                )
+            )
+        stop = stack.enter_context(stop_signals())
+        stack.enter_context(rare_collections())
+
+        def told() -> None:
+            front.node.has_begun = True
+            if ready is not None:
+                shown = [
+                    ShardProcessInfo(one.shard, node.places[one.shard].public_url, one.pid)
+                    for one in processes
+                ]
+                ready(node.url, shown)
+
+        try:
+            await _until_stopped(processes, leaders, stop, told)
+        finally:
+            handle.stopping = True
+            await site.stop()
+            await asyncio.gather(*(process.stop() for process in processes))
+
+
+async def _until_stopped(
+    processes: Sequence[ShardProcess], leaders: Leaders, stop: asyncio.Event, told: Callable[[], None]
+) -> None:
+    """Run the processes until the signal to stop; raises ShardFailedError."""
+    begun = asyncio.Event()
+
+    async def told_once() -> None:
+        await leaders.all_known()
+        begun.set()
+        told()
+
+    tasks = [asyncio.create_task(process.run(begun)) for process in processes]
+    tasks += [asyncio.create_task(leaders.watch()), asyncio.create_task(told_once())]
+    stopped = asyncio.create_task(_set(stop))
+    running = set(tasks)
+    try:
+        while not stopped.done():
+            done, _ = await asyncio.wait({*running, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopped}:
+                running.discard(task)
+                task.result()
+        logger.info("stopping")
+    finally:
+        for task in (*tasks, stopped):
+            task.cancel()
+
+
+def _send_all(processes: Sequence[ShardProcess], number: signal.Signals) -> None:
+    for process in processes:
+        process.send(number)
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+class _Node:
+    """The addresses of a node's processes, and its directories."""
+
+    def __init__(
+        self, settings: Settings, serving: Serving, sockets: Sequence[socket.socket], clock: Clock
+    ) -> None:
+        self._home = settings.data
+        self._clock = clock
+        near = [url_of(serving, _reachable(one.getsockname()[0]), one.getsockname()[1]) for one in sockets]
+        bound = [url_of(serving, *one.getsockname()[:2]) for one in sockets]
+        self.url = serving.node_url or bound[0]
+        """Its URL, as others call it."""
+        self.places = [
+            Place(
+                shard,
+                near[1 + shard],
+                layout.shard_url(serving.node_url, shard) if serving.node_url else bound[1 + shard],
+            )
+            for shard in range(serving.shards)
+        ]
+
+    async def wait_until_free(self) -> None:
+        """Wait for processes of a node that was killed, which stop by themselves; LockedError."""
+        for place in self.places:
+            await self._free(place.number)
+
+    async def _free(self, shard: int) -> None:
+        until_ms = self._clock.monotonic_ms() + UNLOCK_MS_MAX
+        while True:
+            try:
+                DirectoryLock(layout.data_of(self._home, shard), purpose="timerwheel", now_text="").release()
+            except LockedError:
+                if self._clock.monotonic_ms() >= until_ms:
+                    raise
+                await self._clock.sleep_for(UNLOCK_LOOK_MS)
+            else:
+                return
+
+
+class Front:
+    """The calls of a node in front of shards."""
+
+    def __init__(
+        self, handle: EngineHandle, serving: Serving, forwarder: Forwarder, url: str, clock: Clock
+    ) -> None:
+        self._handle = handle
+        self._serving = serving
+        self._forwarder = forwarder
+        self._url = url
+        self._clock = clock
+        self.node: NodeCalls
+
+    def app(self) -> web.Application:
+        """Return the application; TokensError."""
+        return make_app(self._handle, self._serving, clock=self._clock, in_front=self._table)
+
+    def _table(self, routes: list[Route], metrics: Metrics) -> list[Route]:
+        """Return the routes with the handlers of a node in front of shards."""
+        handle, forwarder = self._handle, self._forwarder
+        calls = Calls(forwarder, Sends(handle, forwarder, self._clock))
+        node = self.node = NodeCalls(
+            handle, forwarder, self._url, metrics, has_journal=bool(self._serving.journal)
+        )
+        live = LiveCalls(handle, forwarder, self._clock)
+        own = {
+            "getHealth": node.alive,
+            "getReadiness": node.ready,
+            "getCluster": node.cluster,
+            "moveLeader": node.move,
+            "getMetrics": node.scrape,
+            "live": live.live,
+        }
+        found: list[Route] = []
+        for route in routes:
+            if not route.described:  # the console's page
+                found.append(route)
+            elif route.name in own:
+                head = live.head if route.name == "live" else None
+                found.append(msgspec.structs.replace(route, handler=own[route.name], head=head))
+            else:
+                found.append(msgspec.structs.replace(route, handler=calls.handler_of(route), head=None))
+        return found
+
+
+def _check_url(serving: Serving) -> None:
+    if serving.journal and not serving.node_url and _reachable(serving.host) != serving.host:
+        raise SettingsError(
+            f"node_url: with a journal and host = {serving.host}, other nodes need to know where this one "
+            "is; give its URL"
+        )
+
+
+def _reachable(host: str) -> str:
+    """Return where this machine reaches an address that it listens on."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    if not address.is_unspecified:
+        return host
+    return "127.0.0.1" if address.version == 4 else "::1"  # noqa: PLR2004 - of IP
+
+
+@contextmanager
+def _bound(serving: Serving) -> Iterator[list[socket.socket]]:
+    """Give listening sockets for the node and its shards, on consecutive ports; ListenError."""
+    sockets: list[socket.socket] = []
+    try:
+        for left in reversed(range(BIND_TRIES if serving.port == 0 else 1)):
+            try:
+                sockets = _bind_all(serving)
+                break
+            except ListenError:
+                if not left:
+                    raise
+        yield sockets
+    finally:
+        for one in sockets:
+            with contextlib.suppress(OSError):
+                one.close()
+
+
+def _bind_all(serving: Serving) -> list[socket.socket]:
+    sockets: list[socket.socket] = []
+    port = serving.port
+    try:
+        for _ in range(1 + serving.shards):
+            sockets.append(_bind(serving.host, port))
+            port = sockets[-1].getsockname()[1] + 1
+    except BaseException:
+        for one in sockets:
+            one.close()
+        raise
+    return sockets
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        found = socket.socket(family, kind, protocol)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            found.bind(address)
+            found.listen(BACKLOG)
+        except BaseException:
+            found.close()
+            raise
+    except (OSError, OverflowError) as error:
+        used = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        reason = "another program uses this port; choose others with --port" if used else str(error)
+        raise ListenError(f"cannot listen on {host}:{port}: {reason}") from error
+    return found

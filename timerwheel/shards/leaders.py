@@ -1,0 +1,191 @@
+"""Which process serves each shard, as far as this node has heard.
+
+A node asks its own process of each shard, which leads, or stands by and then knows who leads. What a call
+meets counts at once: a process that is gone, or that names another leader. To be wrong costs a call, never a
+message: a process that does not lead refuses.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Literal
+
+import aiohttp
+import msgspec
+
+from timerwheel.clock import Clock
+from timerwheel.errors import NotReadyError
+from timerwheel.shards.doors import Doors
+
+LOOK_MS = 500
+LOOK_AGAIN_MS = 100
+"""Between two looks while nobody leads."""
+LOOK_S_MAX = 2.0
+HOLD_MS = 2_000
+"""How long calls are held that come while a shard changes its leader; most changes take less."""
+READY = 200
+
+LocalRole = Literal["away", "starting", "standby", "leader"]
+
+logger = logging.getLogger(__name__)
+
+
+class ShardNotReadyError(NotReadyError):
+    """No process serves the shard at the moment; nothing was stored."""
+
+    def __init__(self, shard: int, why: str) -> None:
+        super().__init__(f"shard {shard} is not ready: {why}")
+        self.facts = {"shard": shard}
+
+
+class _Readiness(msgspec.Struct):
+    """What `/readyz` of a shard's process says; a problem names the leader that it knows."""
+
+    status: str | int = ""
+    role: str = ""
+    leader: str | None = None
+    detail: str = ""
+    refusing: str = ""
+    is_ready: bool = False
+
+
+class Place:
+    """What is known of one shard."""
+
+    def __init__(self, number: int, own_url: str, public_url: str) -> None:
+        self.number = number
+        self.own_url = own_url
+        """The URL at which this node reaches its process for the shard."""
+        self.public_url = public_url
+        """The URL at which others reach it, which the election knows."""
+        self.role: LocalRole = "away"
+        """What that process does."""
+        self.leader: str | None = None
+        """The URL of the process that serves the shard; None while nobody does."""
+        self.held_until_ms = -1
+        """Until when calls wait for the next leader."""
+        self.why = "its process has not answered yet"
+        """Why nobody leads."""
+        self.refusing = ""
+        """Why this node's process takes no new messages, though it leads."""
+
+    @property
+    def shown_leader(self) -> str | None:
+        """The URL at which anybody reaches the process that serves the shard."""
+        return self.public_url if self.leader == self.own_url else self.leader
+
+    def leads(self, url: str | None) -> None:
+        """Take note of who leads, by its public URL."""
+        self.leader = self.own_url if url == self.public_url else url
+
+
+class Leaders:
+    """See the module. Belongs to the event loop."""
+
+    def __init__(self, places: Sequence[Place], doors: Doors, clock: Clock) -> None:
+        self.places = places
+        self._doors = doors
+        self._clock = clock
+        self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def count(self) -> int:
+        """How many shards there are."""
+        return len(self.places)
+
+    @property
+    def missing(self) -> list[int]:
+        """The shards that nobody leads, as far as is known."""
+        return [place.number for place in self.places if place.leader is None]
+
+    def url_of(self, shard: int) -> str:
+        """Return the URL of the process that serves a shard; ShardNotReadyError."""
+        place = self.places[shard]
+        if place.leader is None:
+            raise ShardNotReadyError(shard, place.why)
+        return place.leader
+
+    async def found(self, shard: int) -> str:
+        """Return the URL of the process that serves a shard, or will in a moment; ShardNotReadyError."""
+        place = self.places[shard]
+        while place.leader is None:
+            wait_ms = place.held_until_ms - self._clock.monotonic_ms()
+            if wait_ms <= 0:
+                break
+            await self._clock.wait_for(self._changed, wait_ms)
+        return self.url_of(shard)
+
+    def gone(self, shard: int, url: str) -> None:
+        """Take note that no process answers at this URL."""
+        self._set(self.places[shard], url, None, f"{url} does not answer")
+
+    def heard(self, shard: int, asked: str, leader: str | None) -> None:
+        """Take note that the process at the URL `asked` does not lead, and who does by what it says."""
+        self._set(self.places[shard], asked, leader, f"{asked} is not ready")
+
+    def _set(self, place: Place, url: str, leader: str | None, why: str) -> None:
+        """Take note of the leader after the one at this URL, unless there is another by now."""
+        if place.leader != url:
+            return
+        place.leads(leader)
+        if place.leader == url:
+            place.leader = None
+        place.why = why
+        place.held_until_ms = self._clock.monotonic_ms() + HOLD_MS
+        self._tell()
+
+    def _tell(self) -> None:
+        """Wake those who wait for a change."""
+        changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
+        changed.set_result(None)
+
+    async def all_known(self) -> None:
+        """Return once somebody leads each shard."""
+        while self.missing:
+            await asyncio.shield(self._changed)
+
+    async def watch(self) -> None:
+        """Keep looking, until cancelled."""
+        await asyncio.gather(*map(self._watch, self.places))
+
+    async def _watch(self, place: Place) -> None:
+        while True:
+            try:
+                await self._look(place)
+            except Exception:
+                logger.exception("looking at shard %d failed; trying again", place.number)
+            self._tell()
+            await self._clock.sleep_for(LOOK_MS if place.leader is not None else LOOK_AGAIN_MS)
+
+    async def _look(self, place: Place) -> None:
+        before = place.leader
+        said = await self._asked(place.own_url)
+        place.refusing = "" if said is None else said.refusing
+        if said is None:
+            place.role = "away"
+            found, why = None if before == place.own_url else before, "its process does not answer"
+        elif said.is_ready:
+            place.role, found, why = "leader", place.own_url, ""
+        else:
+            place.role = "standby" if said.role == "standby" else "starting"
+            found = None if said.leader in (place.own_url, place.public_url) else said.leader
+            why = said.detail or "its process is not ready"
+        if found not in (None, place.own_url):
+            assert found is not None
+            leader = await self._asked(found)
+            if leader is None or not leader.is_ready:
+                found, why = None, f"{found} leads and is not ready"
+        place.leader, place.why = found, why
+        if place.leader is None and before is not None:
+            place.held_until_ms = self._clock.monotonic_ms() + HOLD_MS
+
+    async def _asked(self, url: str) -> _Readiness | None:
+        """Return what a process says of itself; None if it does not answer."""
+        timeout = aiohttp.ClientTimeout(total=LOOK_S_MAX)
+        try:
+            async with await self._doors.request("GET", f"{url}/readyz", timeout=timeout) as response:
+                said = msgspec.json.decode(await response.read(), type=_Readiness)
+                said.is_ready = response.status == READY
+        except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError):
+            return None
+        return said

@@ -1,0 +1,389 @@
+"""One answer from those of several shards. Pure.
+
+Every function takes the bodies of answers in the order of the shards. Items that need not be understood are
+passed on byte for byte.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from timerwheel.errors import IllegalCursorError
+from timerwheel.model.ids import root_in
+from timerwheel.model.live_events import LevelSlots, Tick, Wheel
+from timerwheel.model.messages import (
+    LevelInfo,
+    SlotInfo,
+    TopicInfo,
+    WheelInfo,
+    WheelLevelInfo,
+)
+from timerwheel.wire.service import FigureHistory, Levels, Slots
+from timerwheel.wire.topics import Topics
+
+_ENDED = "x"
+_SEPARATOR = "_"
+_SLOTS_MAX = 400
+SECOND_MS, MINUTE_MS = 1_000, 60_000
+"""The lengths of points of figures, which services take at full seconds."""
+
+
+class _Keyed(msgspec.Struct):
+    topic: str = ""
+    group: str = ""
+    name: str = ""
+
+
+class _Timed(msgspec.Struct):
+    id: str
+    due_ms: int = 0
+    began_ms: int = 0
+
+
+def lists(field: str, bodies: Iterable[bytes]) -> bytes:
+    """Merge lists of groups, schedules or subscriptions, sorted by topic, group and name."""
+    found: list[tuple[tuple[str, str, str], msgspec.Raw]] = []
+    for body in bodies:
+        for raw in msgspec.json.decode(body, type=dict[str, list[msgspec.Raw]])[field]:
+            one = msgspec.json.decode(raw, type=_Keyed)
+            found.append(((one.name, one.topic, one.group), raw))
+    found.sort(key=lambda pair: pair[0])  # stable: what has one key stays in the order of the shards
+    return msgspec.json.encode({field: [raw for _, raw in found]})
+
+
+def in_order_of_shards(field: str, bodies: Iterable[bytes]) -> bytes:
+    """Merge lists without another order than that of their shards."""
+    each = (msgspec.json.decode(body, type=dict[str, list[msgspec.Raw]])[field] for body in bodies)
+    return msgspec.json.encode({field: [raw for found in each for raw in found]})
+
+
+# ---------------------------------------------------------------------- pages
+
+
+class Cursors(NamedTuple):
+    """The cursor of a list over all shards: that of each shard, None at its beginning, and where it ended."""
+
+    each: list[str | None]
+
+    @classmethod
+    def parse(cls, text: str | None, count: int) -> "Cursors":
+        """Return the cursors in one; IllegalCursorError."""
+        if text is None:
+            return cls([None] * count)
+        parts = text.split(_SEPARATOR)
+        if len(parts) != count:
+            raise IllegalCursorError(
+                f"{text!r} is not a cursor of this service; use one from the previous page"
+            )
+        return cls([part or None for part in parts])
+
+    @property
+    def wanted(self) -> list[int]:
+        """The shards that have more."""
+        return [shard for shard, one in enumerate(self.each) if one != _ENDED]
+
+    @property
+    def text(self) -> str | None:
+        """All in one; None if no shard has more."""
+        if not self.wanted:
+            return None
+        return _SEPARATOR.join(one or "" for one in self.each)
+
+
+class Page(NamedTuple):
+    """What a shard has given: a list, and its cursor for more."""
+
+    shard: int
+    body: bytes
+
+
+def pending_cursor(one: _Timed) -> str:
+    """Return the cursor behind a waiting message, as its shard would write it."""
+    return f"{one.due_ms:x}.{root_in(one.id) or 0:x}"
+
+
+def open_cursor(one: _Timed) -> str:
+    """Return the cursor behind an open transaction."""
+    return one.id
+
+
+def pages(
+    field: str, found: Sequence[Page], cursors: Cursors, limit: int, cursor_of: Callable[[_Timed], str]
+) -> bytes:
+    """Merge pages in the order of their times; the next page goes on where this one stopped in each shard.
+
+    Where a shard has more than it gave, what the others have behind its last item waits for the next page.
+    """
+    queues: list[tuple[tuple[int, int], int, int]] = []  # the time of the next item, shard, its place
+    items: dict[int, list[tuple[_Timed, msgspec.Raw]]] = {}
+    ends: dict[int, str | None] = {}
+    for shard, body in found:
+        content = msgspec.json.decode(body, type=dict[str, Any | None])
+        ends[shard] = content["cursor"]
+        raws = msgspec.json.decode(body, type=dict[str, msgspec.Raw])[field]
+        listed = msgspec.json.decode(raws, type=list[msgspec.Raw])
+        items[shard] = [(msgspec.json.decode(raw, type=_Timed), raw) for raw in listed]
+    each = list(cursors.each)
+    taken: list[msgspec.Raw] = []
+    for shard, listed_items in items.items():
+        if listed_items:
+            queues.append((_time_of(listed_items[0][0]), shard, 0))
+        else:
+            each[shard] = ends[shard] or _ENDED
+    heapq.heapify(queues)
+    stopped = any(not own and ends[shard] is not None for shard, own in items.items())
+    while queues and len(taken) < limit and not stopped:
+        _, shard, place = heapq.heappop(queues)
+        one, raw = items[shard][place]
+        taken.append(raw)
+        each[shard] = cursor_of(one)
+        if place + 1 < len(items[shard]):
+            heapq.heappush(queues, (_time_of(items[shard][place + 1][0]), shard, place + 1))
+        else:
+            each[shard] = ends[shard] or _ENDED
+            stopped = ends[shard] is not None
+    return msgspec.json.encode({field: taken, "cursor": Cursors(each).text})
+
+
+def _time_of(one: _Timed) -> tuple[int, int]:
+    return (one.due_ms or one.began_ms, 0)
+
+
+# ---------------------------------------------------------------------- sums
+
+
+def topics(bodies: Iterable[bytes]) -> Topics:
+    """Merge lists of topics: the service's own, which every shard has, are added up."""
+    found: dict[str, TopicInfo] = {}
+    for body in bodies:
+        for one in msgspec.json.decode(body, type=Topics).topics:
+            other = found.get(one.topic)
+            found[one.topic] = one if other is None else _added(other, one)
+    return Topics(sorted(found.values(), key=lambda one: (one.system, "" if one.system else one.topic)))
+
+
+def topic(bodies: Iterable[bytes]) -> TopicInfo:
+    """Add up what shards say of a topic that each of them has."""
+    found = [msgspec.json.decode(body, type=TopicInfo) for body in bodies]
+    whole = found[0]
+    for one in found[1:]:
+        whole = _added(whole, one)
+    return whole
+
+
+def _added(one: TopicInfo, other: TopicInfo) -> TopicInfo:
+    """Add up two topics of one name, without their queues: an offset means something in one shard only."""
+    return msgspec.structs.replace(
+        one,
+        queues=[],
+        visible=one.visible + other.visible,
+        pending=one.pending + other.pending,
+        queue_count=max(one.queue_count, other.queue_count),
+    )
+
+
+def wheel(bodies: Iterable[bytes]) -> WheelInfo:
+    """Add up the wheels of shards."""
+    found = [msgspec.json.decode(body, type=WheelInfo) for body in bodies]
+    levels = [_level(list(each)) for each in zip(*(one.levels for one in found), strict=True)]
+    return WheelInfo(
+        now_ms=max(one.now_ms for one in found),
+        pending=sum(one.pending for one in found),
+        overdue=sum(one.overdue for one in found),
+        next_due_ms=_first(one.next_due_ms for one in found),
+        levels=levels,
+        set_aside=[each for one in found for each in one.set_aside],
+        leases=sum(one.leases for one in found),
+    )
+
+
+def _level(found: list[WheelLevelInfo]) -> WheelLevelInfo:
+    lasts = [one.last_ms for one in found if one.last_ms is not None]
+    return WheelLevelInfo(
+        level=found[0].level,
+        slot_ms=found[0].slot_ms,
+        slots=sum(one.slots for one in found),
+        count=sum(one.count for one in found),
+        first_ms=_first(one.first_ms for one in found),
+        last_ms=max(lasts) if lasts else None,
+    )
+
+
+def _first(times_ms: Iterable[int | None]) -> int | None:
+    known = [one for one in times_ms if one is not None]
+    return min(known) if known else None
+
+
+def slots(bodies: Iterable[bytes]) -> Slots:
+    """Add up the slots of the wheels of shards."""
+    found: dict[tuple[str, int], SlotInfo] = {}
+    for body in bodies:
+        for one in msgspec.json.decode(body, type=Slots).slots:
+            other = found.get((one.level, one.start_ms))
+            count = one.count if other is None else one.count + other.count
+            found[one.level, one.start_ms] = msgspec.structs.replace(one, count=count)
+    return Slots(sorted(found.values(), key=lambda one: one.start_ms))
+
+
+def levels(bodies: Iterable[bytes]) -> Levels:
+    """Add up the delay levels, which are the same in each shard."""
+    found = [msgspec.json.decode(body, type=Levels).levels for body in bodies]
+    return Levels(
+        [
+            LevelInfo(
+                level=each[0].level,
+                text=each[0].text,
+                delay_ms=each[0].delay_ms,
+                pending=sum(one.pending for one in each),
+                next_due_ms=_first(one.next_due_ms for one in each),
+            )
+            for each in zip(*found, strict=True)
+        ]
+    )
+
+
+# ---------------------------------------------------------------------- dead letters
+
+
+def offset_of(shard: int, offset: int, count: int) -> int:
+    """Return the offset of a dead letter among those of all shards."""
+    return offset * count + shard
+
+
+def place_of(offset: int, count: int) -> tuple[int, int]:
+    """Return the shard of a dead letter, and its offset there."""
+    return offset % count, offset // count
+
+
+def first_in(shard: int, first: int, count: int) -> int:
+    """Return the first offset in a shard that is not before `first` among all."""
+    return max(-((shard - first) // count), 0)
+
+
+class _LettersOf(msgspec.Struct):
+    letters: list[dict[str, msgspec.Raw]]
+    next_offset: int | None
+
+
+def letters(found: Sequence[Page], count: int, limit: int) -> bytes:
+    """Merge pages of dead letters by their offsets among all shards, and give each that offset."""
+    listed: list[tuple[int, dict[str, msgspec.Raw]]] = []
+    ends: list[int] = []
+    for shard, body in found:
+        page = msgspec.json.decode(body, type=_LettersOf)
+        for one in page.letters:
+            own = msgspec.json.decode(one["offset"], type=int)
+            listed.append((offset_of(shard, own, count), one))
+        if page.next_offset is not None:
+            ends.append(offset_of(shard, page.next_offset, count))
+    listed.sort(key=lambda pair: pair[0])
+    bound = min(ends) if ends else None
+    taken = [pair for pair in listed if bound is None or pair[0] < bound][:limit]
+    rest = [pair[0] for pair in listed[len(taken) :]]
+    after = [one for one in (bound, *rest[:1]) if one is not None]
+    content = [one | {"offset": msgspec.Raw(str(offset).encode())} for offset, one in taken]
+    return msgspec.json.encode({"letters": content, "next_offset": min(after) if after else None})
+
+
+# ---------------------------------------------------------------------- live figures
+
+
+def tick(found: Sequence[Tick], missing: Sequence[int]) -> Tick:
+    """Add up the figures of shards; of quantiles the worst counts."""
+    measures: dict[str, float] = {}
+    for one in found:
+        for name, value in one.measures.items():
+            before = measures.get(name)
+            if before is None:
+                measures[name] = value
+            else:
+                measures[name] = max(before, value) if name.startswith("lateness_ms_p") else before + value
+    unwell = [one.status for one in found if one.status != "ready"]
+    status = unwell[0] if unwell else "ready"
+    if missing:
+        status = f"waiting: nobody leads shard {', '.join(map(str, missing))}"
+    refusing = next((one.refusing for one in found if one.refusing is not None), None)
+    return Tick(
+        now_ms=max((one.now_ms for one in found), default=0),
+        status=status,
+        pending=sum(one.pending for one in found),
+        measures=measures,
+        refusing=refusing,
+    )
+
+
+def wheel_event(found: Sequence[Wheel]) -> Wheel:
+    """Add up the slots of shards."""
+    by_level: dict[str, dict[int, int]] = {}
+    later: dict[str, int] = {}
+    for one in found:
+        for level in one.levels:
+            counts = by_level.setdefault(level.level, {})
+            later[level.level] = later.get(level.level, 0) + level.later
+            for start_ms, count in level.slots:
+                counts[start_ms] = counts.get(start_ms, 0) + count
+    merged: list[LevelSlots] = []
+    for name, counts in by_level.items():
+        ordered = sorted(counts.items())
+        rest = sum(count for _, count in ordered[_SLOTS_MAX:])
+        merged.append(LevelSlots(name, ordered[:_SLOTS_MAX], later[name] + rest))
+    return Wheel(max(one.now_ms for one in found), merged, sum(one.overdue for one in found))
+
+
+def figures(bodies: Iterable[bytes]) -> FigureHistory:
+    """Add up the points of shards that cover the same time, to their length; the worst lateness counts."""
+    found = [msgspec.json.decode(body, type=FigureHistory) for body in bodies]
+    points: dict[int, list[tuple[FigureHistory, int]]] = {}
+    for one in found:
+        for place, (at_ms, span_ms) in enumerate(zip(one.at_ms, one.span_ms, strict=True)):
+            step_ms = MINUTE_MS if span_ms > MINUTE_MS // 2 else SECOND_MS
+            points.setdefault(round(at_ms / step_ms), []).append((one, place))
+    each = [points[key] for key in sorted(points)]
+    return FigureHistory(
+        now_ms=max(one.now_ms for one in found),
+        at_ms=[max(one.at_ms[place] for one, place in point) for point in each],
+        span_ms=[max(one.span_ms[place] for one, place in point) for point in each],
+        accepted=[sum(one.accepted[place] for one, place in point) for point in each],
+        fired=[sum(one.fired[place] for one, place in point) for point in each],
+        recalled=[sum(one.recalled[place] for one, place in point) for point in each],
+        pending=[sum(one.pending[place] for one, place in point) for point in each],
+        lateness_ms_p50=[_worst(one.lateness_ms_p50[place] for one, place in point) for point in each],
+        lateness_ms_p99=[_worst(one.lateness_ms_p99[place] for one, place in point) for point in each],
+    )
+
+
+def _worst(values: Iterable[float | None]) -> float | None:
+    known = [one for one in values if one is not None]
+    return max(known) if known else None
+
+
+# ---------------------------------------------------------------------- metrics
+
+
+def metrics(found: Iterable[tuple[str, str]]) -> str:
+    """Merge texts of Prometheus, each with the value of the label `shard` that its samples get."""
+    heads: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
+    for shard, text in found:
+        family = ""
+        for line in text.splitlines():
+            if line.startswith("#"):
+                family = line.split(" ", 3)[2]
+                own = heads.setdefault(family, [])
+                if line not in own and len(own) < 2:  # noqa: PLR2004 - HELP and TYPE
+                    own.append(line)
+            elif line:
+                samples.setdefault(family, []).append(_labelled(line, shard))
+    return "".join(
+        f"{line}\n" for family, head in heads.items() for line in (*head, *samples.get(family, ()))
+    )
+
+
+def _labelled(sample: str, shard: str) -> str:
+    name, brace, rest = sample.partition("{")
+    if brace and " " not in name:
+        return f'{name}{{shard="{shard}",{rest}'
+    name, _, value = sample.partition(" ")
+    return f'{name}{{shard="{shard}"}} {value}'

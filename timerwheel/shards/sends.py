@@ -1,0 +1,216 @@
+"""Sends through a node in front of shards: which shard the messages of a request go to.
+
+    one message        to the shard of its topic
+    an array, lines    to one shard as one durable unit, if all topics are there; else it is refused, or with
+                       `atomic=false` each shard stores its part as a unit of its own
+    an Arrow stream    as an array, but never split
+
+What cannot be read goes to a shard as it is, which says what is wrong with it.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from aiohttp import hdrs, web
+
+from timerwheel.api.engine_handle import EngineHandle
+from timerwheel.api.http import bodies, query, responses
+from timerwheel.api.http.json_steps import DIRECT_BYTES
+from timerwheel.api.http.problems import RequestError
+from timerwheel.api.http.route import Handler, Route
+from timerwheel.api.messages import arrow_intake, intake
+from timerwheel.api.messages.arrow_sends import ArrowSends
+from timerwheel.api.messages.intake import Bounds
+from timerwheel.clock import Clock
+from timerwheel.errors import NotReadyError, OutcomeUnknownError
+from timerwheel.model.shards import shard_of_topic
+from timerwheel.shards.forwarder import Call, Forwarder, Said, headers_for_shard
+from timerwheel.wire.messages import Accepted, SendQuery, SentPart
+
+OK_MAX = 299
+CREATED = 201
+MULTI_STATUS = 207
+
+
+_match_space = re.compile(rb"[ \t\n\r]*").match
+
+
+class _Topic(msgspec.Struct):
+    topic: object = None
+
+
+class _Problem(msgspec.Struct):
+    code: str = "internal"
+    detail: str = ""
+
+
+_one = msgspec.json.Decoder(_Topic)
+_many = msgspec.json.Decoder(list[_Topic])
+
+
+class Sends:
+    """See the module. Belongs to the event loop."""
+
+    def __init__(self, handle: EngineHandle, forwarder: Forwarder, clock: Clock) -> None:
+        self._forwarder = forwarder
+        self._clock = clock
+        self._count = forwarder.leaders.count
+        self.count_max = handle.settings.messages_per_request_max
+        self._bounds = Bounds.of(handle.settings)
+        self._arrow = ArrowSends(handle)
+
+    def shard_of(self, topic: object) -> int:
+        """Return the shard for a topic of a request; that of one without shard refuses it."""
+        return (shard_of_topic(topic, self._count) if isinstance(topic, str) else None) or 0
+
+    def shard_of_one(self, body: bytes | bytearray) -> int:
+        """Return the shard for a JSON object with a topic."""
+        return self.shard_of(self.topic_of(body))
+
+    def topic_of(self, body: bytes | bytearray) -> object:
+        """Return the topic in a JSON object, None if it has none or cannot be read."""
+        try:
+            return _one.decode(body).topic
+        except (ValueError, RecursionError):
+            return None
+
+    def of_one(self, route: Route) -> Handler:
+        """Return what passes on a call whose body names a topic."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            body = await bodies.whole(request)
+            return await self._pass_on(request, self.shard_of_one(body), body)
+
+        del route
+        return answer
+
+    def messages(self, route: Route) -> Handler:
+        """Return what passes on sends."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            wanted = query.read(request, SendQuery) if request.rel_url.raw_query_string else SendQuery()
+            form = bodies.form_of_messages(request)
+            if form == "arrow":
+                return await self._arrow_stream(request)
+            body = await bodies.whole(request)
+            if form == "json" and _begins_object(body):
+                return await self._pass_on(request, self.shard_of_one(body), body)
+            shards = {self.shard_of(topic) for topic in await self._topics(body, form)}
+            if len(shards) <= 1:
+                return await self._pass_on(request, next(iter(shards), 0), body)
+            if wanted.atomic:
+                raise _several(shards)
+            return await self._split(request, body, form)
+
+        del route
+        return answer
+
+    async def _pass_on(self, request: web.Request, shard: int, body: bytes | bytearray) -> web.StreamResponse:
+        call = Call(request.method, request.rel_url.raw_path_qs, headers_for_shard(request.headers), body)
+        return await self._forwarder.pass_on(request, shard, call)
+
+    async def _topics(self, body: bytes | bytearray, form: str) -> Iterable[object]:
+        """Return the topics that a body names, or none if it cannot be read."""
+        if len(body) > DIRECT_BYTES:  # in steps: it would hold up everybody else
+            read = intake.lines if form == "lines" else intake.array
+            try:
+                taken = await read(body, self.count_max, self._bounds, self._clock.breathe)
+            except RequestError:
+                return []
+            return {message.topic for message in taken.good}
+        try:
+            found = _one.decode_lines(body) if form == "lines" else _many.decode(body)
+        except (ValueError, RecursionError):
+            return []
+        return {one.topic for one in found if isinstance(one.topic, str)}
+
+    async def _arrow_stream(self, request: web.Request) -> web.StreamResponse:
+        rows = await self._arrow.rows(request)
+        topics: Iterable[str]
+        if rows.columns is None:
+            each = await arrow_intake.take_each(rows, self._clock.breathe)
+            topics = [message.topic for message in each.good]
+        else:
+            topics = (await arrow_intake.take(rows, self._clock.breathe)).good.used_topics()
+        shards = {self.shard_of(topic) for topic in topics}
+        if len(shards) > 1:
+            raise _several(shards)
+        return await self._pass_on(request, next(iter(shards), 0), await bodies.whole(request))
+
+    # ------------------------------------------------------------------ in parts
+
+    async def _split(self, request: web.Request, body: bytes | bytearray, form: str) -> web.StreamResponse:
+        """Let each shard store its part; the answer has one item for each message, in order."""
+        try:
+            raws = (
+                msgspec.json.Decoder(msgspec.Raw).decode_lines(body)
+                if form == "lines"
+                else msgspec.json.decode(body, type=list[msgspec.Raw])
+            )
+        except (ValueError, RecursionError):
+            return await self._pass_on(request, 0, body)
+        if len(raws) > self.count_max:
+            detail = f"more than messages_per_request_max = {self.count_max} messages"
+            raise RequestError("too_many_messages", detail)
+        places: dict[int, list[int]] = {}
+        for place, raw in enumerate(raws):
+            places.setdefault(self.shard_of_one(bytes(raw)), []).append(place)
+        headers = headers_for_shard(request.headers)
+        headers[hdrs.CONTENT_TYPE] = "application/json"
+        headers[hdrs.ACCEPT_ENCODING], headers[hdrs.ACCEPT] = "identity", "application/json"
+        parts = {
+            shard: Call(
+                request.method,
+                request.rel_url.raw_path,
+                headers,
+                b"[%b]" % b",".join(bytes(raws[place]) for place in own),
+            )
+            for shard, own in places.items()
+        }
+        found = await asyncio.gather(*(self._part(shard, call) for shard, call in parts.items()))
+        return self._whole(len(raws), list(zip(places.values(), found, strict=True)))
+
+    async def _part(self, shard: int, call: Call) -> Said | SentPart:
+        try:
+            return await self._forwarder.ask(shard, call)
+        except (NotReadyError, OutcomeUnknownError) as error:
+            return SentPart(code=error.code, detail=str(error))
+
+    def _whole(self, count: int, parts: Sequence[tuple[list[int], Said | SentPart]]) -> web.StreamResponse:
+        items: list[Accepted | SentPart | None] = [None] * count
+        statuses: set[int] = set()
+        for places, said in parts:
+            if isinstance(said, SentPart):
+                statuses.add(MULTI_STATUS)
+                for place in places:
+                    items[place] = said
+            elif said.status > OK_MAX:
+                statuses.add(MULTI_STATUS)
+                wrong = msgspec.json.decode(said.body, type=_Problem)
+                for place in places:
+                    items[place] = SentPart(code=wrong.code, detail=wrong.detail)
+            else:
+                statuses.add(said.status)
+                stored = msgspec.json.decode(said.body, type=list[Accepted])
+                for place, one in zip(places, stored, strict=True):
+                    items[place] = one
+        status = MULTI_STATUS if MULTI_STATUS in statuses else max(statuses, default=CREATED)
+        return responses.json(items, status)
+
+
+def _begins_object(body: bytes | bytearray) -> bool:
+    """Whether the first character that is not white space is that of an object."""
+    found = _match_space(body)
+    assert found is not None
+    return body[found.end() : found.end() + 1] == b"{"
+
+
+def _several(shards: set[int]) -> RequestError:
+    named = ", ".join(map(str, sorted(shards)))
+    return RequestError(
+        "several_shards",
+        f"nothing was stored: the topics of these messages are in the shards {named}, which cannot store "
+        "them as one unit; send those of each shard by themselves, or all of them with ?atomic=false",
+    )
