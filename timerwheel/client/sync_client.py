@@ -1223,12 +1223,13 @@ class SyncClient:
         """Return the nodes with the same journal, and which one leads."""
         return self._loop.run(self._client.cluster())
 
-    def move_leader(self) -> str:
+    def move_leader(self, shard: int | None = None) -> str:
         """Let another node lead than this one; returns its URL once it does.
 
-        Raises ConflictError if this one does not lead, or no other could.
+        Of a service in shards, let another node lead this shard than the one that does now. Raises
+        ConflictError if this one does not lead, or no other could.
         """
-        return self._loop.run(self._client.move_leader())
+        return self._loop.run(self._client.move_leader(shard))
 
     def levels(self) -> list[LevelInfo]:
         """Return the legacy delay levels with the pending messages of each."""

@@ -45,7 +45,7 @@ OF_READERS = frozenset(
 )
 """Calls on a topic that mean something for dead letters too."""
 REPEATABLE = frozenset({"receive", "acknowledge", "extend"})
-"""POSTs of consumers that may be made again: what they missed comes again, and what is done stays done."""
+"""POSTs of consumers that may be repeated: what they miss is delivered again, and what is done stays done."""
 
 
 def call_of(request: web.Request, route: Route, body: bytes | bytearray | None) -> Call:
@@ -215,8 +215,8 @@ class Calls:
         """
 
         async def answer(request: web.Request) -> web.StreamResponse:
-            body = await bodies.whole(request)
-            topic = self._sends.topic_of(body)
+            body = await bodies.whole(request, bytes_max=bodies.JSON_BYTES_MAX)
+            topic = await self._sends.topic_of(body)
             shard = self._sends.shard_of(topic)
             path = path_of(request, body)
             if path is None:
@@ -370,12 +370,12 @@ class Calls:
 
     def _settle_dead(self, route: Route) -> Handler:
         async def answer(request: web.Request) -> web.StreamResponse:
-            body = await bodies.whole(request)
+            body = await bodies.whole(request, bytes_max=bodies.JSON_BYTES_MAX)
             query.read(request, NoQuery)
-            kind = Chosen if "{topic}" in route.path else ChosenOfTopics
+            kind: type[Chosen] = Chosen if "{topic}" in route.path else ChosenOfTopics
             try:
-                chosen = msgspec.json.decode(body, type=kind)
-            except (ValueError, RecursionError):
+                chosen = await bodies.decode(body, kind)
+            except RequestError:
                 return await self._pass_on(request, route, self._shards_of(request)[0])  # as above
             own = {
                 shard: part

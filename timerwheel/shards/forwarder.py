@@ -39,7 +39,7 @@ UNAVAILABLE = 503
 
 logger = logging.getLogger(__name__)
 
-# Of the connection and not of the call (RFC 9110, 7.6.1), or set anew by each process.
+# Of the connection and not of the call (RFC 9110, 7.6.1), or set by each process itself.
 HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
     | {"proxy-authenticate", "proxy-authorization", "proxy-authentication-info"}

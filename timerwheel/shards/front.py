@@ -121,7 +121,7 @@ async def serve(
         stop = stack.enter_context(stop_signals())
         stack.enter_context(rare_collections())
 
-        def told() -> None:
+        def is_served() -> None:
             front.node.has_begun = True
             if ready is not None:
                 shown = [
@@ -131,7 +131,7 @@ async def serve(
                 ready(node.url, shown)
 
         try:
-            await _until_stopped(processes, leaders, stop, told)
+            await _until_stopped(processes, leaders, stop, is_served)
         finally:
             handle.stopping = True
             await site.stop()
@@ -139,18 +139,18 @@ async def serve(
 
 
 async def _until_stopped(
-    processes: Sequence[ShardProcess], leaders: Leaders, stop: asyncio.Event, told: Callable[[], None]
+    processes: Sequence[ShardProcess], leaders: Leaders, stop: asyncio.Event, served: Callable[[], None]
 ) -> None:
     """Run the processes until the signal to stop; raises ShardFailedError."""
     begun = asyncio.Event()
 
-    async def told_once() -> None:
+    async def say_once() -> None:
         await leaders.all_known()
         begun.set()
-        told()
+        served()
 
     tasks = [asyncio.create_task(process.run(begun)) for process in processes]
-    tasks += [asyncio.create_task(leaders.watch()), asyncio.create_task(told_once())]
+    tasks += [asyncio.create_task(leaders.watch()), asyncio.create_task(say_once())]
     stopped = asyncio.create_task(_set(stop))
     running = set(tasks)
     try:

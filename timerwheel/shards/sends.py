@@ -17,7 +17,7 @@ from aiohttp import hdrs, web
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, query, responses
-from timerwheel.api.http.json_steps import DIRECT_BYTES
+from timerwheel.api.http.json_steps import DIRECT_BYTES, check_values
 from timerwheel.api.http.problems import RequestError
 from timerwheel.api.http.route import Handler, Route
 from timerwheel.api.messages import arrow_intake, intake
@@ -32,6 +32,7 @@ from timerwheel.wire.messages import Accepted, SendQuery, SentPart
 OK_MAX = 299
 CREATED = 201
 MULTI_STATUS = 207
+PER_BREATH = 1_000
 
 
 _match_space = re.compile(rb"[ \t\n\r]*").match
@@ -65,15 +66,13 @@ class Sends:
         """Return the shard for a topic of a request; that of one without shard refuses it."""
         return (shard_of_topic(topic, self._count) if isinstance(topic, str) else None) or 0
 
-    def shard_of_one(self, body: bytes | bytearray) -> int:
-        """Return the shard for a JSON object with a topic."""
-        return self.shard_of(self.topic_of(body))
-
-    def topic_of(self, body: bytes | bytearray) -> object:
+    async def topic_of(self, body: bytes | bytearray) -> object:
         """Return the topic in a JSON object, None if it has none or cannot be read."""
         try:
+            if len(body) > DIRECT_BYTES:
+                await check_values(body, bodies.JSON_VALUES_MAX, self._clock.breathe)
             return _one.decode(body).topic
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError, RequestError):
             return None
 
     def of_one(self, route: Route) -> Handler:
@@ -81,7 +80,7 @@ class Sends:
 
         async def answer(request: web.Request) -> web.StreamResponse:
             body = await bodies.whole(request)
-            return await self._pass_on(request, self.shard_of_one(body), body)
+            return await self._pass_on(request, self.shard_of(await self.topic_of(body)), body)
 
         del route
         return answer
@@ -96,7 +95,7 @@ class Sends:
                 return await self._arrow_stream(request)
             body = await bodies.whole(request)
             if form == "json" and _begins_object(body):
-                return await self._pass_on(request, self.shard_of_one(body), body)
+                return await self._pass_on(request, self.shard_of(await self.topic_of(body)), body)
             shards = {self.shard_of(topic) for topic in await self._topics(body, form)}
             if len(shards) <= 1:
                 return await self._pass_on(request, next(iter(shards), 0), body)
@@ -156,7 +155,9 @@ class Sends:
             raise RequestError("too_many_messages", detail)
         places: dict[int, list[int]] = {}
         for place, raw in enumerate(raws):
-            places.setdefault(self.shard_of_one(bytes(raw)), []).append(place)
+            if place % PER_BREATH == PER_BREATH - 1:
+                await self._clock.breathe()
+            places.setdefault(self.shard_of(_topic_in(raw)), []).append(place)
         headers = headers_for_shard(request.headers)
         headers[hdrs.CONTENT_TYPE] = "application/json"
         headers[hdrs.ACCEPT_ENCODING], headers[hdrs.ACCEPT] = "identity", "application/json"
@@ -198,6 +199,14 @@ class Sends:
                     items[place] = one
         status = MULTI_STATUS if MULTI_STATUS in statuses else max(statuses, default=CREATED)
         return responses.json(items, status)
+
+
+def _topic_in(raw: msgspec.Raw) -> object:
+    """Return the topic of one message of an array; None if it is no message."""
+    try:
+        return _one.decode(raw).topic
+    except msgspec.ValidationError:
+        return None
 
 
 def _begins_object(body: bytes | bytearray) -> bool:

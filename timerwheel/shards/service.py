@@ -215,7 +215,7 @@ class LiveCalls:
     async def _follow(
         self, shard: int, headers: Mapping[str, str], ticks: dict[int, Tick], wheels: dict[int, Wheel]
     ) -> None:
-        """Keep the newest events of a shard, whoever serves it."""
+        """Keep the newest events of a shard, whichever process serves it."""
         call = Call(hdrs.METH_GET, "/v1/live", headers, may_repeat=True, waits=True)
         while True:
             with contextlib.suppress(
