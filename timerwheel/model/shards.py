@@ -22,6 +22,8 @@ ROOT_MASK = (1 << ROOT_BITS) - 1
 LOG_ID_BYTES = 16
 SHARED_TOPICS = frozenset({"rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"})
 SHARED_PREFIXES = ("%DLQ%", "%RETRY%")
+TASK_PREFIXES = ("%TASK%", "%TASKLOG%")
+"""The two topics of a task queue are in one shard."""
 
 _VERSION_AT, _VARIANT_AT = 6, 8  # of a UUID (RFC 9562)
 _OWN_LAYOUT = 0x80
@@ -50,16 +52,14 @@ def is_shared(topic: str) -> bool:
 def shard_of_topic(topic: str, count: int) -> int | None:
     """Return the number of the shard that a topic is in, of so many; None if it is in each.
 
-    CRC-32 of the name in UTF-8, modulo the number of shards: easy to say in any language.
+    CRC-32 of the name in UTF-8, modulo the number of shards: easy to say in any language. The topics of a
+    task queue are where a topic with the name of the queue would be.
     """
     if is_shared(topic):
         return None
+    for prefix in TASK_PREFIXES:
+        topic = topic.removeprefix(prefix)
     return zlib.crc32(topic.encode(errors="surrogatepass")) % count
-
-
-def shard_of_name(name: str, count: int) -> int:
-    """Return the shard that decides about a name which may be used once in all shards."""
-    return zlib.crc32(name.encode(errors="surrogatepass")) % count
 
 
 def shard_of_log(log_id: bytes) -> Shard:

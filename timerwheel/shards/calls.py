@@ -33,6 +33,7 @@ from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.groups import Chosen, ChosenOfTopics, DeadQuery, DroppedCount, RedrivenCount
 from timerwheel.wire.messages import PendingQuery
 from timerwheel.wire.recalls import NewRecall, RecalledIds, RecalledWhere, RecallOutcome
+from timerwheel.wire.tasks import TasksQuery
 from timerwheel.wire.transactions import OpenQuery
 
 SHARD_HEADER = "Timerwheel-Shard"
@@ -96,6 +97,9 @@ class Calls:
             "getLiveHistory": self._merged(merging.figures),
             "listSlots": self._merged(merging.slots),
             "listLevels": self._merged(merging.levels),
+            "createTask": self._create_task,
+            "listTasks": self._list_tasks,
+            "listTaskQueues": self._merged(lambda found: merging.lists("queues", found)),
             "putSchedule": self._put_schedule,
             "createSubscription": self._create_subscription,
             "listDeadLetters": self._dead_letters,
@@ -112,7 +116,9 @@ class Calls:
             handler = self._special[route.name](route)
         elif "{topic}" in route.path:
             handler = self._by_topic(route)
-        elif route.path.startswith(("/v1/messages/{id}", "/v1/transactions/{id}")):
+        elif "{queue}" in route.path:
+            handler = self._by_task_queue(route)
+        elif route.path.startswith(("/v1/messages/{id}", "/v1/transactions/{id}", "/v1/tasks/{id}")):
             handler = self._by_id(route)
         elif route.path.startswith(("/v1/schedules/{name}", "/v1/subscriptions/{id}")):
             handler = self._by_name(route)
@@ -162,6 +168,27 @@ class Calls:
             known = shard is not None and shard < self._count
             # What is no id of any shard is unknown to each of them, and one says so.
             return await self._pass_on(request, route, shard if known and shard is not None else 0)
+
+        return answer
+
+    def _by_task_queue(self, route: Route) -> Handler:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            return await self._pass_on(request, route, self._sends.shard_of(request.match_info["queue"]))
+
+        return answer
+
+    def _create_task(self, route: Route) -> Handler:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            queue = await self._sends.queue_of(await bodies.whole(request))
+            return await self._pass_on(request, route, self._sends.shard_of(queue))
+
+        return answer
+
+    def _list_tasks(self, route: Route) -> Handler:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            return await self._pass_on(
+                request, route, self._sends.shard_of(query.read(request, TasksQuery).queue)
+            )
 
         return answer
 

@@ -26,6 +26,7 @@ from timerwheel.api.messages.intake import Bounds
 from timerwheel.clock import Clock
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.model.shards import shard_of_topic
+from timerwheel.push.tasks.task import DEFAULT_QUEUE
 from timerwheel.shards.forwarder import Call, Forwarder, Said, headers_for_shard
 from timerwheel.wire.messages import Accepted, SendQuery, SentPart
 
@@ -38,8 +39,11 @@ PER_BREATH = 1_000
 _match_space = re.compile(rb"[ \t\n\r]*").match
 
 
-class _Topic(msgspec.Struct):
+class _Place(msgspec.Struct):
+    """What of a JSON object says where it goes."""
+
     topic: object = None
+    queue: object = DEFAULT_QUEUE
 
 
 class _Problem(msgspec.Struct):
@@ -47,8 +51,8 @@ class _Problem(msgspec.Struct):
     detail: str = ""
 
 
-_one = msgspec.json.Decoder(_Topic)
-_many = msgspec.json.Decoder(list[_Topic])
+_one = msgspec.json.Decoder(_Place)
+_many = msgspec.json.Decoder(list[_Place])
 
 
 class Sends:
@@ -68,12 +72,19 @@ class Sends:
 
     async def topic_of(self, body: bytes | bytearray) -> object:
         """Return the topic in a JSON object, None if it has none or cannot be read."""
+        return (await self._read(body)).topic
+
+    async def queue_of(self, body: bytes | bytearray) -> object:
+        """Return the task queue in a JSON object, or the one for tasks that name none."""
+        return (await self._read(body)).queue
+
+    async def _read(self, body: bytes | bytearray) -> _Place:
         try:
             if len(body) > DIRECT_BYTES:
                 await check_values(body, bodies.JSON_VALUES_MAX, self._clock.breathe)
-            return _one.decode(body).topic
+            return _one.decode(body)
         except (ValueError, RecursionError, RequestError):
-            return None
+            return _Place()
 
     def of_one(self, route: Route) -> Handler:
         """Return what passes on a call whose body names a topic."""

@@ -231,6 +231,22 @@ async def test_names_of_schedules_and_subscriptions_are_unique_over_the_shards(n
     assert (await call(node, "GET", "/v1/subscriptions/none")).content["code"] == "unknown_subscription"
 
 
+async def test_tasks_are_in_the_shard_of_their_queue(node: Node) -> None:
+    for queue in ("a", "b", "default"):
+        task = {"url": "https://example.com/", "delay": "1h"} | (
+            {} if queue == "default" else {"queue": queue}
+        )
+        made = await call(node, "POST", "/v1/tasks", json=task)
+        assert made.status == 201, made.raw
+        assert shard_in(made.content["id"]) == shard_of_topic(queue, COUNT)
+        assert (await call(node, "GET", made.headers["Location"])).content["queue"] == queue
+        listed = (await call(node, "GET", f"/v1/tasks?queue={queue}")).content["tasks"]
+        assert [one["id"] for one in listed] == [made.content["id"]]
+        assert (await call(node, "DELETE", made.headers["Location"])).status == 200
+    queues = (await call(node, "GET", "/v1/task-queues")).content["queues"]
+    assert [one["queue"] for one in queues] == ["a", "b", "default"]
+
+
 async def test_transactions_and_bulk_recalls_go_over_all_shards(node: Node) -> None:
     begun = [
         (await call(node, "POST", "/v1/transactions", json={"topic": topic})).content["id"]

@@ -17,6 +17,7 @@ from timerwheel.model.shards import (
     ROOT_MASK,
     SHARED_PREFIXES,
     SHARED_TOPICS,
+    TASK_PREFIXES,
     Shard,
     is_shared,
     log_id_of,
@@ -94,6 +95,8 @@ def test_text_that_is_no_id_has_no_shard_and_no_root(text):
 def test_the_topics_of_every_shard_are_those_that_clients_cannot_send_to():
     assert SHARED_TOPICS == admission.SYSTEM_TOPICS
     assert SHARED_PREFIXES == (admission.DEAD_PREFIX, admission.RETRY_PREFIX)
+    assert TASK_PREFIXES == (admission.TASK_PREFIX, admission.TASK_LOG_PREFIX)
+    assert {shard_of_topic(name, 7) for name in ("%TASK%q", "%TASKLOG%q", "q")} == {shard_of_topic("q", 7)}
 
 
 @given(TOPICS, SHARDS)
