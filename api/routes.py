@@ -21,6 +21,7 @@ from timerwheel.api.service.routes import (
     health_routes,
     live_routes,
     metrics_routes,
+    token_routes,
     wheel_routes,
 )
 from timerwheel.api.subscriptions.routes import subscription_routes
@@ -43,6 +44,7 @@ def routes(handle: EngineHandle, metrics: Metrics, windows: Windows, figures: Fi
         *_about(Tag.SUBSCRIPTIONS, subscription_routes(handle)),
         *_about(Tag.TASKS, task_routes(handle)),
         *_about(Tag.SERVICE, wheel_routes(handle)),
+        *_about(Tag.SERVICE, token_routes()),
         *_about(Tag.SERVICE, health_routes(handle)),
         *_about(Tag.SERVICE, cluster_routes(handle)),
         *_about(Tag.SERVICE, metrics_routes(metrics)),

@@ -14,7 +14,15 @@ from timerwheel.schedules.errors import ScheduleFieldError
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
 from timerwheel.wire.fields import NoQuery
-from timerwheel.wire.schedules import NewSchedule, NextRuns, RunsQuery, Schedule, SchedulePath, Schedules
+from timerwheel.wire.schedules import (
+    NewSchedule,
+    NextRuns,
+    RunNow,
+    RunsQuery,
+    Schedule,
+    SchedulePath,
+    Schedules,
+)
 
 
 class ScheduleCalls:
@@ -59,6 +67,14 @@ class ScheduleCalls:
     async def resume(self, request: web.Request) -> web.Response:
         """POST .../resume: continues with the first run from now."""
         return responses.json(Schedule.of(await self._handle.engine.schedules.resume(_name(request))))
+
+    async def run(self, request: web.Request) -> web.Response:
+        """POST .../run: sends its message at once; 201, or 200 if a call with this key has sent it."""
+        name = _name(request)
+        wanted = await bodies.read(request, RunNow, may_be_empty=True)
+        key = None if wanted.key is UNSET else wanted.key
+        receipt = await self._handle.engine.schedules.run_now(name, key)
+        return responses.json(receipt, 200 if receipt.duplicate else 201)
 
     async def runs(self, request: web.Request) -> web.Response:
         """GET .../runs: the next runs."""

@@ -6,7 +6,16 @@ from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.needs import Need
 from timerwheel.api.http.route import ADMISSION, ENGINE, JSON, JSON_BODY, STORE, Route
 from timerwheel.api.schedules.handlers import ScheduleCalls
-from timerwheel.wire.schedules import NewSchedule, NextRuns, RunsQuery, Schedule, SchedulePath, Schedules
+from timerwheel.wire.messages import Accepted
+from timerwheel.wire.schedules import (
+    NewSchedule,
+    NextRuns,
+    RunNow,
+    RunsQuery,
+    Schedule,
+    SchedulePath,
+    Schedules,
+)
 
 SCHEDULE = "/v1/schedules/{name}"
 KNOWN = (*ENGINE, "unknown_schedule")
@@ -74,6 +83,19 @@ def schedule_routes(handle: EngineHandle) -> list[Route]:
             name="resumeSchedule",
             summary="Resume a paused schedule",
             handler=calls.resume,
+        ),
+        change(
+            method="POST",
+            path=f"{SCHEDULE}/run",
+            name="runSchedule",
+            summary="Send the message of a schedule at once, besides its planned runs",
+            handler=calls.run,
+            status=201,
+            also=(200,),
+            answer=Accepted,
+            bodies={JSON: RunNow},
+            body_required=False,
+            problems=(*KNOWN, *JSON_BODY, *ADMISSION, "illegal_key", "key_reused", "key_recalled", *STORE),
         ),
         one(
             method="GET",

@@ -6,10 +6,27 @@ from msgspec import UNSET
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import query, responses
 from timerwheel.api.http.problems import RequestError
+from timerwheel.api.security import access
 from timerwheel.runtime.election import NoStandbyError
+from timerwheel.tokens import Scope
 from timerwheel.wire.cluster import ClusterInfo, Moved, MoveQuery, NodeInfo
 from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.service import Health, Levels, Readiness, ReadinessQuery, Slots, SlotsQuery
+from timerwheel.wire.tokens import TokenInfo
+
+
+class TokenCalls:
+    """The handler for `/v1/token`. Event loop only."""
+
+    async def get(self, request: web.Request) -> web.Response:
+        """GET /v1/token: what the caller may do."""
+        query.read(request, NoQuery)
+        token = access.of(request).token
+        if token is None:
+            return responses.json(TokenInfo(None, [Scope.ADMIN], ["*"], None, None))
+        topics = list(token.topics) or ["*"]
+        info = TokenInfo(token.name, list(token.scopes), topics, token.rate_per_s, token.expires_ms)
+        return responses.json(info)
 
 
 class HealthCalls:

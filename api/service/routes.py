@@ -6,7 +6,7 @@ from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.needs import Need
 from timerwheel.api.http.route import ENGINE, EVENTS, Route
 from timerwheel.api.service.figures import FigureKeeper
-from timerwheel.api.service.handlers import ClusterCalls, HealthCalls, WheelCalls
+from timerwheel.api.service.handlers import ClusterCalls, HealthCalls, TokenCalls, WheelCalls
 from timerwheel.api.service.live import LiveCalls
 from timerwheel.api.service.metrics import TEXT, Metrics
 from timerwheel.model.messages import WheelInfo
@@ -21,6 +21,7 @@ from timerwheel.wire.service import (
     Slots,
     SlotsQuery,
 )
+from timerwheel.wire.tokens import TokenInfo
 
 
 def wheel_routes(handle: EngineHandle) -> list[Route]:
@@ -50,6 +51,21 @@ def wheel_routes(handle: EngineHandle) -> list[Route]:
             handler=calls.levels,
             answer=Levels,
         ),
+    ]
+
+
+def token_routes() -> list[Route]:
+    """The call on the caller's own token."""
+    return [
+        Route(
+            method="GET",
+            path="/v1/token",
+            name="getToken",
+            summary="Get the scopes and topics of the caller's token",
+            needs=Need.TOKEN,
+            handler=TokenCalls().get,
+            answer=TokenInfo,
+        )
     ]
 
 

@@ -8,7 +8,14 @@ from timerwheel.api.http import bodies, etags, query, responses
 from timerwheel.api.security import access
 from timerwheel.push.subscription import Changes
 from timerwheel.wire.fields import NoQuery
-from timerwheel.wire.subscriptions import NewSecret, NewSubscription, SubscriptionPath, Subscriptions
+from timerwheel.wire.subscriptions import (
+    Attempts,
+    NewSecret,
+    NewSubscription,
+    SendAgain,
+    SubscriptionPath,
+    Subscriptions,
+)
 
 
 class SubscriptionCalls:
@@ -75,6 +82,16 @@ class SubscriptionCalls:
     async def finish_rotation(self, request: web.Request) -> web.Response:
         """POST .../finish-rotation: signs with the newest secret only."""
         return responses.json(await self._handle.push.finish_rotation(_id(request)))
+
+    async def attempts(self, request: web.Request) -> web.Response:
+        """GET .../attempts: its last attempts, newest first."""
+        return responses.json(Attempts(self._handle.push.attempts(_id(request))))
+
+    async def send_again(self, request: web.Request) -> web.Response:
+        """POST .../attempts: delivers a message once more now and returns the attempt."""
+        subscription_id = _id(request)
+        wanted = await bodies.read(request, SendAgain)
+        return responses.json(await self._handle.push.send_again(subscription_id, wanted.message_id))
 
     async def stats(self, request: web.Request) -> web.Response:
         """GET .../stats: the counts of its attempts."""

@@ -6,12 +6,15 @@ from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.needs import Need
 from timerwheel.api.http.route import ENGINE, JSON, JSON_BODY, STORE, Route
 from timerwheel.api.subscriptions.handlers import SubscriptionCalls
+from timerwheel.push.attempts import Attempt
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.stats import StatsView
 from timerwheel.push.subscription import Changes, SubscriptionView, SubscriptionWithSecret
 from timerwheel.wire.subscriptions import (
+    Attempts,
     NewSecret,
     NewSubscription,
+    SendAgain,
     SubscriptionPath,
     Subscriptions,
 )
@@ -142,5 +145,24 @@ def subscription_routes(handle: EngineHandle) -> list[Route]:
             summary="Get the counts of its attempts since the service started",
             handler=calls.stats,
             answer=StatsView,
+        ),
+        one(
+            method="GET",
+            path=f"{SUBSCRIPTION}/attempts",
+            name="listAttempts",
+            summary="List its last attempts since the service started",
+            handler=calls.attempts,
+            answer=Attempts,
+        ),
+        one(
+            method="POST",
+            path=f"{SUBSCRIPTION}/attempts",
+            name="sendAgain",
+            summary="Deliver a message of its topic once more now, and report the outcome",
+            audited=True,
+            handler=calls.send_again,
+            answer=Attempt,
+            bodies={JSON: SendAgain},
+            problems=(*KNOWN, *JSON_BODY, "unknown_message", "message_deleted", "corruption"),
         ),
     ]

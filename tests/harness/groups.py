@@ -17,6 +17,8 @@ from timerwheel.model.precondition import ALWAYS, Precondition
 from timerwheel.runtime.counters import Counters
 from timerwheel.state.config_table import Control, ControlTables, Put
 
+BACKOFF_MS = 10_000
+
 
 @dataclass
 class HeldMessage:
@@ -101,13 +103,16 @@ class MemoryGroups:
                 continue
             self.told.append(("nack", item.message.id, delay_ms, reason))
             item.receipt = None
-            item.ready_ms = self.clock.now_ms() + (10_000 if delay_ms is None else delay_ms)
+            item.ready_ms = self.clock.now_ms() + (BACKOFF_MS if delay_ms is None else delay_ms)
             config = self.configs.get((topic, group))
             if config is not None and item.attempt >= config.max_attempts:
                 self.dead.append(item.message.id)
                 self.held[topic, group].remove(item)
             self._wake[topic, group].set()
         return [ReceiptResult(receipt, True) for receipt in receipts]
+
+    def retry_ms(self, _topic: str, _group: str, _attempt: int, delay_ms: int | None = None) -> int | None:
+        return BACKOFF_MS if delay_ms is None else delay_ms
 
     def _find(self, topic: str, group: str, receipt: str) -> HeldMessage | None:
         held = (item for item in self.held[topic, group] if item.receipt == receipt)

@@ -1,4 +1,4 @@
-"""`schedules list|show|put|pause|resume|delete|runs`: recurring messages."""
+"""`schedules list|show|put|pause|resume|run|delete|runs`: recurring messages."""
 
 from typing import Annotated, Any
 
@@ -193,6 +193,23 @@ def runs(
     output = Output(utc=utc, as_json=as_json)
     rows = [(output.when(run.run_ms), output.when(run.due_ms)) for run in found]
     output.listing({"runs": found}, ("run", "message due"), rows)
+
+
+@prints_ids
+def run(
+    name: NameArgument,
+    *,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Your name for this run: repeated with it, nothing is sent again."),
+    ] = None,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonFlag = False,
+) -> None:
+    """Send its message at once, besides the planned runs."""
+    sent = ask(url, lambda client: client.schedules.run(name, key))
+    words = "was sent before, under this key" if sent.duplicate else f"is sent to {sent.topic}"
+    Output(as_json=as_json).result(sent, f"the message of schedule {name} {words}: {sent.id}", ids=[sent.id])
 
 
 def _report(schedule: Schedule, words: str, *, as_json: bool) -> None:

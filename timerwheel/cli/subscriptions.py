@@ -259,6 +259,45 @@ def stats(
     output.details(found, facts)
 
 
+@prints_ids
+def attempts(
+    subscription_id: IdArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
+) -> None:
+    """List the last attempts since the service started: answer, time, next attempt."""
+    found = ask(url, lambda client: client.subscriptions.attempts(subscription_id))
+    output = Output(utc=utc, as_json=as_json)
+    output.listing(
+        {"attempts": found},
+        ("at", "message", "#attempt", "outcome", "#ms", "next attempt", "~answer"),
+        [
+            (
+                output.when(one.at_ms),
+                one.message_id,
+                str(one.attempt) if one.attempt else "again",
+                printable(one.reason),
+                f"{one.latency_ms:,}",
+                output.when(one.next_attempt_ms),
+                printable(one.answer),
+            )
+            for one in found
+        ],
+        ids=[one.message_id for one in found],
+    )
+
+
+def send_again(
+    subscription_id: IdArgument,
+    message_id: Annotated[str, typer.Argument(help="A delivered message of its topic.")],
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonFlag = False,
+) -> None:
+    """Push a message once more now and print the outcome; its group does not notice."""
+    made = ask(url, lambda client: client.subscriptions.send_again(subscription_id, message_id))
+    Output(as_json=as_json).result(made, f"{made.kind}: {printable(made.reason)} ({made.latency_ms} ms)")
+    if made.kind != "delivered":
+        raise typer.Exit(1)
+
+
 def _health(view: SubscriptionView, output: Output) -> list[tuple[str, str]]:
     """Facts about a failing endpoint."""
     if view.failing_since_ms is None:

@@ -59,7 +59,12 @@ TABLE: dict[str, str | Group] = {
     ),
     "tokens": Group(
         "Manage API tokens, which control access to the service.",
-        {"create": "tokens:create", "list": "tokens:list_tokens", "revoke": "tokens:revoke"},
+        {
+            "create": "tokens:create",
+            "list": "tokens:list_tokens",
+            "revoke": "tokens:revoke",
+            "whoami": "tokens:whoami",
+        },
     ),
     "topics": Group(
         "Topics.",
@@ -108,6 +113,7 @@ TABLE: dict[str, str | Group] = {
             "put": "schedules:put",
             "pause": "schedules:pause",
             "resume": "schedules:resume",
+            "run": "schedules:run",
             "delete": "schedules:delete",
             "runs": "schedules:runs",
         },
@@ -125,6 +131,8 @@ TABLE: dict[str, str | Group] = {
             "rotate": "subscriptions:rotate",
             "delete": "subscriptions:delete",
             "stats": "subscriptions:stats",
+            "attempts": "subscriptions:attempts",
+            "send-again": "subscriptions:send_again",
         },
     ),
     "tasks": Group(

@@ -1,4 +1,4 @@
-"""`tokens create|list|revoke`: API tokens of a data directory, whether its service runs or not."""
+"""`tokens create|list|revoke|whoami`: API tokens of a data directory, whether its service runs or not."""
 
 import sys
 from collections.abc import Callable
@@ -9,10 +9,12 @@ import msgspec
 import typer
 
 from timerwheel import tokens
+from timerwheel.cli.connection import ask
 from timerwheel.cli.form import prints_ids
-from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag, UtcFlag
+from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag, UrlOption, UtcFlag
 from timerwheel.cli.output import Output
 from timerwheel.cli.units import YEAR_MS, length_between, parse_rate
+from timerwheel.client import DEFAULT_URL
 from timerwheel.clock import SystemClock
 from timerwheel.tokens import Scope, Token
 
@@ -124,6 +126,23 @@ def revoke(
     token, left = tokens.revoke(data, name)
     lines = (f"revoked token {token.name}", *(() if left else NONE_LEFT))
     Output(as_json=as_json).result({**_shown(token), "left": left}, *lines, ids=[token.name])
+
+
+def whoami(url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False) -> None:
+    """Show what the token in use may do, according to the service."""
+    found = ask(url, lambda client: client.token())
+    output = Output(utc=utc, as_json=as_json)
+    expires = "never" if found.expires_ms is None else output.time_and_distance(found.expires_ms)
+    output.details(
+        found,
+        [
+            ("name", found.name or "none: the service has no tokens"),
+            ("scopes", ", ".join(found.scopes)),
+            ("topics", ", ".join(found.topics)),
+            ("rate", "no limit" if found.rate_per_s is None else f"{found.rate_per_s:g}/s"),
+            ("expires", expires),
+        ],
+    )
 
 
 def _check(data: Path) -> None:

@@ -73,6 +73,7 @@ from timerwheel.wire.recalls import RecalledIds
 from timerwheel.wire.recalls import RecalledWhere as RecallCount
 from timerwheel.wire.recalls import RecallOutcome as RecallResult
 from timerwheel.wire.service import FigureHistory, Levels, Slots
+from timerwheel.wire.tokens import TokenInfo
 from timerwheel.wire.topics import Delivered, Topics
 from timerwheel.wire.transactions import OpenTransactions
 
@@ -108,6 +109,7 @@ __all__ = [
     "SendOptions",
     "Sent",
     "Tick",
+    "TokenInfo",
     "Topic",
     "TopicDeletion",
     "TopicPurged",
@@ -624,6 +626,10 @@ class Client:
         return await self._connection.call(
             "GET", with_query("/v1/live/history", {"step": step}), FigureHistory
         )
+
+    async def token(self) -> TokenInfo:
+        """Return what this client may do: the scopes and topics of its token."""
+        return await self._connection.call("GET", "/v1/token", TokenInfo)
 
     async def cluster(self) -> ClusterInfo:
         """Return the nodes with the same journal, and which one leads."""

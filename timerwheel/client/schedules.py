@@ -11,6 +11,7 @@ from timerwheel.client.connection import Connection, given, part, with_query
 from timerwheel.client.drafts import length_ms, time_ms
 from timerwheel.schedules.info import NextRun
 from timerwheel.wire import schedules as wire
+from timerwheel.wire.messages import Accepted
 from timerwheel.wire.schedules import NextRuns, Schedule
 
 
@@ -90,6 +91,10 @@ class Schedules:
     async def resume(self, name: str) -> Schedule:
         """Resume with the first run from now."""
         return await self._connection.call("POST", f"{_path(name)}/resume", Schedule)
+
+    async def run(self, name: str, key: str | None = None) -> Accepted:
+        """Send its message at once, besides its planned runs; with a key, once per key."""
+        return await self._connection.call("POST", f"{_path(name)}/run", Accepted, content=given(key=key))
 
     async def delete(self, name: str) -> Schedule:
         """Delete it and recall the runs that it sent ahead. Returns its last state."""

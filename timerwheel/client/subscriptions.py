@@ -4,6 +4,7 @@ from msgspec import UNSET, UnsetType
 
 from timerwheel.client.connection import Connection, given, part
 from timerwheel.groups.config import Expired, Exponential, Ladder, Start
+from timerwheel.push.attempts import Attempt
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.stats import StatsView
 from timerwheel.push.subscription import SubscriptionView, SubscriptionWithSecret
@@ -126,6 +127,19 @@ class Subscriptions:
         """Sign with the newest secret only."""
         path = f"{_path(subscription_id)}/finish-rotation"
         return await self._connection.call("POST", path, SubscriptionView)
+
+    async def attempts(self, subscription_id: str) -> list[Attempt]:
+        """Return its last attempts since the service started, newest first."""
+        return (
+            await self._connection.call("GET", f"{_path(subscription_id)}/attempts", wire.Attempts)
+        ).attempts
+
+    async def send_again(self, subscription_id: str, message_id: str) -> Attempt:
+        """Post a delivered message of its topic once more now, and return the attempt."""
+        content = {"message_id": message_id}
+        return await self._connection.call(
+            "POST", f"{_path(subscription_id)}/attempts", Attempt, content=content
+        )
 
     async def stats(self, subscription_id: str) -> StatsView:
         """Return the counts of a subscription since the service started."""

@@ -50,6 +50,7 @@ from timerwheel.model.messages import (
     WheelInfo,
 )
 from timerwheel.model.messages import TopicInfo as Topic
+from timerwheel.push.attempts import Attempt
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.stats import StatsView
 from timerwheel.push.subscription import SubscriptionView, SubscriptionWithSecret
@@ -59,12 +60,13 @@ from timerwheel.push.tasks.view import TaskPage, TaskState, TaskView
 from timerwheel.schedules.info import NextRun
 from timerwheel.wire.cluster import ClusterInfo
 from timerwheel.wire.groups import Held, Letter, Letters, Received, RedrivenCount, Settled
-from timerwheel.wire.messages import Kind, Message
+from timerwheel.wire.messages import Accepted, Kind, Message
 from timerwheel.wire.recalls import RecalledWhere as RecallCount
 from timerwheel.wire.recalls import RecallOutcome as RecallResult
 from timerwheel.wire.schedules import Schedule
 from timerwheel.wire.service import FigureHistory
 from timerwheel.wire.tasks import AcceptedTask
+from timerwheel.wire.tokens import TokenInfo
 
 __all__ = [
     "SyncClient",
@@ -520,6 +522,10 @@ class SyncSchedules:
         """Resume with the first run from now."""
         return self._loop.run(self._schedules.resume(name))
 
+    def run(self, name: str, key: str | None = None) -> Accepted:
+        """Send its message at once, besides its planned runs; with a key, once per key."""
+        return self._loop.run(self._schedules.run(name, key))
+
     def delete(self, name: str) -> Schedule:
         """Delete it and recall the runs that it sent ahead. Returns its last state."""
         return self._loop.run(self._schedules.delete(name))
@@ -649,6 +655,14 @@ class SyncSubscriptions:
     def finish_rotation(self, subscription_id: str) -> SubscriptionView:
         """Sign with the newest secret only."""
         return self._loop.run(self._subscriptions.finish_rotation(subscription_id))
+
+    def attempts(self, subscription_id: str) -> list[Attempt]:
+        """Return its last attempts since the service started, newest first."""
+        return self._loop.run(self._subscriptions.attempts(subscription_id))
+
+    def send_again(self, subscription_id: str, message_id: str) -> Attempt:
+        """Post a delivered message of its topic once more now, and return the attempt."""
+        return self._loop.run(self._subscriptions.send_again(subscription_id, message_id))
 
     def stats(self, subscription_id: str) -> StatsView:
         """Return the counts of a subscription since the service started."""
@@ -1218,6 +1232,10 @@ class SyncClient:
     def live_history(self, step: Literal["second", "minute"] = "second") -> FigureHistory:
         """Return the service's figures: the last 15 minutes by second, or the last 24 hours by minute."""
         return self._loop.run(self._client.live_history(step))
+
+    def token(self) -> TokenInfo:
+        """Return what this client may do: the scopes and topics of its token."""
+        return self._loop.run(self._client.token())
 
     def cluster(self) -> ClusterInfo:
         """Return the nodes with the same journal, and which one leads."""

@@ -250,6 +250,15 @@ class Groups:
         crc = 0 if isinstance(data, CorruptionError) else decode_header(data).identity(root).root_crc
         return self._parts.queues.delivered_view(data, root, queue_offset), Identity(root, crc)
 
+    def retry_ms(self, topic: str, group: str, attempt: int, delay_ms: int | None = None) -> int | None:
+        """Return how long after a failed attempt the next one comes; None if it was the last."""
+        config = self._parts.config(self._leasing(topic, group).state)
+        if attempt >= config.max_attempts:
+            return None
+        if delay_ms is None:
+            return self._parts.backoff_ms(config, attempt)
+        return max(delay_ms, self._parts.core.settings.redelivery_delay_ms)
+
     async def give_up(
         self, topic: str, group: str, receipts: Sequence[str], reason: str
     ) -> list[ReceiptResult]:

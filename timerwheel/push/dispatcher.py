@@ -20,11 +20,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+import msgspec
+
 from timerwheel.clock import Clock
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import UnknownGroupError
 from timerwheel.groups.groups import Groups
 from timerwheel.model.messages import Delivery, MessageView
+from timerwheel.push.attempts import Attempt, AttemptLog
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.pace import Pace
 from timerwheel.push.rate_limit import RateLimit
@@ -71,17 +74,39 @@ class Calls(Protocol):
 
 
 class Counted:
-    """Calls an endpoint and counts the outcomes over all subscriptions."""
+    """Calls an endpoint, counts the outcomes over all subscriptions, and keeps the last attempts of each."""
 
-    def __init__(self, calls: Calls, measures: Counters) -> None:
+    def __init__(
+        self, calls: Calls, measures: Counters, log: AttemptLog, groups: Groups, clock: Clock
+    ) -> None:
         self._calls = calls
         self._measures = measures
+        self._log = log
+        self._groups = groups
+        self._clock = clock
 
     async def attempt(self, subscription: Subscription, message: MessageView, number: int = 1) -> Outcome:
         """Deliver once."""
         outcome = await self._calls.attempt(subscription, message, number)
         self._measures.attempted(outcome.kind, outcome.latency_ms)
+        now_ms = self._clock.now_ms()
+        made = Attempt.of(outcome, message.id, number, now_ms)
+        if outcome.kind != "delivered":
+            made = msgspec.structs.replace(
+                made, next_attempt_ms=self._next_ms(subscription, outcome, number, now_ms)
+            )
+        self._log.add(subscription.id, made)
         return outcome
+
+    def _next_ms(self, subscription: Subscription, outcome: Outcome, number: int, now_ms: int) -> int | None:
+        """Return when the message is ready again; None after its last attempt, or without its group."""
+        try:
+            delay_ms = self._groups.retry_ms(
+                subscription.topic, subscription.group, number, outcome.retry_after_ms
+            )
+        except TimerwheelError:  # the group is gone, or keeps offsets now
+            return None
+        return None if delay_ms is None else now_ms + delay_ms
 
 
 class Dispatcher:

@@ -30,6 +30,7 @@ from timerwheel.push.resolver import PooledResolver
 from timerwheel.push.subscription import Subscription
 
 ANSWER_BYTES_MAX = 64 << 10
+ANSWER_KEPT_BYTES_MAX = 256
 CALLS_MAX = 2_048
 IDLE_CONNECTION_S = 5.0
 _REASON_CHARACTERS_MAX = 200
@@ -105,8 +106,10 @@ class Caller:
             headers=lambda now_ms: headers_of(subscription, message, now_ms, number),
             body=message.body,
             timeout_ms=subscription.timeout_ms,
+            kept_bytes=ANSWER_KEPT_BYTES_MAX,
         )
-        return (await self.call(call)).outcome
+        reply = await self.call(call)
+        return msgspec.structs.replace(reply.outcome, answer=reply.body.decode(errors="replace"))
 
     async def call(self, call: Call) -> Reply:
         """Make one call; every failure is an outcome, as in `attempt`."""

@@ -21,7 +21,8 @@ _SECONDS_DIGITS_MAX = 9  # longer ones exceed the limit anyway
 class Outcome(msgspec.Struct, frozen=True):
     """One attempt: delivered (2xx), gone (410: never call again), or failed.
 
-    `status` is None if there was no complete answer. `retry_after_ms` is the receiver's wish, within bounds.
+    `status` is None if there was no complete answer, and `answer` is the beginning of what came.
+    `retry_after_ms` is the receiver's wish, within bounds.
     """
 
     kind: Literal["delivered", "failed", "gone"]
@@ -29,6 +30,7 @@ class Outcome(msgspec.Struct, frozen=True):
     status: int | None = None
     retry_after_ms: int | None = None
     latency_ms: int = 0
+    answer: str = ""
 
 
 def failed(reason: str) -> Outcome:

@@ -24,10 +24,12 @@ from aiohttp.abc import AbstractResolver
 from msgspec import UNSET
 
 from timerwheel.engine import Engine
+from timerwheel.errors import UnknownMessageError
 from timerwheel.groups.config import LEASES, GroupConfig, UnknownGroupError, config_of, leases_nothing
 from timerwheel.model.authorization import permitted
 from timerwheel.model.messages import MessageView, State
 from timerwheel.model.precondition import ALWAYS, Precondition, tag_of
+from timerwheel.push.attempts import Attempt, AttemptLog
 from timerwheel.push.dispatcher import SHARED_SLOTS, Calls, Counted, Dispatcher, Slots
 from timerwheel.push.endpoint import CALLS_MAX, Caller
 from timerwheel.push.outcome import Outcome
@@ -86,6 +88,7 @@ class Push:
         self._calls_max = calls_max
         self._slots = Slots(min(SHARED_SLOTS, calls_max // 2))
         self._dispatchers: dict[str, Dispatcher] = {}
+        self._attempts = AttemptLog()
         self._changing = asyncio.Lock()
         self._closing = False
         self._opened: Caller | None = None
@@ -156,6 +159,26 @@ class Push:
         """Return the outcomes of each subscription since the service started, failing ones first."""
         every = [dispatcher.counts() for dispatcher in self._dispatchers.values()]
         return sorted(every, key=lambda one: (one.failures_in_row, one.failed, one.delivered), reverse=True)
+
+    def attempts(self, subscription_id: str) -> list[Attempt]:
+        """Return its last attempts since the service started, newest first; UnknownSubscriptionError."""
+        self._find(subscription_id)
+        return self._attempts.last(subscription_id)
+
+    async def send_again(self, subscription_id: str, message_id: str) -> Attempt:
+        """Deliver a message of its topic once more now, even while paused; its group does not notice.
+
+        Raises UnknownSubscriptionError, and UnknownMessageError for a message that is not a delivered one of
+        its topic.
+        """
+        subscription = self._find(subscription_id).subscription
+        message = await self._engine.messages.get(message_id)
+        if message.topic != subscription.topic or message.state is not State.DELIVERED:
+            raise UnknownMessageError(message_id)
+        outcome = await self._caller.attempt(subscription, message)
+        attempt = Attempt.of(outcome, message.id, 0, self._engine.clock.now_ms())
+        self._attempts.add(subscription_id, attempt)
+        return attempt
 
     async def test_fire(self, subscription_id: str) -> Outcome:
         """Deliver one sample message now, even while paused; groups and statistics do not count it."""
@@ -274,6 +297,7 @@ class Push:
             puts = [Put(ConfigTable.SUBSCRIPTION, heir.id, to_value(heir)) for heir in heirs]
             await self._engine.control.put([Put(ConfigTable.SUBSCRIPTION, subscription_id, None), *puts])
             del self._dispatchers[subscription_id]
+            self._attempts.forget(subscription_id)
             for heir in heirs:
                 self._dispatchers[heir.id].replace(heir)
             await dispatcher.close(grace_ms=0)
@@ -369,7 +393,7 @@ class Push:
 
     def _add(self, subscription: Subscription) -> None:
         engine = self._engine
-        caller: Calls = Counted(self._caller, engine.counters)
+        caller: Calls = Counted(self._caller, engine.counters, self._attempts, engine.groups, engine.clock)
         if self._traces is not None:
             caller = self._traces.calls(caller)
         dispatcher = Dispatcher(

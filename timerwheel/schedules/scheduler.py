@@ -28,7 +28,7 @@ from timerwheel.errors import (
     UnknownMessageError,
 )
 from timerwheel.model.authorization import permitted
-from timerwheel.model.messages import Outgoing, State
+from timerwheel.model.messages import Outgoing, Receipt, State
 from timerwheel.model.precondition import ALWAYS, Precondition, tag_of
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.dedup_keys import DedupKeys
@@ -134,6 +134,17 @@ class Scheduler:
     async def delete(self, name: str, when: Precondition = ALWAYS) -> None:
         """Delete a schedule and recall what it sent ahead. Raises UnknownScheduleError."""
         await self.finish(self._delete(name, when))
+
+    async def run_now(self, name: str, key: str | None = None) -> Receipt:
+        """Send the message of a schedule at once, besides its planned runs, which stay as they are. Durable.
+
+        It works while the schedule is paused or over, too. With a key the message is sent once, however often
+        it is asked for within the deduplication window; without, each time. Raises UnknownScheduleError, and
+        what `Sender.send` raises.
+        """
+        stored = self._known(name)
+        (receipt,) = await self._sender.send([stored.spec.message_now(name, key)])
+        return receipt
 
     def get(self, name: str) -> ScheduleInfo:
         """Return one schedule. Raises UnknownScheduleError."""

@@ -21,9 +21,11 @@ BODY_BYTES_MAX = 256 * 1024  # it is kept as a setting, in memory and in base64,
 WAITING_RUNS_MAX = 10_000
 NAME_PROPERTY = "SCHEDULE_NAME"
 RUN_PROPERTY = "SCHEDULE_RUN_MS"
+RUN_KEY_PROPERTY = "SCHEDULE_RUN_KEY"
+RUN_KEY_CHARACTERS_MAX = 100
 DELIVER_PROPERTY = "TIMER_DELIVER_MS"
 DELAY_PROPERTY = "TIMER_DELAY_MS"
-OWN_PROPERTIES = frozenset({NAME_PROPERTY, RUN_PROPERTY}) | DELAY_PROPERTIES
+OWN_PROPERTIES = frozenset({NAME_PROPERTY, RUN_PROPERTY, RUN_KEY_PROPERTY}) | DELAY_PROPERTIES
 
 Missed = Literal["skip", "once", "all"]
 
@@ -89,6 +91,18 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
         properties = self.properties | own
         return Outgoing(self.topic, self.body, properties, key, own=True, queue=queue, envelope=self.envelope)
 
+    def message_now(self, name: str, key: str | None) -> Outgoing:
+        """Return the message of a run on demand, which is delivered at once.
+
+        Its content depends on nothing but the schedule and the key, so that it is the same when a caller
+        repeats it.
+        """
+        own = {NAME_PROPERTY: name}
+        if key is None:
+            return Outgoing(self.topic, self.body, self.properties | own, own=True)
+        own[RUN_KEY_PROPERTY] = key
+        return Outgoing(self.topic, self.body, self.properties | own, now_key(name, key), own=True)
+
 
 def check_name(name: str) -> str:
     """Return the name; ScheduleError unless it is 1 to 127 of `[A-Za-z0-9_.-]`."""
@@ -100,3 +114,8 @@ def check_name(name: str) -> str:
 def run_key(name: str, generation: int, run_ms: int) -> str:
     """Return the deduplication key of a run; `generation` separates the runs before and after a change."""
     return f"{SCHEDULE_KEY_PREFIX}{name}:{generation}:{run_ms}"
+
+
+def now_key(name: str, key: str) -> str:
+    """Return the deduplication key of a run on demand; unlike that of a planned run it has no number."""
+    return f"{SCHEDULE_KEY_PREFIX}{name}:now:{key}"

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 from timerwheel.model.instants import instant_or_none
 from timerwheel.schedules.info import NEXT_RUNS_MAX, NextRun, ScheduleInfo
 from timerwheel.schedules.recurrence import RepeatedHour, SkippedHour
-from timerwheel.schedules.spec import Missed
+from timerwheel.schedules.spec import RUN_KEY_CHARACTERS_MAX, Missed
 from timerwheel.wire.fields import Answer, Int64, Json, Natural, text_or_bytes
 
 
@@ -102,6 +102,12 @@ class Schedule(Answer, frozen=True, kw_only=True):
             end_ms=recurrence.end_ms,
             problem=info.problem or None,
         )
+
+
+class RunNow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A run on demand. With a `key`, the caller's own name for it, it is sent once."""
+
+    key: Annotated[str, Meta(min_length=1, max_length=RUN_KEY_CHARACTERS_MAX)] | UnsetType = UNSET
 
 
 class Schedules(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from timerwheel.push.attempts import Attempt
 from timerwheel.push.subscription import Draft, GivenSecret, SubscriptionView
 
 
@@ -20,6 +21,18 @@ class Subscriptions(msgspec.Struct, frozen=True):
     """All subscriptions, in the order of creation."""
 
     subscriptions: list[SubscriptionView]
+
+
+class Attempts(msgspec.Struct, frozen=True):
+    """The last attempts of a subscription since the service started, newest first."""
+
+    attempts: list[Attempt]
+
+
+class SendAgain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which message to deliver once more."""
+
+    message_id: str
 
 
 class SubscriptionPath(msgspec.Struct, frozen=True):

@@ -173,3 +173,50 @@ async def test_a_wrong_name_is_refused(service):
 async def test_a_schedule_needs_a_body(service):
     answer = await service.call("PUT", AT, data=b"")
     assert (answer.status, answer.code) == (400, "malformed_json")
+
+
+async def test_a_run_on_demand_is_delivered_at_once_and_leaves_the_planned_ones(service):
+    planned = (await service.call("PUT", AT, json=DAILY)).content
+    answer = await service.call("POST", f"{AT}/run")
+    assert (answer.status, answer.content["topic"]) == (201, "reports")
+    [message] = (await service.read("reports")).content["messages"]
+    assert (message["id"], message["body"]) == (answer.content["id"], "daily")
+    assert message["properties"]["SCHEDULE_NAME"] == "daily"
+    assert "SCHEDULE_RUN_MS" not in message["properties"]
+    assert (await service.call("GET", AT)).content == planned
+    again = await service.call("POST", f"{AT}/run")
+    assert again.status == 201
+    assert again.content["id"] != message["id"]
+
+
+async def test_a_run_on_demand_with_a_key_is_sent_once_though_it_is_asked_for_again_or_after_a_pause(service):
+    await service.call("PUT", AT, json=DAILY)
+    first = await service.call("POST", f"{AT}/run", json={"key": "ticket-17"})
+    await service.call("POST", f"{AT}/pause")
+    again = await service.call("POST", f"{AT}/run", json={"key": "ticket-17"})
+    assert (first.status, again.status) == (201, 200)
+    assert again.content["duplicate"]
+    assert again.content["id"] == first.content["id"]
+    [message] = (await service.read("reports")).content["messages"]
+    assert message["properties"]["SCHEDULE_RUN_KEY"] == "ticket-17"
+    await service.call("PUT", AT, json={**DAILY, "body": "other"})
+    changed = await service.call("POST", f"{AT}/run", json={"key": "ticket-17"})
+    assert (changed.status, changed.code) == (422, "key_reused")
+    assert (await service.call("POST", f"{AT}/run", json={"key": "ticket-18"})).status == 201
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "status", "code"),
+    [
+        ("nobody", {}, 404, "unknown_schedule"),
+        ("daily", {"key": ""}, 400, "invalid_field"),
+        ("daily", {"key": "x" * 101}, 400, "invalid_field"),
+        ("daily", {"key": "\u0007"}, 400, "illegal_key"),
+        ("daily", {"at": 5}, 400, "invalid_field"),
+    ],
+)
+async def test_a_run_on_demand_that_cannot_be_is_refused(service, name, content, status, code):
+    await service.call("PUT", AT, json=DAILY)
+    answer = await service.call("POST", f"/v1/schedules/{name}/run", json=content)
+    assert (answer.status, answer.code) == (status, code)
+    assert (await service.read("reports", "offset=0")).content["messages"] == []

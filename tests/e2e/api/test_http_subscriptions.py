@@ -98,7 +98,7 @@ async def test_a_test_tells_what_came_of_it(service, receiver):
     for kind, status in (("delivered", 200), ("failed", 503), ("gone", 410)):
         answer = await service.call("POST", f"{AT}/test")
         assert (answer.status, answer.content["kind"], answer.content["status"]) == (200, kind, status)
-        assert set(answer.content) == {"kind", "reason", "status", "retry_after_ms", "latency_ms"}
+        assert set(answer.content) == {"kind", "reason", "status", "retry_after_ms", "latency_ms", "answer"}
     assert (await service.call("GET", f"{AT}/stats")).content["delivered"] == 0
 
 
@@ -242,3 +242,47 @@ async def test_private_targets_are_refused_unless_they_are_allowed(start_service
         assert (answer.status, answer.code) == (400, "illegal_subscription")
         assert "url" in answer.content["detail"]
     assert (await service.call("GET", "/v1/groups")).content == {"groups": []}
+
+
+async def test_the_last_attempts_say_what_was_answered_and_when_the_next_one_comes(service, receiver):
+    await _create(service, receiver, backoff={"type": "exponential", "initial_ms": 60_000})
+    assert (await service.call("GET", f"{AT}/attempts")).content == {"attempts": []}
+    receiver.behave["hook"] = 503
+    sent = await service.send({"topic": "orders", "body": "x"})
+    await receiver.arrived(1)
+    while not (attempts := (await service.call("GET", f"{AT}/attempts")).content["attempts"]):
+        await service.engine.clock.sleep_for(10)
+    [one] = attempts
+    assert (one["message_id"], one["attempt"], one["kind"], one["status"]) == (
+        sent.content["id"],
+        1,
+        "failed",
+        503,
+    )
+    assert one["answer"] == "answer"
+    assert one["next_attempt_ms"] == one["at_ms"] + 60_000
+
+
+async def test_a_message_is_sent_again_by_hand_and_its_group_does_not_notice(service, receiver):
+    await _create(service, receiver)
+    sent = await service.send({"topic": "orders", "body": "x"})
+    await receiver.arrived(1)
+    answer = await service.call("POST", f"{AT}/attempts", json={"message_id": sent.content["id"]})
+    assert (answer.status, answer.content["kind"], answer.content["attempt"]) == (200, "delivered", 0)
+    await receiver.arrived(2)
+    first, second = receiver.got
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
+    listed = (await service.call("GET", f"{AT}/attempts")).content["attempts"]
+    assert listed[0] == answer.content
+    assert (await service.call("GET", f"{AT}/stats")).content["delivered"] == 1
+
+
+async def test_only_a_delivered_message_of_its_topic_is_sent_again(service, receiver):
+    await _create(service, receiver)
+    waiting = await service.send({"topic": "orders", "body": "x", "delay": "1h"})
+    other = await service.send({"topic": "mail", "body": "x"})
+    for message_id in (waiting.content["id"], other.content["id"], "0" * 24):
+        answer = await service.call("POST", f"{AT}/attempts", json={"message_id": message_id})
+        assert (answer.status, answer.code) == (404, "unknown_message")
+    answer = await service.call("GET", "/v1/subscriptions/nobody/attempts")
+    assert (answer.status, answer.code) == (404, "unknown_subscription")

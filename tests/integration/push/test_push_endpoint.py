@@ -92,7 +92,7 @@ async def test_an_attempt_arrives_whole_and_signed(receiver, clock, caller):
     clock.wall_ms = 10**15  # of no matter to us, and far from any real time
     subscription = to(receiver.url(), headers={"X-Key": "v"}, cloudevents=True)
     outcome = await caller.attempt(subscription, message())
-    assert outcome == Outcome("delivered", "HTTP 200", 200)
+    assert outcome == Outcome("delivered", "HTTP 200", 200, answer="answer")
     (got,) = receiver.got
     assert got.body == b'{"a":1}'
     assert got.headers["Content-Length"] == "7"

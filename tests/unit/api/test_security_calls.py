@@ -10,20 +10,29 @@ from timerwheel.tokens import Scope
 # Who may do what. A new call is to be put here by hand, by somebody who thinks about it.
 EXPECTED = {
     Need.OPEN: {"getHealth", "getReadiness", "console", "consoleFile"},
-    Need.TOKEN: {"getWheel", "listSlots", "listLevels", "getCluster", "getMetrics", "getLiveHistory", "live"},
+    Need.TOKEN: {
+        "getWheel",
+        "listSlots",
+        "listLevels",
+        "getCluster",
+        "getMetrics",
+        "getLiveHistory",
+        "getToken",
+        "live",
+    },
     Need.SEND: {
         *("sendMessages", "sendRaw", "recallMessage", "rescheduleMessage", "recallMessages"),
         *("beginTransaction", "commitTransaction", "rollBackTransaction"),
         *("recallKeyedMessage", "rescheduleKeyedMessage"),
         *("listSchedules", "getSchedule", "putSchedule", "deleteSchedule", "pauseSchedule"),
-        *("resumeSchedule", "listRuns"),
+        *("resumeSchedule", "runSchedule", "listRuns"),
     },
     Need.RECEIVE: {
         *("readQueue", "receive", "acknowledge", "giveBack", "extend", "stream"),
         *("listGroups", "listGroupsOfTopic", "getGroup", "listGroupDeadLetters", "listDeadLetters"),
         *("createSubscription", "listSubscriptions", "getSubscription", "changeSubscription"),
         *("deleteSubscription", "pauseSubscription", "resumeSubscription", "testSubscription"),
-        *("rotateSecret", "finishRotation", "getSubscriptionStats"),
+        *("rotateSecret", "finishRotation", "getSubscriptionStats", "listAttempts", "sendAgain"),
         # To create one takes the scope send besides, as the handler says.
         *("createTask", "listTasks", "getTask", "rescheduleTask", "cancelTask", "runTask"),
         *("listTaskQueues", "getTaskQueue", "putTaskQueue"),

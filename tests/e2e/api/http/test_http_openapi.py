@@ -78,6 +78,10 @@ CALLS = {
     ("get", "/metrics"),
     ("get", "/v1/live"),
     ("get", "/v1/live/history"),
+    ("get", "/v1/token"),
+    ("post", "/v1/schedules/{name}/run"),
+    ("get", "/v1/subscriptions/{id}/attempts"),
+    ("post", "/v1/subscriptions/{id}/attempts"),
 }
 
 

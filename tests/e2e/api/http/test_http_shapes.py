@@ -80,6 +80,7 @@ async def test_every_call_answers_in_the_shape_that_the_document_tells(checked):
         "/v1/wheel/slots",
         "/v1/levels",
         "/v1/live/history",
+        "/v1/token",
         "/v1/cluster",
         "/healthz",
         "/readyz",
@@ -146,6 +147,7 @@ async def _schedules(call):
     await call("GET", f"{at}/runs")
     await call("POST", f"{at}/pause")
     await call("POST", f"{at}/resume")
+    await call("POST", f"{at}/run", {"key": "once"})
     await call("DELETE", at)
 
 
@@ -158,4 +160,7 @@ async def _subscriptions(call, url):
     for verb in ("test", "rotate-secret", "finish-rotation", "pause", "resume"):
         await call("POST", f"{at}/{verb}")
     await call("GET", f"{at}/stats")
+    await call("GET", f"{at}/attempts")
+    sent = await call("POST", "/v1/messages", {"topic": "pushed", "body": "x"})
+    await call("POST", f"{at}/attempts", {"message_id": sent["id"]})
     await call("DELETE", at)
