@@ -17,13 +17,14 @@ import { askToken } from "./notices.js";
 import { hear } from "./now.js";
 import { Panels } from "./panels.js";
 import { Rates } from "./rates.js";
+import * as rights from "./rights.js";
 import { schedules, showSchedule } from "./schedules.js";
 import { sendTest } from "./send.js";
 import { Stats } from "./stats.js";
 import { showSubscription, subscriptions } from "./subscriptions.js";
 import { Tabs } from "./tabs.js";
 import * as theme from "./theme.js";
-import { topics } from "./topics.js";
+import { showTopic, topics } from "./topics.js";
 import { Slots } from "./wheel/slots.js";
 import { Wheel } from "./wheel/wheel.js";
 
@@ -51,7 +52,10 @@ const attention = new Attention(place("attention"), feeds, (counts) => tabs.mark
 offerTopics(place("topic-names"));
 new Panels({
   message: (id) => showMessage(id, () => messages.load()),
-  group: showGroup, subscription: showSubscription, schedule: showSchedule,
+  topic: (name) => showTopic(name, feeds.topics),
+  group: (name) => showGroup(name, feeds.groups),
+  subscription: (id) => showSubscription(id, feeds.subscriptions),
+  schedule: (name) => showSchedule(name, feeds.schedules),
 });
 
 /** List the messages of a slot or a period. */
@@ -64,6 +68,7 @@ function list(when) {
 function renewLists() {
   tabs.renew();
   charts.load();
+  rights.learn();
   for (const feed of Object.values(feeds)) if (feed.poll.always) feed.renew();
 }
 
@@ -136,4 +141,6 @@ place("token").addEventListener("click", async () => {
 theme.install(place("theme"), () => [forecast, charts].forEach((chart) => chart.repaint()));
 
 charts.load();
+rights.learn();
+rights.changes.addEventListener("change", () => (place("send").hidden = !rights.may("send")));
 live.run();

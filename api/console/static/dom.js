@@ -50,10 +50,10 @@ async function once(element, act) {
   }
 }
 
-/** A labelled field: an input, or a textarea when `rows` is given. */
+/** A labelled field: an input, or a textarea with `text` when `rows` is given. */
 export function field(label, given = {}) {
-  const { hint, ...attributes } = given;
-  const control = el(attributes.rows ? "textarea" : "input", { autocomplete: "off", spellcheck: "false", ...attributes });
+  const { hint, text = null, ...attributes } = given;
+  const control = el(attributes.rows ? "textarea" : "input", { autocomplete: "off", spellcheck: "false", ...attributes }, text);
   return el("label", { class: "field" }, el("span", {}, label), control, hint ? el("small", { class: "quiet" }, hint) : null);
 }
 

@@ -1,23 +1,74 @@
 // Consumer groups: how far behind they are, and what they hold.
 
 import * as address from "./address.js";
-import { el } from "./dom.js";
+import { call, path } from "./api.js";
+import { button, el, field, form } from "./dom.js";
 import { count, duration } from "./format.js";
-import { open } from "./notices.js";
-import { opener } from "./panels.js";
+import { attempt, confirm, open, tell } from "./notices.js";
+import { opener, reopen } from "./panels.js";
+import { may, offer } from "./rights.js";
 import { Section } from "./section.js";
 import { facts } from "./table.js";
-import { call, path } from "./api.js";
 
 const dead = (group) => group.dead_letters ? el("a", {
   class: "link bad", "data-key": `dead ${group.topic} ${group.group}`, href: address.to("letters", { group: `${group.topic}/${group.group}` }),
 }, count(group.dead_letters)) : "0";
 
+const place = (topic, group) => path`/v1/topics/${topic}/groups/${group}`;
+
+/** Ask where a group continues, and move it there. */
+function rewind(topic, group, changed) {
+  const move = async ({ to, at }) => {
+    const where = to === "time" ? { time_ms: new Date(at).getTime() } : { to };
+    if (to === "time" && !at) throw new Error("Give the time to continue from.");
+    await call("POST", `${place(topic, group)}/rewind`, where);
+    dialog.close();
+    tell(`Group ${topic}/${group}: it continues from there.`);
+    await changed();
+  };
+  const dialog = open(`Rewind ${topic}/${group}`, form({ class: "stack" }, (given) => attempt(() => move(given)),
+    el("p", {}, "The group continues from another place: messages after it are received again, messages before it are passed over."),
+    el("label", { class: "field" }, el("span", {}, "Continue from"), el("select", { name: "to" },
+      el("option", { value: "time" }, "the first message delivered at a time"), el("option", { value: "head" }, "the oldest message that is kept"),
+      el("option", { value: "tail" }, "new messages only"))),
+    field("Time", { name: "at", type: "datetime-local", step: 1, hint: "in this browser's zone" }),
+    el("div", { class: "row" }, el("button", { class: "danger" }, "Rewind"))));
+}
+
+function remove(topic, group, changed) {
+  return attempt(async () => {
+    if (!(await confirm(`Delete the group ${topic}/${group}?`, "Its position is forgotten. Its dead letters stay.", "Delete it"))) return;
+    await call("DELETE", place(topic, group));
+    tell(`Group ${topic}/${group}: deleted.`);
+    document.querySelector("dialog[open]")?.close();
+    await changed();
+  });
+}
+
+/** Ask for the name of a group and create it. */
+function create(changed) {
+  const dialog = open("New group", form({ class: "stack" }, ({ topic, group, tags, start, max_attempts: most }) => attempt(async () => {
+    await call("PUT", place(topic, group), { start, ...(tags ? { tags } : {}), ...(most ? { max_attempts: Number(most) } : {}) });
+    dialog.close();
+    tell(`Group ${topic}/${group}: created.`);
+    await changed();
+  }),
+    field("Topic", { name: "topic", required: true, list: "topic-names" }), field("Group", { name: "group", required: true }),
+    field("Tags", { name: "tags", placeholder: "paid || shipped" }),
+    el("label", { class: "field" }, el("span", {}, "Begins with"), el("select", { name: "start" },
+      el("option", { value: "head" }, "the oldest message that is kept"), el("option", { value: "tail" }, "new messages only"))),
+    field("Attempts", { name: "max_attempts", type: "number", min: 1, value: 16 }),
+    el("div", { class: "row" }, el("button", { class: "primary" }, "Create"))));
+}
+
 /** Show one group, named as topic/group; returns the dialog. */
-export async function showGroup(name) {
+export async function showGroup(name, feed) {
   const [topic, group] = name.split("/", 2);
-  const found = await call("GET", path`/v1/topics/${topic}/groups/${group}`);
+  const found = await call("GET", place(topic, group));
+  const changed = () => Promise.all([feed.renew(), reopen("group", name)]);
   return open(`Group ${name}`, el("div", { class: "stack" },
+    may("admin") ? el("div", { class: "row" },
+      button("Rewind…", () => rewind(topic, group, changed)), button("Delete", () => remove(topic, group, () => feed.renew()), { class: "danger" })) : null,
     facts([
       ["Topic", el("a", { class: "link", href: address.to("messages", { topic }) }, topic)], ["Group", group], ["Kind", found.config.kind],
       ["Lag", count(found.lag)], ["In flight", count(found.in_flight)], ["Waiting for a retry", count(found.waiting)],
@@ -32,7 +83,9 @@ export async function showGroup(name) {
 export const groups = (feed) => new Section({
   name: "groups", title: "Groups", feed,
   words: (group) => `${group.topic} ${group.group}`,
-  noun: "consumer group", how: "“timerwheel groups put” creates one, and so can a worker.",
+  noun: "consumer group", how: "A group receives the messages of a topic; a worker can create its own.",
+  teaches: ["timerwheel groups put orders workers", "timerwheel receive orders workers --ack", "timerwheel groups list"],
+  acts: () => offer("admin", button("New group…", () => create(() => feed.renew()), { class: "primary" })),
   columns: [
     { head: "Topic", kind: "mono name", cell: (group) => group.topic },
     { head: "Group", kind: "mono name", cell: (group) => opener("group", `${group.topic}/${group.group}`,

@@ -1,28 +1,43 @@
-// The history of one message from the service's log: what happened when, and its state in each group.
+// The history of one message from the service's log: a timeline to the millisecond, and its state in each group.
 
 import { call, path } from "./api.js";
 import { el, replace } from "./dom.js";
 import { count, duration, exact, time } from "./format.js";
 import { problem, table } from "./table.js";
 
+const GOOD = new Set(["delivered", "acknowledged", "committed", "redriven"]);
+const BAD = new Set(["given_back", "expired", "dead_lettered", "dropped", "recalled", "rolled_back", "forgotten", "given_up"]);
+
 const words = (name) => name.replaceAll("_", " ");
+const kind = (what) => (GOOD.has(what) ? "good" : BAD.has(what) ? "bad" : "wait");
+
+/** 22:14:05.123, with the date if it is another day than now. */
+const precise = (ms) => `${time(ms)}.${String(ms % 1000).padStart(3, "0")}`;
+
+/** The time since the event before: +250 ms, +3 min 20 s. */
+const since = (ms) => (ms === null ? "" : ms < 0 ? `${duration(-ms)} earlier` : `+${ms < 10_000 ? `${count(ms)} ms` : duration(ms)}`);
 
 function details(event) {
   const found = [
     event.group && `group ${event.group}`, event.attempt !== undefined && `attempt ${event.attempt}`,
-    event.due_ms !== undefined && `due ${time(event.due_ms)}`,
-    event.lateness_ms !== undefined && `${duration(event.lateness_ms)} late`, event.reason,
+    event.due_ms !== undefined && `due ${precise(event.due_ms)}`,
+    event.lateness_ms !== undefined && `${count(event.lateness_ms)} ms late`, event.reason,
   ];
   return found.filter(Boolean).join(", ");
 }
 
+function timeline(events) {
+  return el("ol", { class: "timeline", "aria-label": "What happened" }, events.map((event, index) =>
+    el("li", { "data-kind": kind(event.what) },
+      el("span", { class: "mono", title: exact(event.at_ms) }, precise(event.at_ms)),
+      el("span", { class: "quiet mono" }, since(index ? event.at_ms - events[index - 1].at_ms : null)),
+      el("strong", {}, words(event.what)),
+      el("span", { class: "quiet" }, details(event)))));
+}
+
 function told(found) {
   return el("div", { class: "stack" },
-    table("What happened", [
-      { head: "At", kind: "mono", cell: (one) => el("span", { title: exact(one.at_ms) }, time(one.at_ms)) },
-      { head: "What", kind: "line", cell: (one) => words(one.what) },
-      { head: "", kind: "quiet long", cell: details },
-    ], found.events, "Its history is no longer in the log."),
+    found.events.length ? timeline(found.events) : el("p", { class: "empty" }, "Its history is no longer in the log."),
     found.groups.length ? table("Groups", [
       { head: "Group", kind: "mono name", cell: (one) => one.group },
       { head: "Status", cell: (one) => words(one.standing) },

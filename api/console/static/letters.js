@@ -8,9 +8,12 @@ import { remember } from "./message.js";
 import { attempt, confirm, tell } from "./notices.js";
 import { Pager } from "./pager.js";
 import { opener } from "./panels.js";
+import { Reasons } from "./reasons.js";
+import { changes as rights, offer } from "./rights.js";
 import { none, problem, table } from "./table.js";
 
 const PAGE = 50;
+const PART = 250; // letters changed by one request
 const HOW = "A message becomes one when all attempts that its group allows have failed.";
 const HINT = "Name a group as topic/group. The group's name alone means the groups of that name on every topic; they share the dead letters in %DLQ% plus the name.";
 
@@ -52,10 +55,17 @@ export class Letters {
     this.pager = new Pager(0, () => this.#turned());
     this.redriveAll = button("Redrive all", () => this.#act("redrive", true));
     this.dropAll = button("Drop all", () => this.#act("drop", true), { class: "danger" });
-    this.acts = el("div", { class: "row", hidden: true },
+    this.acts = el("div", { class: "row", hidden: true });
+    this.reasons = new Reasons((verb, offsets) => this.#change(verb, offsets));
+    this.panel = el("div", { class: "stack" }, this.search, this.acts, this.reasons.element, this.note, this.place, this.pager.row);
+    this.#offerActs();
+    rights.addEventListener("change", () => this.#offerActs());
+  }
+
+  #offerActs() {
+    this.acts.replaceChildren(...offer("admin",
       button("Redrive chosen", () => this.#act("redrive", false)), this.redriveAll,
-      button("Drop chosen", () => this.#act("drop", false), { class: "danger" }), this.dropAll);
-    this.panel = el("div", { class: "stack" }, this.search, this.acts, this.note, this.place, this.pager.row);
+      button("Drop chosen", () => this.#act("drop", false), { class: "danger" }), this.dropAll));
   }
 
   /** Take the group from the address. */
@@ -118,24 +128,27 @@ export class Letters {
     const chosen = new Set([...kept].map(({ value }) => value));
     this.#drawn = this.#group;
     this.pager.told(next);
+    this.reasons.element.hidden = !letters.length && this.pager.isFirst;
+    this.reasons.show(lettersOf(this.#group));
     this.acts.hidden = !letters.length && this.pager.isFirst;
     // All dead letters of a name may span several topics; nobody means that by one group.
     this.redriveAll.hidden = this.dropAll.hidden = !this.#group.includes("/");
     this.note.textContent = letters.length ? `${counted(letters.length, "dead letter")} of ${this.#group} on this page` : "";
-    replace(this.place, table(`Dead letters of ${this.#group}`, [
-      { head: "", cell: box },
+    const content = table(`Dead letters of ${this.#group}`, [
+      { head: "", label: "Choose", cell: box },
       { head: "Died", kind: "mono", cell: (one) => el("span", { title: exact(one.dead_ms) }, time(one.dead_ms)) },
       { head: "Dead letter", kind: "mono", cell: copy },
       { head: "Original", kind: "mono", cell: origin },
       { head: "Topic", kind: "mono name", cell: (one) => one.origin_topic },
       { head: "Attempts", kind: "number", cell: (one) => count(one.attempts) },
       { head: "Reason", kind: "long", cell: (one) => one.reason },
-    ], letters, `${this.#group} has no dead letters.`));
+    ], letters, `${this.#group} has no dead letters.`);
+    if (!this.place.children[0]?.isEqualNode(content)) replace(this.place, content);
     for (const one of this.place.querySelectorAll("input")) one.checked = chosen.has(one.value);
   }
 
   #clear(content) {
-    this.acts.hidden = true;
+    this.acts.hidden = this.reasons.element.hidden = true;
     this.pager.told(null);
     this.note.textContent = "";
     replace(this.place, content);
@@ -151,12 +164,24 @@ export class Letters {
     return attempt(async () => {
       const offsets = [...this.place.querySelectorAll("input:checked")].map(({ value }) => Number(value));
       if (!all && !offsets.length) throw new Error("Choose some first, with the boxes in front of them.");
-      const what = all ? `all dead letters of ${this.#group}` : `${counted(offsets.length, "dead letter")} of ${this.#group}`;
+      await this.#change(verb, all ? null : offsets);
+    });
+  }
+
+  /** Redrive or drop the letters at the offsets, or all if there are none given, after a question. */
+  #change(verb, offsets) {
+    return attempt(async () => {
+      const what = offsets ? `${counted(offsets.length, "dead letter")} of ${this.#group}` : `all dead letters of ${this.#group}`;
       const [question, text, yes] = verb === "redrive"
         ? [`Redrive ${what}?`, "The group receives them again, with all attempts left.", "Redrive"]
         : [`Drop ${what}?`, "They are deleted, and this cannot be undone.", "Drop"];
       if (!(await confirm(question, text, yes))) return;
-      const done = await call("POST", `${lettersOf(this.#group)}/${verb}`, all ? { all: true } : { offsets });
+      const parts = offsets ? Array.from({ length: Math.ceil(offsets.length / PART) }, (_, at) => ({ offsets: offsets.slice(at * PART, (at + 1) * PART) })) : [{ all: true }];
+      const done = { redriven: 0, dropped: 0, left: 0 };
+      for (const part of parts) {
+        const { redriven = 0, dropped = 0, left = 0 } = await call("POST", `${lettersOf(this.#group)}/${verb}`, part);
+        Object.assign(done, { redriven: done.redriven + redriven, dropped: done.dropped + dropped, left: done.left + left });
+      }
       tell(verb === "redrive"
         ? `Redriven: ${count(done.redriven)}${done.left ? `; ${count(done.left)} stay, since their group is gone or full` : ""}.`
         : `Dropped: ${count(done.dropped)}.`);

@@ -1,16 +1,16 @@
 // One message: all its facts, and recall and reschedule while it is scheduled.
 
 import { call, path } from "./api.js";
+import { bodyOf } from "./body.js";
 import { button, el, form } from "./dom.js";
-import { count, distance, duration, exact, time } from "./format.js";
+import { distance, duration, exact, time } from "./format.js";
 import { history } from "./history.js";
 import { attempt, confirm, open, tell } from "./notices.js";
 import { now } from "./now.js";
 import { opener } from "./panels.js";
+import { may } from "./rights.js";
 import { facts } from "./table.js";
 import { when, whenFields } from "./when.js";
-
-const BODY_MAX = 50_000; // characters; more would make the page slow
 
 const DEAD = "%DLQ%"; // prefix of dead-letter topics
 
@@ -68,18 +68,18 @@ function draw(place, message, act) {
   place.replaceChildren(
     facts([
       ["State", stateSign(message.state)], ["Id", el("code", {}, message.id)], ...(isLetter(message) ? died(message.properties) : []),
-      ["Topic", message.topic], ["Due", at(message.due_ms)],
+      ["Topic", opener("topic", message.topic)], ["Due", at(message.due_ms)],
       ["Accepted", at(message.enqueue_ms)], ["Delivered", at(message.delivered_ms)],
       ["Lateness", message.lateness_ms === undefined ? null : duration(message.lateness_ms)],
       ["Place", message.offset === undefined ? null : `queue ${message.queue}, offset ${message.offset}`],
       ["Recalled", at(message.recalled_ms)], ["Tags", message.tags], ["Keys", message.keys?.join(" ")],
       ["Deduplication key", message.dedup_key], ["Delay level", message.level && String(message.level)], ["Problem", message.problem],
     ]),
-    el("h3", {}, message.body_base64 === undefined ? "Body" : "Body (not text, shown as base64)"),
-    body(message),
+    el("h3", {}, "Body"),
+    bodyOf(message),
     properties(message.properties),
     history(message.id),
-    ...(message.state === "scheduled" ? [change(act)] : []),
+    ...(message.state === "scheduled" && may("send") ? [change(act)] : []),
   );
 }
 
@@ -89,14 +89,6 @@ function died({ DLQ_ORIGIN_MESSAGE_ID: id, DLQ_ORIGIN_TOPIC: topic, DLQ_REASON: 
     ["A copy of", id && opener("message", id)],
     ["Of the topic", topic], ["Attempts", attempts], ["Reason", reason],
   ];
-}
-
-function body(message) {
-  const text = message.body ?? message.body_base64 ?? "";
-  if (!text) return el("p", { class: "quiet" }, "empty");
-  const shown = el("pre", { class: "body", tabindex: 0, role: "region", "aria-label": "Body" }, text.slice(0, BODY_MAX));
-  if (text.length <= BODY_MAX) return shown;
-  return el("div", {}, shown, el("p", { class: "quiet" }, `The first ${count(BODY_MAX)} of ${count(text.length)} characters.`));
 }
 
 function properties(given) {

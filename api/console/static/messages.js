@@ -3,18 +3,26 @@
 import * as address from "./address.js";
 import { call, path, query } from "./api.js";
 import { button, el, field, form, replace } from "./dom.js";
-import { distance, exact, span, time } from "./format.js";
+import { counted, distance, exact, span, time } from "./format.js";
 import { remember } from "./message.js";
-import { attempt } from "./notices.js";
+import { attempt, confirm, tell } from "./notices.js";
 import { now } from "./now.js";
 import { opener } from "./panels.js";
+import { Picks } from "./picks.js";
 import { recallMany } from "./recall.js";
 import { Pager } from "./pager.js";
+import { changes as rights, offer } from "./rights.js";
 import { problem, table } from "./table.js";
+import { demoButton, teaching } from "./teaching.js";
 import { SLOT_MS } from "./wheel/slots.js";
 
 const PAGE = 50;
 const PREVIEW = 96;
+const TEACHES = [
+  "timerwheel send orders 'close order 17' --delay 30m",
+  "timerwheel receive orders workers --create --ack",
+  "timerwheel top",
+];
 const ID = /^[0-9a-f]{24}$/;
 const ALL = "All waiting messages";
 const HINT = "Enter one of the token's topics above, and press Find.";
@@ -58,15 +66,18 @@ export class Messages {
     this.asOf = el("p", { class: "quiet small" });
     this.place = el("div", {}, el("p", { class: "empty" }, "Loading"));
     this.all = el("a", { class: "link", href: "#messages", hidden: true }, ALL);
+    this.actions = el("div", { class: "row" });
+    this.picks = new Picks(this.place, () => this.#offerActs());
+    this.#offerActs();
     this.pager = new Pager(undefined, () => this.#turned());
     this.arrive({});
     this.panel = el("div", { class: "stack" }, this.search,
       el("div", { class: "row" },
         el("div", { class: "row push" }, this.heading, this.asOf),
         el("div", { class: "row" }, this.all,
-          button("Renew", () => this.load()),
-          button("Recall many…", () => recallMany(this.#asked, () => this.load())))),
+          button("Renew", () => this.load()), this.actions)),
       this.place, this.pager.row);
+    rights.addEventListener("change", () => this.#offerActs());
   }
 
   show() {
@@ -97,6 +108,26 @@ export class Messages {
     }
   }
 
+  /** The buttons that the token may use; those for chosen messages appear with the first choice. */
+  #offerActs() {
+    const chosen = this.picks.chosen;
+    this.actions.replaceChildren(...offer("send",
+      ...(chosen.length ? [button(`Recall ${counted(chosen.length, "chosen message")}`, () => this.#recall(chosen), { class: "danger", "data-key": "recall chosen" })] : []),
+      button("Recall many…", () => recallMany(this.#asked, () => this.load()), { "data-key": "recall many" })));
+  }
+
+  #recall(ids) {
+    return attempt(async () => {
+      const question = `Recall ${counted(ids.length, "message")}?`;
+      if (!(await confirm(question, "They will not be delivered, and this cannot be undone.", "Recall"))) return;
+      const { recalled, results } = await call("POST", "/v1/messages/recall", { ids });
+      const missed = results.length - recalled;
+      tell(`Recalled ${counted(recalled, "message")}${missed ? `; ${missed} were too late` : ""}.`);
+      this.picks.clear();
+      await this.load();
+    });
+  }
+
   /** Switch and scroll to the list. */
   focus() {
     this.heading.focus({ preventScroll: true });
@@ -112,11 +143,13 @@ export class Messages {
     this.asOf.textContent = asOf;
     this.pager.told(cursor);
     replace(this.place, content);
+    this.picks.drawn();
   }
 
   #table(messages) {
     const nowMs = now();
     return table(this.#asked.title, [
+      ...offer("send", { head: "", label: "Choose", cell: (one) => this.picks.box(one.id) }),
       { head: "Due", kind: "mono", cell: (one) => el("span", { title: exact(one.due_ms) }, time(one.due_ms)) },
       { head: "", kind: "quiet line", cell: (one) => distance(one.due_ms, nowMs) },
       { head: "Id", kind: "mono", cell: (one) => opener("message", one.id) },
@@ -124,7 +157,12 @@ export class Messages {
       { head: "Tags", kind: "name", cell: (one) => one.tags ?? "" },
       { head: "Key", kind: "mono cut", cell: (one) => one.dedup_key ?? one.keys?.join(" ") ?? "" },
       { head: "Body", kind: "mono cut", cell: preview },
-    ], messages, this.#emptyWords());
+    ], messages, this.#isWhole ? teaching(this.#emptyWords(), TEACHES, demoButton(() => this.load())) : this.#emptyWords());
+  }
+
+  /** Whether the list has no filter, so that an empty one means that nothing is scheduled. */
+  get #isWhole() {
+    return this.#asked.title === ALL && this.pager.isFirst;
   }
 
   #emptyWords() {

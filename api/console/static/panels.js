@@ -8,6 +8,11 @@ import { attempt } from "./notices.js";
 export const opener = (kind, id, text = id, given = {}) =>
   el("a", { class: "link", href: address.toPanel(kind, id), "data-key": `${kind} ${id}`, ...given }, text);
 
+let panels = null;
+
+/** Show a panel anew if it is open: something in it has changed. */
+export const reopen = (kind, id) => panels.renew(`${kind}:${id}`);
+
 export class Panels {
   #open = null; // kind:id
   #dialog = null;
@@ -15,7 +20,14 @@ export class Panels {
   /** `kinds` says how to open each kind: an asynchronous function of the id that returns a dialog. */
   constructor(kinds) {
     this.kinds = kinds;
+    panels = this;
     address.follows(({ open }) => this.#follow(open));
+  }
+
+  async renew(open) {
+    if (open !== this.#open) return;
+    this.#open = null;
+    await this.#follow(open);
   }
 
   async #follow(open) {

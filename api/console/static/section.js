@@ -3,20 +3,31 @@
 
 import * as address from "./address.js";
 import { el, renew } from "./dom.js";
+import { changes as rights } from "./rights.js";
 import { none, problem, table } from "./table.js";
+import { teaching } from "./teaching.js";
 
 const ROWS_MAX = 200;
 
 export class Section {
-  /** `given`: name, title, feed, columns, words(row) to filter by, keeps(row), noun, how to create one; `acts` are buttons. */
-  constructor({ acts = [], keeps = () => true, ...given }) {
-    Object.assign(this, given, { keeps });
+  /**
+   * `given`: name, title, feed, columns, words(row) to filter by, keeps(row), noun, how to create one, `teaches`:
+   * commands that do, and acts(): the buttons above the list, those that the token may use.
+   */
+  constructor({ acts = () => [], keeps = () => true, teaches = [], ...given }) {
+    Object.assign(this, given, { acts, keeps, teaches });
     const label = `Filter ${this.title.toLowerCase()}`;
     this.filter = el("input", { type: "search", placeholder: label, "aria-label": label, on: { input: () => this.#typed() } });
+    this.actions = el("div", { class: "row" }, this.acts());
     this.note = el("p", { class: "quiet small" });
     this.place = el("div", {}, el("p", { class: "empty" }, "Loading"));
-    this.panel = el("div", { class: "stack" }, el("div", { class: "row" }, this.filter, this.note, acts), this.place);
+    this.panel = el("div", { class: "stack" }, 
+      el("div", { class: "row" }, el("div", { class: "row push" }, this.filter, this.note), this.actions), this.place);
     this.feed.addEventListener("change", () => this.draw());
+    rights.addEventListener("change", () => {
+      this.actions.replaceChildren(...this.acts());
+      this.draw();
+    });
   }
 
   /** Take the filter from the address. */
@@ -49,7 +60,7 @@ export class Section {
     const wanted = this.filter.value.trim().toLowerCase();
     const found = wanted ? rows.filter((row) => this.words(row).toLowerCase().includes(wanted)) : rows;
     const shown = found.slice(0, ROWS_MAX);
-    const empty = rows.length ? `None contains “${this.filter.value.trim()}”.` : none(this.noun, this.how);
+    const empty = rows.length ? `None contains “${this.filter.value.trim()}”.` : teaching(none(this.noun, this.how), this.teaches);
     renew(this.place, table(this.title, this.columns, shown, empty));
     this.note.textContent = found.length > shown.length ? `The first ${shown.length} of ${found.length}; filter for others.` : "";
   }

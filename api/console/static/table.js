@@ -6,7 +6,8 @@ import { el } from "./dom.js";
 const FORBIDDEN = 403;
 
 /**
- * A table in a box with its own scroll bar. Columns are {head, cell(row), kind?}: a cell is a text, an element or
+ * A table in a box with its own scroll bar. Columns are {head, cell(row), kind?, label?}; a column without a head has a
+ * label for screen readers. A cell is a text, an element or
  * null; kinds are `number`, `mono`, `line` for text that stays on one line, `name` and `long` for text that may
  * break anywhere, `cut` for text that is shown in full elsewhere.
  *
@@ -14,8 +15,9 @@ const FORBIDDEN = 403;
  * another `display` a browser may stop treating it as one.
  */
 export function table(caption, columns, rows, empty) {
-  if (!rows.length) return el("p", { class: "empty" }, empty);
-  const head = columns.map(({ head: text, kind }) => el("th", { scope: "col", role: "columnheader", class: kind }, text));
+  if (!rows.length) return el("div", { class: "empty" }, empty);
+  const head = columns.map(({ head: text, kind, label = "More" }) => el("th", { scope: "col", role: "columnheader", class: kind },
+    text || el("span", { class: "hidden" }, kind === "acts" ? "Actions" : label)));
   const line = (row) => el("tr", { role: "row" }, columns.map(({ head: text, cell, kind }) =>
     el("td", { role: "cell", class: kind, "data-head": text || null }, cell(row))));
   return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },

@@ -18,6 +18,14 @@ from timerwheel import tokens
 
 expect.set_options(timeout=PATIENCE_MS)
 MINUTE_MS, DAY_MS = 60_000, 24 * HOUR_MS
+# As `COUNT_SPARKS`, from the start: the events of a test come at once.
+COUNT_FLOWS = """
+  window.flows = 0;
+  new MutationObserver((changes) => {
+    const added = changes.flatMap((change) => [...change.addedNodes]);
+    window.flows += added.filter((node) => node.classList?.contains("flow")).length;
+  }).observe(document, { childList: true, subtree: true });
+"""
 COUNT_SPARKS = """() => {
   window.sparks = 0;
   new MutationObserver((changes) => {
@@ -91,6 +99,11 @@ def open_tab(page, name):
     panel = page.get_by_role("tabpanel", name=name)
     expect(panel.locator("table, .empty").first).to_be_visible()
     return panel
+
+
+def list_topic(page, topic):
+    """Follow the count of a topic to its scheduled messages."""
+    open_tab(page, "Topics").get_by_role("link", name=re.compile(f"waiting for {topic}$")).click()
 
 
 # ---------------------------------------------------------------------- what it shows
@@ -184,7 +197,7 @@ def test_topics_groups_with_their_lag_subscriptions_and_schedules_are_listed(pag
         "paused"
     )
     expect(open_tab(page, "Schedules").get_by_role("row", name="daily")).to_contain_text(
-        "30 2 * * * (Europe/Berlin)"
+        "every day at 02:30 30 2 * * * (Europe/Berlin)"
     )
 
 
@@ -203,7 +216,8 @@ def test_ten_million_pending_messages_are_counted_and_never_loaded(browser, url)
         expect(page.locator(f"#slot-hour-{hours[0][0] // HOUR_MS % 72}")).to_have_attribute("data-load", "6")
         expect(page.locator(".levels")).to_contain_text("9,999,960")
         expect(page.locator("#panel-messages td").first).to_be_visible()
-    lists = {"/v1/groups", "/v1/subscriptions", "/v1/schedules", "/v1/live/history?step=second"}
+    lists = {"/v1/groups", "/v1/subscriptions", "/v1/schedules"}
+    lists |= {"/v1/live/history?step=second", "/v1/token"}
     assert {path for path in asked if path.startswith("/v1/")} == {
         "/v1/live",
         "/v1/messages?limit=50",
@@ -228,6 +242,24 @@ def test_the_next_rush_is_called_out_with_its_time_and_count_and_leads_to_its_me
         rush.click()
         expect(page.locator("#panel-messages h3")).to_contain_text("Due ")
         assert f"from={minutes[40][0]}&to={minutes[41][0]}" in page.url
+
+
+def test_a_slot_that_cascades_flows_to_the_next_ring_and_is_told_in_words(browser, url):
+    now_ms = ask(url, "GET", "/v1/wheel")["now_ms"] // MINUTE_MS * MINUTE_MS
+    until_ms = now_ms + 4 * MINUTE_MS
+    before = stream(now_ms, minute=[[until_ms, 204]], moved=(0, until_ms, 0, 0))
+    seconds = [[until_ms + number * 1_000, 4] for number in range(51)]
+    after = stream(now_ms + 1_000, second=seconds, moved=(0, until_ms + MINUTE_MS, 0, 0))
+    for less, flows in (("no-preference", 1), ("reduce", 0)):
+        with looking(browser, "about:blank", expected=("status of 503",)) as page:
+            page.emulate_media(reduced_motion=less)
+            page.add_init_script(COUNT_FLOWS)
+            hear(page, before + after)
+            page.goto(url)
+            expect(page.locator(".readout")).to_have_text(
+                re.compile(r"^204 messages of the minute \d\d:\d\d moved out to S$")
+            )
+            assert page.evaluate("window.flows") == flows
 
 
 def test_a_rush_keeps_its_call_as_it_climbs_from_ring_to_ring_and_even_loads_have_none(browser, url):
@@ -347,7 +379,7 @@ def test_a_link_to_something_that_is_gone_says_so_and_leaves_the_list(browser, u
 
 def test_topics_of_the_service_are_not_among_those_of_the_user(page):
     panel = open_tab(page, "Topics")
-    expect(panel.get_by_role("link", name="reminders")).to_be_visible()
+    expect(panel.get_by_role("link", name="reminders", exact=True)).to_be_visible()
     expect(panel).not_to_contain_text("rmq_sys_wheel_timer")
 
 
@@ -369,7 +401,7 @@ def test_a_message_is_sent_found_by_id_and_by_key_rescheduled_and_recalled(page)
     dialog.get_by_text("Properties (").click()
     expect(dialog).to_contain_text("Ada")
     dialog.get_by_text("History").click()
-    expect(dialog.get_by_role("row", name="sent")).to_be_visible()
+    expect(dialog.locator(".timeline")).to_contain_text("sent")
     message_id = dialog.locator("code").text_content()
     page.keyboard.press("Escape")
     page.get_by_label("Id or key").fill("close-17")
@@ -405,7 +437,7 @@ def test_what_is_wrong_is_said_where_it_was_done(browser, url):
 def test_many_are_recalled_only_after_they_were_counted(page, url):
     ask(url, "POST", "/v1/messages", [{"topic": "many", "delay": "1d", "tags": "a"}] * 3)
     send(url, "many", delay="1d", tags="b")
-    open_tab(page, "Topics").get_by_role("link", name="many").click()
+    list_topic(page, "many")
     expect(page.locator("#panel-messages tbody tr")).to_have_count(4)
     page.get_by_role("button", name="Recall many").click()
     dialog = page.get_by_role("dialog")
@@ -419,7 +451,7 @@ def test_many_are_recalled_only_after_they_were_counted(page, url):
 
 def test_lists_are_turned_a_page_at_a_time(page, url):
     ask(url, "POST", "/v1/messages", [{"topic": "paged", "delay": "1d"}] * 60)
-    open_tab(page, "Topics").get_by_role("link", name="paged").click()
+    list_topic(page, "paged")
     panel = page.get_by_role("tabpanel", name="Messages")
     expect(panel.locator("h3")).to_have_text("Waiting for paged")
     expect(panel.locator("tbody tr")).to_have_count(50)
@@ -634,6 +666,148 @@ def test_subscriptions_and_schedules_are_looked_at_paused_and_resumed(page, url)
         expect(panel.get_by_role("button", name=f"{first} pausable")).to_be_visible()
 
 
+def test_a_schedule_is_made_in_words_changed_run_now_and_deleted(page, url):
+    panel = open_tab(page, "Schedules")
+    panel.get_by_role("button", name="New schedule").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("by-hand")
+    dialog.get_by_label("Topic").fill("planned")
+    dialog.get_by_label("Body").fill("count the stock")
+    dialog.get_by_label("Cron", exact=True).fill("15 9 * * 1-5")
+    expect(dialog).to_contain_text("at 09:15 on Monday to Friday")
+    dialog.get_by_label("Zone of the cron rule").fill("Europe/Berlin")
+    dialog.get_by_role("button", name="Create").click()
+    panel.get_by_role("link", name="by-hand").click()
+    expect(dialog).to_contain_text("In Europe/Berlin")
+    expect(dialog.get_by_role("cell", name=re.compile("^Mon.*09:15:00$")).first).to_be_visible()
+    dialog.get_by_role("button", name="Run now").click()
+    expect(dialog).to_contain_text("its message was sent to planned")
+    dialog.get_by_role("button", name="Edit").click()
+    dialog.last.get_by_label("Body").fill("count it twice")
+    dialog.last.get_by_role("button", name="Save").click()
+    expect(dialog.locator(".body")).to_have_text("count it twice")
+    dialog.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Delete it").click()
+    expect(dialog).to_have_count(0)
+    expect(panel.get_by_role("link", name="by-hand")).to_have_count(0)
+    sent = ask(url, "GET", "/v1/topics/planned/queues/0/messages?wait_ms=20000")["messages"]
+    assert "count the stock" in [message["body"] for message in sent]
+
+
+def test_a_subscription_is_made_with_its_secret_shown_once_and_its_attempts_listed(browser, url):
+    attempts = [
+        {"at_ms": 1_800_000_000_000, "message_id": "0" * 24, "attempt": 3, "kind": "failed", "latency_ms": 12}
+        | {"reason": "HTTP 503", "status": 503, "answer": "the queue is full", "next_attempt_ms": None}
+    ]
+    with looking(browser, f"{url}/#subscriptions", expected=("status of 404",)) as page:
+        page.get_by_role("button", name="New subscription").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Topic").fill("pushed-by-hand")
+        dialog.get_by_label("URL").fill("https://hooks.example/by-hand")
+        dialog.get_by_label("Id").fill("by-hand")
+        dialog.get_by_role("button", name="Create").click()
+        expect(dialog.locator(".body")).to_have_text(re.compile("^whsec_"))
+        page.keyboard.press("Escape")
+        page.route("**/by-hand/attempts", functools.partial(answer_with, {"attempts": attempts}))
+        page.get_by_role("link", name="by-hand", exact=True).click()
+        row = dialog.get_by_role("row", name="the queue is full")
+        expect(row).to_contain_text("HTTP 503")
+        page.unroute("**/by-hand/attempts")
+        row.get_by_role("button", name=re.compile("^Send again")).click()
+        expect(dialog.get_by_role("alert")).to_contain_text("0" * 24)
+        dialog.get_by_role("button", name="Delete").click()
+        page.get_by_role("button", name="Delete it").click()
+        expect(page.get_by_role("link", name="by-hand", exact=True)).to_have_count(0)
+
+
+def test_a_group_is_rewound_and_a_topic_paused_purged_and_deleted(page, url):
+    ask(url, "POST", "/v1/messages", [{"topic": "handled", "body": f"m {n}"} for n in range(3)])
+    ask(url, "POST", "/v1/messages", [{"topic": "handled", "delay": "1d"}] * 2)
+    ask(url, "PUT", "/v1/topics/handled/groups/readers", {"start": "tail"})
+    open_tab(page, "Groups").get_by_role("row", name="handled").get_by_role("link", name="readers").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Rewind").click()
+    dialog.last.get_by_label("Continue from").select_option("head")
+    dialog.last.get_by_role("button", name="Rewind").click()
+    expect(dialog.locator("dl").first).to_contain_text("Lag3")
+    page.keyboard.press("Escape")
+    open_tab(page, "Topics").get_by_role("link", name="handled", exact=True).click()
+    dialog.get_by_role("button", name="Pause handled").click()
+    expect(dialog.locator("dl").first).to_contain_text("paused")
+    dialog.get_by_role("button", name="Resume handled").click()
+    expect(dialog.locator("dl").first).to_contain_text("Consumersreceive")
+    dialog.get_by_role("button", name="Purge").click()
+    dialog.last.get_by_label("Scheduled messages").check()
+    dialog.last.get_by_role("button", name="Count them").click()
+    expect(dialog.last).to_contain_text("2 scheduled messages and 0 delivered messages go")
+    page.get_by_role("button", name="Purge it").click()
+    expect(dialog.locator("dl").first).to_contain_text("Waiting0")
+    dialog.get_by_role("button", name="Delete").click()
+    expect(dialog.last).to_contain_text("With it go 3 delivered messages, 1 group.")
+    page.get_by_role("button", name="Delete it").click()
+    expect(open_tab(page, "Topics").get_by_role("link", name="handled", exact=True)).to_have_count(0)
+
+
+def test_dead_letters_are_counted_by_reason_and_those_of_one_reason_redriven(page, url):
+    for count, reason in ((2, "no database"), (3, "no printer")):
+        ask(url, "POST", "/v1/messages", [{"topic": "reasoned", "body": "x"}] * count)
+        fail(url, "reasoned", "clerks", count=count, reason=reason)
+    page.goto(f"{url}/#letters?group=reasoned%2Fclerks")
+    panel = page.get_by_role("tabpanel", name="Dead letters")
+    expect(panel.locator("tbody tr")).to_have_count(5)
+    panel.locator("summary").click()
+    panel.get_by_role("button", name="Redrive these 3: no printer").click()
+    page.get_by_role("button", name="Redrive", exact=True).click()
+    expect(page.get_by_text("Redriven: 3.")).to_be_visible()
+    expect(panel.get_by_role("button", name="Redrive these 2: no database")).to_be_visible()
+    panel.locator("summary").click()
+    expect(panel.locator("tbody tr:visible")).to_have_count(2)
+
+
+def test_chosen_messages_are_recalled_and_others_stay(page, url):
+    ask(url, "POST", "/v1/messages", [{"topic": "picked", "delay": "1d"}] * 4)
+    list_topic(page, "picked")
+    panel = page.get_by_role("tabpanel", name="Messages")
+    for box in panel.get_by_role("checkbox").all()[:3]:
+        box.check()
+    panel.get_by_role("button", name="Recall 3 chosen messages").click()
+    page.get_by_role("button", name="Recall", exact=True).click()
+    expect(page.get_by_text("Recalled 3 messages.")).to_be_visible()
+    expect(panel.locator("tbody tr")).to_have_count(1)
+    expect(panel.get_by_role("button", name=re.compile("chosen"))).to_have_count(0)
+
+
+def test_json_is_indented_with_its_numbers_as_they_are_and_a_body_is_copied_as_it_was_sent(browser, url):
+    body = '{"order":12345678901234567890,"lines":[{"n":1.50}],"none":[],"text":"a: {\\"b\\"}, c"}'
+    sent = send(url, "json", body=body, delay="1d")
+    with looking(browser, f"{url}/#messages?open=message:{sent['id']}") as page:
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        shown = page.get_by_role("dialog").locator(".body")
+        expect(shown).to_contain_text('"order": 12345678901234567890,')
+        text = shown.text_content()
+        assert '  "lines": [\n    {\n      "n": 1.50\n    }\n  ],' in text
+        assert orjson.loads(text) == orjson.loads(body)
+        page.get_by_role("button", name="Copy the body").click()
+        expect(page.get_by_text("The body is copied")).to_be_visible()
+        assert page.evaluate("navigator.clipboard.readText()") == body
+        page.get_by_text("History").click()
+        expect(page.locator(".timeline li").first).to_contain_text(re.compile(r"\d\d:\d\d:\d\d\.\d{3}.*sent"))
+
+
+def test_an_empty_service_teaches_and_sends_messages_to_look_at(browser, tmp_path):
+    with serving(tmp_path / "data") as running, looking(browser, running.url) as page:
+        panel = page.get_by_role("tabpanel", name="Messages")
+        expect(panel.locator(".commands li")).to_have_count(3)
+        panel.get_by_role("button", name="Send 1,000 demo messages over two minutes").click()
+        expect(panel.locator("tbody tr")).to_have_count(50)
+        waiting = ask(running.url, "GET", "/v1/wheel")["pending"]
+        assert 500 < waiting <= 1_000
+        for name in TABS[2:]:
+            panel = open_tab(page, name)
+            if name != "Dead letters":
+                expect(panel.locator(".commands li")).to_have_count(3)
+
+
 def test_all_of_it_is_reached_by_keys_alone(browser, url):
     with looking(browser, url) as page:
         sent = send(url, "keyed", delay="1d", dedup_key="by-keys")
@@ -676,7 +850,7 @@ def test_markup_in_messages_stays_text(page, url):
     message = {"topic": "markup", "body": MARKUP, "tags": MARKUP, "keys": MARKUP.replace(" ", "_")}
     sent = send(url, delay="1d", dedup_key=MARKUP, properties={MARKUP: MARKUP}, **message)
     ask(url, "PUT", "/v1/schedules/markup", {"topic": "markup", "body": MARKUP, "every": "1d"})
-    open_tab(page, "Topics").get_by_role("link", name="markup").click()
+    list_topic(page, "markup")
     row = page.get_by_role("row", name=sent["id"])
     expect(row).to_contain_text(MARKUP[:60])
     row.get_by_role("link").click()
@@ -742,11 +916,11 @@ def test_a_theme_that_was_chosen_stays(browser, url):
 # ---------------------------------------------------------------------- tokens, and an end
 
 
-def make_token(data, *scopes, topics=()):
-    """Make a token of the name `watcher` in a data directory; its secret."""
+def make_token(data, *scopes, topics=(), name="watcher"):
+    """Make a token in a data directory; its secret."""
     secret = tokens.new_secret()
     token = tokens.Token(
-        name="watcher",
+        name=name,
         starts=secret[:9],
         sha256=tokens.hash_of(secret),
         scopes=scopes,
@@ -823,6 +997,36 @@ SCOPED = {
         "Schedules": "lacks the scope send",
     },
 }
+
+
+def test_what_the_token_may_not_do_is_not_offered(browser, tmp_path):
+    data = tmp_path / "data"
+    secrets = {
+        "receive": make_token(data, tokens.Scope.RECEIVE, topics=("*",), name="reader"),
+        "send": make_token(data, tokens.Scope.SEND, topics=("*",), name="sender"),
+        "admin": make_token(data, tokens.Scope.ADMIN),
+    }
+    offered = {
+        "Messages": {"Recall many": "send"},
+        "Groups": {"New group": "admin"},
+        "Subscriptions": {"New subscription": "receive"},
+        "Schedules": {"New schedule": "send"},
+    }
+    expected = ("status of 401", "status of 403")
+    with serving(data) as running:
+        for scope, secret in secrets.items():
+            with looking(browser, running.url, expected=expected) as page:
+                with page.expect_response("**/v1/token"):
+                    give_token(page, secret)
+                expect(page.locator("#state")).to_have_text("ready")
+                for name, buttons in offered.items():
+                    page.get_by_role("tab", name=name).click()
+                    panel = page.get_by_role("tabpanel", name=name)
+                    for button, needs in buttons.items():
+                        allowed = scope in ("admin", needs)
+                        expect(panel.get_by_role("button", name=button)).to_have_count(int(allowed))
+                sends = scope in ("admin", "send")
+                expect(page.locator("#send")).to_be_visible(visible=sends)
 
 
 @pytest.mark.parametrize("scope", SCOPED)

@@ -12,6 +12,7 @@ const LOADS = ["none", "1–9", "10–99", "100–999", "1K–9.9K", "10K–99K"
 const KEYS = "Click a slot for its messages. Keys: ← → along a ring, ↑ ↓ between rings, PgUp PgDn to slots in use, Home to now, Enter.";
 const NEWS_MS = 15_000; // how long the words about a cascade stay
 const NOTHING = "\u00a0"; // keeps the line's height
+const TURN_DEGREES = 0.1; // a ring that has turned by less is not drawn again
 const FLOWS_MAX = 3; // cascades shown for one event
 
 /** 0 for an empty slot, else the number of digits of its count, at most 6: each shade is ten times the previous. */
@@ -111,7 +112,11 @@ export class Wheel {
   #turn(ring, nowMs) {
     const base = Math.floor(nowMs / ring.slotMs);
     ring.first ??= base;
-    ring.turning.style.transform = `rotate(${((ring.first - nowMs / ring.slotMs) * ring.stepDegrees).toFixed(3)}deg)`;
+    const degrees = (ring.first - nowMs / ring.slotMs) * ring.stepDegrees;
+    if (!(Math.abs(degrees - ring.degrees) < TURN_DEGREES)) {
+      ring.degrees = degrees;
+      ring.turning.style.transform = `rotate(${degrees.toFixed(3)}deg)`;
+    }
     const movedMs = this.#slots.movedUntilMs(ring.level);
     ring.paths.forEach((path, index) => {
       const number = base + ((index - (base % ring.slots) + ring.slots) % ring.slots);

@@ -1,0 +1,51 @@
+// The body of a message: JSON is indented, and any body can be copied as it was sent.
+
+import { button, el } from "./dom.js";
+import { count } from "./format.js";
+import { attempt, tell } from "./notices.js";
+
+const SHOWN_MAX = 50_000; // characters; more would make the page slow
+const PARSED_MAX = 1_000_000; // characters; a longer one is not looked at for JSON
+
+const TOKENS = /"(?:[^"\\]|\\.)*"|[[\]{},:]|[^\s[\]{},:"]+/g;
+
+/** JSON with indentation, all its tokens as they were sent; null for other texts. */
+function indented(text) {
+  if (text.length > PARSED_MAX || !/^\s*[[{]/.test(text)) return null;
+  try {
+    JSON.parse(text);
+  } catch {
+    return null;
+  }
+  let depth = 0;
+  let before = "";
+  const line = () => `\n${"  ".repeat(depth)}`;
+  return text.match(TOKENS).map((token) => {
+    const opened = before === "{" || before === "[";
+    const closes = token === "}" || token === "]";
+    if (opened && !closes) depth += 1;
+    else if (closes && !opened) depth -= 1;
+    const gap = opened !== closes || before === "," ? line() : before === ":" ? " " : "";
+    before = token;
+    return `${token === "," || token === ":" ? "" : gap}${token}`;
+  }).join("").trimStart();
+}
+
+/** The body of a message with a button to copy it. */
+export function bodyOf(message) {
+  const text = message.body ?? message.body_base64 ?? "";
+  if (!text) return el("p", { class: "quiet" }, "empty");
+  const pretty = message.body === undefined ? null : indented(text);
+  const whole = pretty ?? text;
+  const shown = el("pre", { class: "body", tabindex: 0, role: "region", "aria-label": "Body" }, whole.slice(0, SHOWN_MAX));
+  const notes = [
+    pretty && "JSON, indented", message.body === undefined && "bytes, as base64",
+    whole.length > SHOWN_MAX && `the first ${count(SHOWN_MAX)} of ${count(whole.length)} characters`,
+  ].filter(Boolean);
+  return el("div", { class: "stack tight" }, shown, el("div", { class: "row spread" },
+    el("span", { class: "quiet small" }, notes.join(", ")),
+    button("Copy", () => attempt(async () => {
+      await navigator.clipboard.writeText(text);
+      tell("The body is copied, as it was sent.");
+    }), { "aria-label": "Copy the body" })));
+}
