@@ -248,7 +248,9 @@ class Front:
         }
         found: list[Route] = []
         for route in routes:
-            if not route.described:  # the console's page
+            if (
+                not route.described or route.name == "getToken"
+            ):  # the console's page; tokens are those of the node
                 found.append(route)
             elif route.name in own:
                 head = live.head if route.name == "live" else None

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from timerwheel.errors import IllegalCursorError
+from timerwheel.model.figures import Point
 from timerwheel.model.ids import root_in
 from timerwheel.model.live_events import LevelSlots, Tick, Wheel
 from timerwheel.model.messages import (
@@ -311,6 +312,23 @@ def tick(found: Sequence[Tick], missing: Sequence[int]) -> Tick:
         pending=sum(one.pending for one in found),
         measures=measures,
         refusing=refusing,
+        second=_point([one.second for one in found if one.second is not None]),
+    )
+
+
+def _point(found: Sequence[Point]) -> Point | None:
+    """Add up the newest points of shards; the worst lateness counts."""
+    if not found:
+        return None
+    return Point(
+        at_ms=max(one.at_ms for one in found),
+        span_ms=max(one.span_ms for one in found),
+        accepted=sum(one.accepted for one in found),
+        fired=sum(one.fired for one in found),
+        recalled=sum(one.recalled for one in found),
+        pending=sum(one.pending for one in found),
+        lateness_ms_p50=_worst(one.lateness_ms_p50 for one in found),
+        lateness_ms_p99=_worst(one.lateness_ms_p99 for one in found),
     )
 
 
@@ -318,8 +336,10 @@ def wheel_event(found: Sequence[Wheel]) -> Wheel:
     """Add up the slots of shards."""
     by_level: dict[str, dict[int, int]] = {}
     later: dict[str, int] = {}
+    moved: dict[str, int] = {}  # of the shard that is furthest behind
     for one in found:
         for level in one.levels:
+            moved[level.level] = min(moved.get(level.level, level.moved_until_ms), level.moved_until_ms)
             counts = by_level.setdefault(level.level, {})
             later[level.level] = later.get(level.level, 0) + level.later
             for start_ms, count in level.slots:
@@ -328,7 +348,7 @@ def wheel_event(found: Sequence[Wheel]) -> Wheel:
     for name, counts in by_level.items():
         ordered = sorted(counts.items())
         rest = sum(count for _, count in ordered[_SLOTS_MAX:])
-        merged.append(LevelSlots(name, ordered[:_SLOTS_MAX], later[name] + rest))
+        merged.append(LevelSlots(name, ordered[:_SLOTS_MAX], later[name] + rest, moved[name]))
     return Wheel(max(one.now_ms for one in found), merged, sum(one.overdue for one in found))
 
 

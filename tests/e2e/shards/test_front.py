@@ -26,7 +26,7 @@ from timerwheel.shards.sends import Sends
 from timerwheel.wire.arrow import MEDIA_TYPE, stream_of
 
 COUNT = 3
-OWN = {"getHealth", "getReadiness", "getCluster", "moveLeader", "getMetrics", "live"}
+OWN = {"getToken", "getHealth", "getReadiness", "getCluster", "moveLeader", "getMetrics", "live"}
 TOPICS = {shard_of_topic(name, COUNT): name for name in ("a", "b", "invoices")}
 """A topic of each shard."""
 

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerwheel.errors import IllegalCursorError
+from timerwheel.model.figures import Point
 from timerwheel.model.live_events import LevelSlots, Tick, Wheel
 from timerwheel.model.messages import QueueInfo, SlotInfo, TopicInfo, WheelInfo, WheelLevelInfo
 from timerwheel.shards import merging
@@ -132,6 +133,18 @@ def test_live_figures_are_added_up_and_the_worst_lateness_counts():
         Wheel(3, [LevelSlots("day", [(0, 1), (1, 1)], 0)], 0),
     ]
     assert merging.wheel_event(wheels) == Wheel(3, [LevelSlots("day", [(0, 1), (1, 3)], 1)], 1)
+
+
+def test_a_level_has_moved_as_far_as_in_the_shard_that_is_furthest_behind():
+    wheels = [Wheel(1, [LevelSlots("minute", [], 0, until_ms)]) for until_ms in (120, 60)]
+    assert merging.wheel_event(wheels).levels[0].moved_until_ms == 60
+
+
+def test_the_newest_points_of_shards_add_up_and_the_worst_lateness_counts():
+    points = [Point(5, 1_000, 1, 2, 3, 4, None, None), Point(6, 1_001, 1, 2, 3, 4, 7.5, 9.5)]
+    ticks = [Tick(5, "ready", 0, {}, second=point) for point in (*points, None)]
+    assert merging.tick(ticks, []).second == Point(6, 1_001, 2, 4, 6, 8, 7.5, 9.5)
+    assert merging.tick(ticks[2:], []).second is None
 
 
 def test_figures_of_the_same_second_are_added_up():
