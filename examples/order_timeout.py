@@ -11,7 +11,6 @@ the whole topic read once more, and the state of every timer. Exit code 1 if the
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import sys
@@ -67,9 +66,12 @@ class Shop:
 
         await CLOCK.sleep_for(self.real_ms(opens_min))
         order = f"{supplier}-{number}"
-        body = json.dumps({"order": order, "supplier": supplier})
         sent = await self.client.send(
-            self.topic, body, delay_ms=self.real_ms(TIMEOUT_MIN[supplier]), tags=supplier, keys=order
+            self.topic,
+            json={"order": order, "supplier": supplier},
+            delay_ms=self.real_ms(TIMEOUT_MIN[supplier]),
+            tags=supplier,
+            keys=order,
         )
         self.books.opened[order] = sent.id
         if pays:
@@ -89,7 +91,7 @@ class Shop:
     async def close_orders(self) -> None:
         """Close each order whose timer fires; runs until cancelled."""
         async for message in self.client.receive(self.topic):
-            self.books.closed[json.loads(message.body)["order"]] += 1
+            self.books.closed[message.json()["order"]] += 1
             self.books.lateness_ms.append(message.lateness_ms or 0)
             self.books.changed.set()
 
@@ -116,7 +118,7 @@ class Shop:
         found += [f"a timer fired {-ms} ms early" for ms in books.lateness_ms if ms < 0]
         again: Counter[str] = Counter()
         async for message in self.client.receive(self.topic, follow=False):
-            again[json.loads(message.body)["order"]] += 1
+            again[message.json()["order"]] += 1
         if again != books.closed:
             found.append("the topic, read again, does not hold what the closer saw")
         for order, timer in books.opened.items():

@@ -3,7 +3,7 @@
     fine     is done, and acknowledged as its handler returns
     slow     takes longer than its lease: it is extended while the handler runs
     long     knows that it takes long, and asks for it once
-    busy     cannot be done now: it is given back and comes again after a delay of its own choice
+    busy     cannot be done now: `Retry` gives it back, and it comes again after a delay of its own choice
     flaky    fails at first: the exception gives it back, and it comes again after the group's backoff
     poison   always fails: after its last attempt it is a dead letter, with the reason
 
@@ -22,7 +22,8 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, field
 
-from timerwheel.client import DEFAULT_URL, Client, ClientError, Exponential, Group, GroupConfig, Lease
+from timerwheel import App, Client, Retry
+from timerwheel.client import DEFAULT_URL, ClientError, Exponential, Group, GroupConfig, Lease
 from timerwheel.clock import SystemClock
 
 KINDS = ("fine", "slow", "long", "busy", "flaky", "poison")
@@ -51,8 +52,7 @@ class Worker:
                 await lease.extend(2 * SLOW_MS)
                 await CLOCK.sleep_for(SLOW_MS)
             case "busy" if lease.attempt == 1:
-                await lease.nack(delay="1s", reason="the machine is busy")
-                return
+                raise Retry("the machine is busy", delay="1s")
             case "flaky" if lease.attempt == 1:
                 raise ConnectionError("the first time never works")
             case "poison":
@@ -65,20 +65,15 @@ async def run(url: str, count: int, concurrency: int) -> list[str]:
     topic = f"jobs-{CLOCK.now_ms()}"
     jobs = [f"{KINDS[number % len(KINDS)]}-{number}" for number in range(count)]
     poison = {job for job in jobs if job.startswith("poison")}
+    app, worker = App(url), Worker()
+    app.worker(topic, group=topic, concurrency=concurrency, invisible_ms=LEASE_MS)(worker.handle)
     async with Client(url) as client:
         group = client.group(topic, topic)
         await group.put(GroupConfig(max_attempts=ATTEMPTS_MAX, backoff=Exponential(initial_ms=500)))
         await client.send_many([{"topic": topic, "body": job, "dedup_key": job} for job in jobs])
         print(f"{count} jobs on topic {topic}, {concurrency} at a time")
-        worker, stop = Worker(), asyncio.Event()
-        working = asyncio.create_task(
-            group.consume(worker.handle, concurrency=concurrency, stop=stop, invisible_ms=LEASE_MS)
-        )
-        try:
-            await _wait_for(group, worker, set(jobs) - poison, len(poison), working)
-        finally:
-            stop.set()
-            await working
+        async with app.running():
+            await _wait_for(group, worker, set(jobs) - poison, len(poison))
         letters = [letter async for letter in client.dead_letters(topic, topic).all()]
         print(f"done {len(worker.done)} in {worker.attempts.total()} attempts, {len(letters)} dead letters")
         for letter in letters[:1]:
@@ -93,12 +88,10 @@ async def run(url: str, count: int, concurrency: int) -> list[str]:
     return faults
 
 
-async def _wait_for(
-    group: Group, worker: Worker, jobs: set[str], dead: int, working: "asyncio.Task[None]"
-) -> None:
-    """Return when these are done and as many are dead, when the worker ended, or too much later."""
+async def _wait_for(group: Group, worker: Worker, jobs: set[str], dead: int) -> None:
+    """Return when these are done and as many are dead, or too much later."""
     end_ms = CLOCK.monotonic_ms() + LIMIT_MS
-    while CLOCK.monotonic_ms() < end_ms and not working.done():
+    while CLOCK.monotonic_ms() < end_ms:
         info = await group.info()
         if jobs <= worker.done and info.dead_letters == dead and not info.in_flight:
             return

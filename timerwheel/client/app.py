@@ -19,15 +19,15 @@ import asyncio
 import contextlib
 import datetime as dt
 import logging
-import os
 import signal
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
-from timerwheel.client.client import DEFAULT_URL, Client
+from timerwheel.client.client import Client
 from timerwheel.client.drafts import length_ms
+from timerwheel.client.environment import token_of_environment, url_of_environment
 from timerwheel.client.errors import ClientError, LeaseEndedError, NotFoundError
 from timerwheel.client.group import HOLD_MS_MAX, INVISIBLE_MS, RETRY_MS, Group
 from timerwheel.client.handler_threads import HandlerThreads
@@ -269,8 +269,7 @@ class App:
     async def _opened(self, url: str | None = None) -> AsyncIterator[Client]:
         if self._client is not None:
             raise RuntimeError("the app is running already")
-        url = url or self.url or os.environ.get("TIMERWHEEL_URL") or DEFAULT_URL
-        token = self.token or os.environ.get("TIMERWHEEL_TOKEN") or None
+        url, token = url or self.url or url_of_environment(), self.token or token_of_environment()
         async with Client(url, token=token, ssl_context=self.ssl_context, clock=self._clock) as client:
             self._client = client
             try:

@@ -29,6 +29,7 @@ from timerwheel.client.bodies import Body, json_given
 from timerwheel.client.connection import Connection, Stream, given, part, raise_problem, with_query
 from timerwheel.client.dead_letters import DeadLetters
 from timerwheel.client.drafts import Draft, SendOptions, When, draft_content, when_content
+from timerwheel.client.environment import DEFAULT_URL, token_of_environment, url_of_environment
 from timerwheel.client.errors import (
     AddressError,
     ClientError,
@@ -119,7 +120,6 @@ __all__ = [
     "processing",
 ]
 
-DEFAULT_URL = "http://127.0.0.1:8686"
 BEGINNING = 0
 END = -1
 PAGE_MESSAGES = 1_000
@@ -143,7 +143,7 @@ class Client:
 
     def __init__(
         self,
-        url: str = DEFAULT_URL,
+        url: str | None = None,
         *,
         timeout_ms: int = 30_000,
         retry_ms: int = SEND_RETRY_MS,
@@ -152,6 +152,9 @@ class Client:
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         """Raises `AddressError` for a `url` that does not say http or https, host and port.
+
+        Without `url`, it and the token are those of the variables TIMERWHEEL_URL and TIMERWHEEL_TOKEN, and
+        without these the service is that of this machine.
 
         `timeout_ms` is for each call; a long poll may take its waiting time on top.
 
@@ -165,6 +168,8 @@ class Client:
         `token` is sent with each call. `ssl_context` sets trusted authorities and the client certificate.
         """
         clock = clock or SystemClock()
+        if url is None:
+            url, token = url_of_environment(), token or token_of_environment()
         self._connection = Connection(url, timeout_ms, clock, token, ssl_context, retry_ms=retry_ms)
         self._keeper = Keeper(clock)
         self.url = self._connection.url

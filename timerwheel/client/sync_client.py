@@ -26,7 +26,7 @@ from msgspec import UNSET, UnsetType
 
 from timerwheel.client.blocking_consumer import run_consumer
 from timerwheel.client.bodies import Body
-from timerwheel.client.client import BEGINNING, DEFAULT_URL, PAGE_MESSAGES, Client, Sent
+from timerwheel.client.client import BEGINNING, PAGE_MESSAGES, Client, Sent
 from timerwheel.client.dead_letters import DeadLetters
 from timerwheel.client.drafts import Draft
 from timerwheel.client.group import HOLD_MS_MAX, INVISIBLE_MS, RETRY_MS, Group
@@ -815,7 +815,7 @@ class SyncClient:
 
     def __init__(
         self,
-        url: str = DEFAULT_URL,
+        url: str | None = None,
         *,
         timeout_ms: int = 30000,
         retry_ms: int = SEND_RETRY_MS,
@@ -824,6 +824,9 @@ class SyncClient:
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         """Raises `AddressError` for a `url` that does not say http or https, host and port.
+
+        Without `url`, it and the token are those of the variables TIMERWHEEL_URL and TIMERWHEEL_TOKEN, and
+        without these the service is that of this machine.
 
         `timeout_ms` is for each call; a long poll may take its waiting time on top.
 
