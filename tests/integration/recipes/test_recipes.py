@@ -204,13 +204,13 @@ def test_django_sends_when_the_transaction_commits_and_has_a_command(timerwheel_
 def test_a_webhook_is_called_in_half_an_hour(timerwheel_service, timerwheel_client, target):
     recipe = importlib.import_module("webhook")
     target.statuses = [200]
-    recipe.subscribe(timerwheel_client, target.url)
-    recipe.subscribe(timerwheel_client, target.url)
-    recipe.call_in_half_an_hour(timerwheel_client, 17)
+    cancelled = recipe.call_in_half_an_hour(timerwheel_client, target.url, 18)
+    recipe.call_in_half_an_hour(timerwheel_client, target.url, 17)
+    timerwheel_client.tasks.cancel(cancelled)
     timerwheel_service.advance("30m")
     while not target.bodies:
         pass
-    assert b'{"user":17}' in target.bodies[0]
+    assert target.bodies == [b'{"user":17}']
 
 
 def test_every_file_of_the_page_is_run_here():
