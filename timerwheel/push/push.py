@@ -47,6 +47,7 @@ from timerwheel.push.subscription import (
     SubscriptionExistsError,
     SubscriptionView,
     SubscriptionWithSecret,
+    TaskGroupError,
     TooManySubscriptionsError,
     UnknownSubscriptionError,
     check_agrees,
@@ -319,6 +320,8 @@ class Push:
 
     async def _delete_group(self, topic: str, group: str, when: Precondition) -> None:
         async with self._changing:  # a subscription may be about to use it
+            if self.tasks.uses(topic, group):
+                raise TaskGroupError(topic, group)
             user = self.user_of(topic, group)
             if user is not None:
                 raise GroupInUseError(topic, group, user)

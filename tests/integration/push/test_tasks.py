@@ -13,7 +13,7 @@ from tests.harness.tasking import Tasking
 from timerwheel.errors import IllegalCursorError, RefusedError
 from timerwheel.groups.config import Exponential
 from timerwheel.push.push import Push
-from timerwheel.push.subscription import SubscriptionError
+from timerwheel.push.subscription import SubscriptionError, TaskGroupError
 from timerwheel.push.tasks.task import IllegalTaskQueueError, IllegalTaskUrlError, TaskError
 from timerwheel.push.tasks.task_queue import TaskQueueOptions
 from timerwheel.push.tasks.tasks import TaskStateError, UnknownTaskError
@@ -266,6 +266,33 @@ async def test_after_a_crash_tasks_go_on_and_what_succeeded_is_not_called_again(
     await site.until_state(under_way, "succeeded")
     await site.until_state(later, "succeeded", step_ms=1_000)
     assert (site.count("done"), site.count("hang"), site.count("later")) == (1, 2, 1)
+
+
+async def test_an_outcome_is_found_though_the_clock_was_stepped_back(site):
+    site.receiver.behave["hook"] = [500, 200]
+    task = await site.create(backoff=Exponential(7_200_000, 1.0, 7_200_000))
+    await site.until_state(task, "retrying")
+    await site.world.step(-3_600_000)
+    await site.tasks.run(task)
+    view = await site.until_state(task, "succeeded", step_ms=1)
+    assert view.finished_ms < view.due_ms
+    assert (await site.tasks.page("default", lambda _: True, 10)).tasks == [view]
+
+
+async def test_the_group_that_makes_the_calls_cannot_be_deleted(site):
+    await site.until_state(await site.create(), "succeeded")
+    with pytest.raises(TaskGroupError):
+        await site.push.delete_group("%TASK%default", "tasks")
+
+
+async def test_a_paused_queue_calls_nothing_until_it_goes_on(site):
+    await site.tasks.put_queue("mail", TaskQueueOptions(paused=True))
+    task = await site.create(queue="mail")
+    await site.world.advance(60_000)
+    assert (await site.get(task)).state == "ready"
+    assert site.tasks.get_queue("mail").paused
+    await site.tasks.put_queue("mail", TaskQueueOptions(paused=False))
+    await site.until_state(task, "succeeded")
 
 
 async def test_tasks_outlive_the_index(site):

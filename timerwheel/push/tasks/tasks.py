@@ -226,6 +226,10 @@ class Tasks:
         """Return one queue; UnknownTaskQueueError."""
         return self._view(self._runner(name))
 
+    def uses(self, topic: str, group: str) -> bool:
+        """Whether a queue makes its calls as this group."""
+        return group == GROUP and queue_in(topic) in self._runners
+
     async def put_queue(self, name: str, options: TaskQueueOptions) -> tuple[TaskQueueView, bool]:
         """Make or change a queue, and say whether it was made: then the view is one with its secret."""
         return await finished(self._put_queue(check_queue(name), options))
