@@ -31,11 +31,19 @@ class Limits(NamedTuple):
     max_attempts: int | None = None
 
 
+def limit_of(properties: Mapping[str, str], name: str) -> int | None:
+    """Return the limit of this name; None if there is none, or no number within its bounds."""
+    text = properties.get(name, "")
+    if _match_number(text) is None or not 1 <= int(text) <= _MAXIMA[name]:
+        return None
+    return int(text)
+
+
 def check_limits(properties: Mapping[str, str]) -> None:
     """Raise AdmissionError illegal_property for a limit that is no whole number from 1 to its maximum."""
     for name in LIMIT_PROPERTIES & properties.keys():
         text = properties[name]
-        if _match_number(text) is None or not 1 <= int(text) <= _MAXIMA[name]:
+        if limit_of(properties, name) is None:
             shown = repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")
             detail = f"{name} = {shown}: must be a whole number from 1 to {_MAXIMA[name]}"
             raise AdmissionError("illegal_property", detail)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from timerwheel.model.limits import ATTEMPTS_PROPERTY, LIMIT_PROPERTIES, TTL_PROPERTY, Limits
+from timerwheel.model.limits import ATTEMPTS_PROPERTY, LIMIT_PROPERTIES, TTL_PROPERTY, Limits, limit_of
 from timerwheel.store.record import FLAG_LIMITED, FLAGS_AT, decode, decode_header
 
 
@@ -23,10 +23,12 @@ def is_limited(record: bytes) -> bool:
 
 
 def limits_of(record: bytes) -> Limits:
-    """Return the limits of a delivered message, which count from its delivery."""
+    """Return the limits of a delivered message, which count from its delivery.
+
+    A value that admission would refuse limits nothing. Schedules stored by earlier versions may have one.
+    """
     from_ms = decode_header(record).store_ms
     if not is_limited(record):
         return Limits(from_ms)
     properties = orjson.loads(decode(record).properties or b"{}")
-    ttl, attempts = properties.get(TTL_PROPERTY), properties.get(ATTEMPTS_PROPERTY)
-    return Limits(from_ms, int(ttl) if ttl else None, int(attempts) if attempts else None)
+    return Limits(from_ms, limit_of(properties, TTL_PROPERTY), limit_of(properties, ATTEMPTS_PROPERTY))

@@ -311,6 +311,20 @@ async def test_a_transaction_and_a_scheduled_run_have_their_limits(world):
     assert await receive(world) == []
 
 
+@pytest.mark.parametrize("text", ["soon", "0", "9" * 30])
+async def test_a_limit_of_before_there_were_limits_that_is_no_number_limits_nothing(world, text):
+    # A schedule that an earlier version stored was not checked for it.
+    await world.open()
+    await put(world, max_attempts=2)
+    limits = {"TIMER_TTL_MS": text, "TIMER_MAX_ATTEMPTS": text}
+    await world.engine.sender.send([Outgoing("orders", b"run", limits, "schedule:s", own=True)])
+    await world.advance(60_000)
+    [one] = await receive(world)
+    await nack(world, one, delay_ms=0)
+    await world.advance(1_000)
+    assert [again.attempt for again in await receive(world)] == [2]
+
+
 async def test_defaults_of_new_settings_are_not_stored_for_older_programs(world):
     engine = await world.open()
     await engine.groups.put("orders", "g", GroupConfig(backoff=QUICK))
