@@ -201,7 +201,9 @@ def run(
     *,
     key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="Your name for this run: repeated with it, nothing is sent again."),
+        typer.Option(
+            "--key", metavar="KEY", help="Your name for this run: repeated with it, nothing is sent again."
+        ),
     ] = None,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonFlag = False,

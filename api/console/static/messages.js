@@ -20,7 +20,7 @@ const PAGE = 50;
 const PREVIEW = 96;
 const TEACHES = [
   "timerwheel send orders 'close order 17' --delay 30m",
-  "timerwheel receive orders workers --create --ack",
+  "timerwheel receive orders --follow",
   "timerwheel top",
 ];
 const ID = /^[0-9a-f]{24}$/;

@@ -127,7 +127,7 @@ export function schedules(feed) {
     name: "schedules", title: "Schedules", feed,
     words: (schedule) => `${schedule.name} ${schedule.topic}`,
     noun: "schedule", how: "A schedule sends a message by cron or at an interval.",
-    teaches: ["timerwheel schedules put nightly --topic reports --cron '30 2 * * *' --body 'make it'", "timerwheel schedules runs nightly", "timerwheel schedules run nightly"],
+    teaches: ["timerwheel schedules put nightly reports 'make it' --cron '30 2 * * *'", "timerwheel schedules runs nightly", "timerwheel schedules run nightly"],
     acts: () => offer("send", button("New schedule…", () => editSchedule(null, renew), { class: "primary" })),
     columns: [
       { head: "Schedule", kind: "mono name", cell: (schedule) => opener("schedule", schedule.name) },

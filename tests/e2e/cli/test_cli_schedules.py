@@ -38,6 +38,22 @@ def test_a_schedule_by_cron_is_made_with_its_zone_and_shows_its_next_runs(run):
     assert "1 Jul 2030 09:00, in " in berlin
 
 
+def test_a_schedule_is_run_now_and_once_for_each_key(run):
+    run("schedules", "put", "on-demand", "reports", "make it", "--every", "1d")
+    first = run("schedules", "run", "on-demand", "--key", "ticket-17")
+    assert first.out.startswith("the message of schedule on-demand is sent to reports: ")
+    again = run("schedules", "run", "on-demand", "--key", "ticket-17")
+    assert again.out.startswith("the message of schedule on-demand was sent before, under this key: ")
+    assert again.out.split()[-1] == first.out.split()[-1]
+    assert run("schedules", "run", "on-demand", "--json").json["id"] != first.out.split()[-1]
+
+
+def test_a_caller_without_a_token_learns_that_it_may_do_everything(run):
+    shown = run("tokens", "whoami")
+    assert "admin" in shown.out
+    assert run("tokens", "whoami", "--json").json["topics"] == ["*"]
+
+
 def test_a_schedule_is_paused_resumed_listed_and_deleted(run):
     run("schedules", "put", "often", "t", "--every", "15m", "--end", "2040-01-01", "--jitter", "10s")
     assert run("schedules", "pause", "often").out == "schedule often is paused\n"
