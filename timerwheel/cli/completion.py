@@ -68,6 +68,15 @@ async def _transactions(client: "Client", given: dict[str, Any]) -> Found:
     return [(one.id, f"of {one.topic}") async for one in client.transactions(given.get("topic"))]
 
 
+async def _tasks(client: "Client", _given: dict[str, Any]) -> Found:
+    page = await client.tasks.page(limit=IDS_MAX)
+    return [(one.id, f"{one.state}, {one.method} {one.url}") for one in page.tasks]
+
+
+async def _task_queues(client: "Client", _given: dict[str, Any]) -> Found:
+    return [(one.queue, f"{one.scheduled:,} scheduled") for one in await client.tasks.queues()]
+
+
 _LOOKUPS: dict[str, Lookup] = {
     "topic": _topics,
     "group": _groups,
@@ -78,6 +87,9 @@ _LOOKUPS: dict[str, Lookup] = {
 _LOOKUPS_OF_MODULE: dict[tuple[str, str], Lookup] = {
     ("schedules", "name"): _schedules,
     ("transactions", "message_id"): _transactions,
+    ("tasks", "task_id"): _tasks,
+    ("tasks", "name"): _task_queues,
+    ("tasks", "queue"): _task_queues,
 }
 
 

@@ -7,6 +7,7 @@ import typer
 
 from timerwheel.cli.backoff import BackoffOption, format_backoff, parse_backoff
 from timerwheel.cli.connection import ask
+from timerwheel.cli.form import prints_ids
 from timerwheel.cli.groups import AttemptsOption
 from timerwheel.cli.messages import AtOption, DelayOption, put_when
 from timerwheel.cli.options import (
@@ -33,6 +34,7 @@ TaskQueueOption = Annotated[
 TaskQueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The task queue's name.")]
 
 
+@prints_ids
 def create(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The URL to call.")],
     body: Annotated[str, typer.Argument(help="The body; - reads it from stdin.")] = "",
@@ -88,13 +90,14 @@ def create(
     output = Output(utc=utc, as_json=as_json)
     if made.schedule is not None:
         due = "never" if made.due_ms is None else output.time_and_distance(made.due_ms)
-        output.result(made, f"schedule {made.schedule}, next run {due}")
+        output.result(made, f"schedule {made.schedule}, next run {due}", ids=[made.schedule])
         return
     due = output.time_and_distance(made.due_ms or 0)
     known = ", stored before under this key" if made.duplicate else ""
-    output.result(made, f"{made.id} due {due}{known}")
+    output.result(made, f"{made.id} due {due}{known}", ids=[made.id] if made.id else [])
 
 
+@prints_ids
 def list_tasks(
     *,
     queue: TaskQueueOption = None,
@@ -127,30 +130,35 @@ def list_tasks(
         (one.id, one.state, f"{one.method} {printable(one.url)}", f"{one.attempts}", _time(one, output))
         for one in tasks
     ]
-    output.listing({"tasks": tasks}, ("id", "state", "call", "attempts", "time"), rows)
+    columns = ("id", "state", "~call", "#attempts", "time")
+    output.listing({"tasks": tasks}, columns, rows, ids=[one.id for one in tasks])
 
 
+@prints_ids
 def show(
     task_id: IdArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
 ) -> None:
     """Show a task and its state, but not the values of its headers."""
-    _show(ask(url, lambda client: client.tasks.get(task_id)), Output(utc=utc), as_json=as_json)
+    _show(ask(url, lambda client: client.tasks.get(task_id)), Output(utc=utc, as_json=as_json))
 
 
+@prints_ids
 def cancel(
     task_id: IdArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
 ) -> None:
     """Cancel a task that is not being called."""
-    _show(ask(url, lambda client: client.tasks.cancel(task_id)), Output(utc=utc), as_json=as_json)
+    _show(ask(url, lambda client: client.tasks.cancel(task_id)), Output(utc=utc, as_json=as_json))
 
 
+@prints_ids
 def run(
     task_id: IdArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
 ) -> None:
     """Call a task that waits now."""
-    _show(ask(url, lambda client: client.tasks.run(task_id)), Output(utc=utc), as_json=as_json)
+    _show(ask(url, lambda client: client.tasks.run(task_id)), Output(utc=utc, as_json=as_json))
 
 
+@prints_ids
 def reschedule(
     task_id: IdArgument,
     *,
@@ -167,10 +175,11 @@ def reschedule(
         raise typer.BadParameter("give --delay or --at")
     options: Any = when
     _show(
-        ask(url, lambda client: client.tasks.reschedule(task_id, **options)), Output(utc=utc), as_json=as_json
+        ask(url, lambda client: client.tasks.reschedule(task_id, **options)), Output(utc=utc, as_json=as_json)
     )
 
 
+@prints_ids
 def queues(url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
     """List the task queues."""
     found = ask(url, lambda client: client.tasks.queues())
@@ -185,10 +194,11 @@ def queues(url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
         )
         for one in found
     ]
-    names = ("queue", "scheduled", "ready", "running", "retrying", "state")
-    Output(as_json=as_json).listing({"queues": found}, names, rows)
+    columns = ("queue", "#scheduled", "#ready", "#running", "#retrying", "state")
+    Output(as_json=as_json).listing({"queues": found}, columns, rows, ids=[one.queue for one in found])
 
 
+@prints_ids
 def queue(
     name: TaskQueueArgument,
     *,
@@ -217,6 +227,7 @@ def queue(
     _show_queue(ask(url, work), as_json=as_json)
 
 
+@prints_ids
 def rotate(
     name: TaskQueueArgument,
     *,
@@ -235,13 +246,10 @@ def rotate(
 
 def _time(task: TaskView, output: Output) -> str:
     """Return the time that matters most: of the end, of the next attempt, or when it was due."""
-    return output.time_and_distance(task.finished_ms or task.next_attempt_ms or task.due_ms)
+    return output.when(task.finished_ms or task.next_attempt_ms or task.due_ms)
 
 
-def _show(task: TaskView, output: Output, *, as_json: bool) -> None:
-    if as_json:
-        output.json(task)
-        return
+def _show(task: TaskView, output: Output) -> None:
     facts = [
         ("id", task.id),
         ("queue", task.queue),
@@ -263,14 +271,10 @@ def _show(task: TaskView, output: Output, *, as_json: bool) -> None:
         facts.append(("headers", ", ".join(task.header_names)))
     named = {"callback": task.callback, "failure callback": task.failure_callback, "reports": task.reports}
     facts += [(name, printable(value)) for name, value in named.items() if value is not None]
-    output.facts(facts)
+    output.details(task, facts, ids=[task.id])
 
 
 def _show_queue(view: TaskQueueView, *, as_json: bool) -> None:
-    output = Output()
-    if as_json:
-        output.json(view)
-        return
     limits = [
         "no rate limit" if view.rate_limit is None else f"at most {view.rate_limit:g} a second",
         "no limit of concurrent calls"
@@ -297,4 +301,4 @@ def _show_queue(view: TaskQueueView, *, as_json: bool) -> None:
         facts.append(("secret", f"{view.secret} (shown only now)"))
     elif view.secrets_valid > 1:
         facts.append(("secret", "rotation in progress: the old secret signs too"))
-    output.facts(facts)
+    Output(as_json=as_json).details(view, facts, ids=[view.queue])

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from timerwheel.cli.table import TABLE, Group, Loaded
+from timerwheel.cli.table import PANELS, TABLE, Group, Loaded
 
 LOADS_SERVE = """
 import sys
@@ -31,3 +31,27 @@ def test_a_service_starts_without_what_only_other_commands_need():
     assert loaded.isdisjoint(
         {"timerwheel.client.client", "timerwheel.cli.connection", "timerwheel.cli.top", "aiohttp"}
     )
+
+
+def test_every_command_has_its_panel_in_the_help():
+    assert set(TABLE) <= {name for names in PANELS.values() for name in names}
+
+
+WITHOUT_IDS = {("schedules", "runs"), ("subscriptions", "stats")}
+
+
+def test_every_command_that_lists_or_shows_can_print_ids_only():
+    for name, made in Loaded(TABLE).items():
+        for below, command in getattr(made, "commands", {}).items():
+            if below in ("list", "show", "queues") and (name, below) not in WITHOUT_IDS:
+                [form] = [param for param in command.params if param.name == "form"]
+                assert "id" in form.metavar.split("|"), (name, below)
+
+
+def test_every_command_that_prints_json_has_the_other_forms():
+    for name, made in Loaded(TABLE).items():
+        for command in getattr(made, "commands", {"": made}).values():
+            flags = {flag for param in command.params for flag in param.opts}
+            if "--json" in flags and name != "serve":
+                assert "-o" in flags, (name, command.name)
+                assert ("--utc" in flags) == ("--iso" in flags), (name, command.name)
