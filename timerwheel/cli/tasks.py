@@ -130,7 +130,7 @@ def list_tasks(
         (one.id, one.state, f"{one.method} {printable(one.url)}", f"{one.attempts}", _time(one, output))
         for one in tasks
     ]
-    columns = ("id", "state", "~call", "#attempts", "time")
+    columns = ("id", "state", "~call", "+#attempts", "time")
     output.listing({"tasks": tasks}, columns, rows, ids=[one.id for one in tasks])
 
 
