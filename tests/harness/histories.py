@@ -53,6 +53,10 @@ class History:
             properties = {"DELAY": str(self.random.randint(1, 18))}
         if self.random.random() < 0.3:
             properties["__SHARDINGKEY"] = self.random.choice("ab")
+        if self.random.random() < 0.3:
+            properties["TIMER_TTL_MS"] = str(self.span_ms())
+        if self.random.random() < 0.2:
+            properties["TIMER_MAX_ATTEMPTS"] = self.random.choice("124")
         key = f"key-{self.random.randint(0, 9)}" if self.random.random() < 0.2 else None
         topic, body = self.random.choice(TOPICS), self.random.randbytes(self.random.randint(0, 90))
         queue = self.random.choice((None, None, 0, 1))
@@ -101,7 +105,10 @@ class History:
     async def put_group(self) -> None:
         topic, group = self.random.choice(GROUPS)
         config = GroupConfig(
-            max_attempts=self.random.randint(1, 3), invisible_ms=self.random.choice((900, 60_000))
+            max_attempts=self.random.randint(1, 3),
+            invisible_ms=self.random.choice((900, 60_000)),
+            max_age_ms=self.random.choice((None, self.span_ms())),
+            expired=self.random.choice(("drop", "dead_letter")),
         )
         await self.world.engine.groups.put(topic, group, config)
 
