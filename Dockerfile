@@ -10,9 +10,12 @@ COPY rocketmq rocketmq
 COPY spark_jobs spark_jobs
 COPY store store
 COPY timerwheel timerwheel
+# `--build-arg 'EXTRAS=[kafka]'` installs what an extra needs.
+ARG EXTRAS=""
 # Without pip of its own: nothing can be installed into what runs.
+# hadolint ignore=DL3013
 RUN python -m venv --without-pip /opt/timerwheel && \
-    pip --python /opt/timerwheel/bin/python install --no-cache-dir .
+    pip --python /opt/timerwheel/bin/python install --no-cache-dir ".${EXTRAS}"
 
 FROM base
 LABEL org.opencontainers.image.title="timerwheel" \

@@ -58,6 +58,9 @@ pictures: $(VENV)/.installed-dev ## film the console for the README: needs Chrom
 docs: $(VENV)/.installed-dev ## build the documents as a site in ./site; ARGS=serve shows it and follows changes
 	$(BIN)/python packaging/site.py $(ARGS)
 
+cluster: $(VENV)/.installed-dev ## run three Kafka brokers and two nodes in three shards: ports 8686 and 8786; needs Java 17, Maven
+	@$(BIN)/python -m tests.harness.kafka cluster
+
 dist: $(VENV)/.installed-dev ## build the source distribution and the wheel into ./dist
 	$(BIN)/python -m build --no-isolation
 

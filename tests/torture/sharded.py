@@ -51,12 +51,14 @@ class ShardsLoop(Loop):
             sender.begin_round()
 
     def _pid_of(self, shard: int) -> int:
-        pid: int = orjson.loads((self.service.data / f"shard-{shard}" / "lock").read_bytes())["pid"]
+        """The process of a shard, 0 while it writes that down."""
+        raw = (self.service.data / f"shard-{shard}" / "lock").read_bytes()
+        pid: int = orjson.loads(raw)["pid"] if raw else 0
         return pid
 
     async def _all_back(self, victim: int, killed: int) -> None:
         async with asyncio.timeout(BACK_S_MAX):
-            while self._pid_of(victim) == killed:
+            while self._pid_of(victim) in (killed, 0):
                 await self.service.running(0.02)
             while True:
                 try:
@@ -70,7 +72,7 @@ class ShardsLoop(Loop):
     async def _free(self) -> None:
         """Wait until the shards of a killed node have stopped."""
         async with asyncio.timeout(BACK_S_MAX):
-            while any(_runs(self._pid_of(shard)) for shard in range(SHARDS)):
+            while any(_runs(self._pid_of(shard) or os.getpid()) for shard in range(SHARDS)):
                 await asyncio.sleep(0.02)
 
     async def _fsck(self, when: str) -> FsckReport | None:

@@ -19,6 +19,7 @@ from msgspec import UNSET
 
 from timerwheel.api.http import bodies, budget, query, responses
 from timerwheel.api.http.problems import RequestError
+from timerwheel.api.http.responses import REQUEST_ID_HEADER
 from timerwheel.api.http.route import EVENTS, Handler, Route
 from timerwheel.api.messages.recalls import ID_BYTES, SPARE_BYTES, SPARE_VALUES
 from timerwheel.errors import NotReadyError
@@ -39,6 +40,7 @@ from timerwheel.wire.transactions import OpenQuery
 SHARD_HEADER = "Timerwheel-Shard"
 OK, FORBIDDEN, NOT_FOUND = 200, 403, 404
 ERROR, FAILURE = 400, 500
+PLAIN = frozenset({"receive", "acknowledge"})
 SAFE = frozenset({hdrs.METH_GET, hdrs.METH_HEAD})
 OF_READERS = frozenset(
     {"readQueue", "receive", "acknowledge", "giveBack", "extend", "stream"}
@@ -58,6 +60,7 @@ def call_of(request: web.Request, route: Route, body: bytes | bytearray | None) 
         body,
         may_repeat=request.method in SAFE or route.name in REPEATABLE,
         waits=route.answer_kind == EVENTS,
+        is_plain=route.name in PLAIN and REQUEST_ID_HEADER not in request.headers,
     )
 
 

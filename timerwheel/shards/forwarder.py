@@ -61,6 +61,8 @@ class Call(NamedTuple):
     """Whether it does no harm to make the call again, though it may have been made."""
     waits: bool = False
     """Whether the answer is a stream that may be silent for any time."""
+    is_plain: bool = False
+    """Whether the shard may take it on its fast path, which knows no ids of requests."""
 
 
 class Said(NamedTuple):
@@ -132,7 +134,7 @@ class Forwarder:
 
     async def _made(self, shard: int, url: str, call: Call) -> aiohttp.ClientResponse:
         headers = CIMultiDict(call.headers)
-        if (request_id := REQUEST_ID.get()) is not None:
+        if (request_id := REQUEST_ID.get()) is not None and not call.is_plain:
             headers[REQUEST_ID_HEADER] = request_id
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_S_MAX, sock_read=None if call.waits else ANSWER_S_MAX

@@ -19,6 +19,7 @@ from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, query, responses
 from timerwheel.api.http.json_steps import DIRECT_BYTES, check_values
 from timerwheel.api.http.problems import RequestError
+from timerwheel.api.http.responses import REQUEST_ID_HEADER
 from timerwheel.api.http.route import Handler, Route
 from timerwheel.api.messages import arrow_intake, intake
 from timerwheel.api.messages.arrow_sends import ArrowSends
@@ -118,7 +119,9 @@ class Sends:
         return answer
 
     async def _pass_on(self, request: web.Request, shard: int, body: bytes | bytearray) -> web.StreamResponse:
-        call = Call(request.method, request.rel_url.raw_path_qs, headers_for_shard(request.headers), body)
+        is_plain = REQUEST_ID_HEADER not in request.headers
+        headers = headers_for_shard(request.headers)
+        call = Call(request.method, request.rel_url.raw_path_qs, headers, body, is_plain=is_plain)
         return await self._forwarder.pass_on(request, shard, call)
 
     async def _topics(self, body: bytes | bytearray, form: str) -> Iterable[object]:

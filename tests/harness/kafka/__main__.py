@@ -1,4 +1,7 @@
-"""`python -m tests.harness.kafka fetch`: Kafka's jars from Maven Central, and an archive of their classes."""
+"""`python -m tests.harness.kafka fetch`: Kafka's jars from Maven Central, and an archive of their classes.
+
+`python -m tests.harness.kafka cluster`: brokers and nodes on this machine, until Ctrl-C.
+"""
 
 import shutil
 import signal
@@ -8,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from tests.harness.kafka.broker import ARCHIVE, HOME, LIBRARIES, POM, Broker
+from tests.harness.kafka.cluster import run
 
 
 def fetch() -> None:
@@ -26,6 +30,9 @@ def fetch() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] != ["fetch"]:
+    if sys.argv[1:] == ["cluster"]:
+        run()
+    elif sys.argv[1:] == ["fetch"]:
+        fetch()
+    else:
         raise SystemExit(__doc__)
-    fetch()

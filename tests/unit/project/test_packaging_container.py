@@ -49,6 +49,18 @@ def test_the_compose_file_is_one_by_its_specification():
     run(sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", "compose.yaml")
 
 
+def test_the_compose_file_of_the_cluster_is_one_too_and_its_settings_are_those_of_the_service():
+    path = "examples/cluster/compose.yaml"
+    run(sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", path)
+    nodes = [one for one in yaml.safe_load((ROOT / path).read_text())["services"].values() if "build" in one]
+    assert len(nodes) == 2
+    for node in nodes:
+        settings = {name: str(value) for name, value in node["environment"].items()}
+        found = configure({}, settings)
+        assert found.serving.shards == 3
+        assert not found.ignored
+
+
 def test_each_base_is_pinned_to_a_version():
     stages: set[str] = set()
     outside = []
