@@ -81,7 +81,7 @@ export const topics = (feed) => new Section({
   name: "topics", title: "Topics", feed, keeps: (topic) => !topic.system, // not the service's own
   words: (topic) => topic.topic,
   noun: "topic", how: "Sending to a topic creates it: send a test message.",
-  teaches: ["timerwheel send orders 'close order 17' --delay 30m", "timerwheel topics list", "timerwheel slots"],
+  teaches: ["timerwheel send orders 'close order 17' --delay 30m", "timerwheel topics list", "timerwheel topics show orders"],
   columns: [
     { head: "Topic", kind: "mono name", cell: (topic) => opener("topic", topic.topic) },
     { head: "Waiting", kind: "number", cell: (topic) => topic.pending ? el("a", {
