@@ -309,7 +309,7 @@ class Engine:
         self.sender = Sender(core, self.rules, self.firing, self.keys, self.topics)
         self.column_sender = ColumnSender(core, self.sender, self.keys, self.topics)
         self.recalls = Recalls(core, self.sender, self.messages, self.keys, self.topics)
-        self.bulk_recalls = BulkRecalls(core, self.messages, self.firing)
+        self.bulk_recalls = BulkRecalls(core, self.messages, self.firing, self.topics)
         self.transactions = Transactions(core, self.sender, self.recalls, self.messages, self.topics)
         self.groups = Groups(
             GroupParts(

@@ -1,23 +1,37 @@
-"""Bulk recall: by id, or of all waiting messages that match conditions."""
+"""Bulk recall and reschedule: by id, or of all waiting messages that match conditions."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
-import msgspec
 from aiohttp import web
 from msgspec import UNSET
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, query, responses
 from timerwheel.api.http.problems import RequestError
+from timerwheel.api.messages.delays import delay_property
 from timerwheel.api.messages.while_connected import while_connected
 from timerwheel.api.security import access
 from timerwheel.api.security.access import Access
 from timerwheel.errors import DeletedMessageError, UnknownMessageError
 from timerwheel.model.admission import check_topic
+from timerwheel.model.durations import parse_shift_ms
+from timerwheel.runtime.bulk_changes import TimeOf, moved_to, shifted
 from timerwheel.runtime.recall_filter import RecallFilter, RecallResult
 from timerwheel.store.errors import CorruptionError
 from timerwheel.wire.fields import NoQuery
-from timerwheel.wire.recalls import NewRecall, RecalledIds, RecalledWhere, RecallOutcome
+from timerwheel.wire.recalls import (
+    NewRecall,
+    NewTimes,
+    RecalledIds,
+    RecalledWhere,
+    RecallOutcome,
+    RescheduledIds,
+    RescheduledWhere,
+    RescheduleOutcome,
+)
+
+Wanted = TypeVar("Wanted", NewRecall, NewTimes)
 
 ID_BYTES = 256  # an id, quotes, comma and white space
 SPARE_BYTES = 1 << 20  # of conditions
@@ -32,22 +46,73 @@ class RecallCalls:
 
     async def recall(self, request: web.Request) -> web.Response:
         """POST /v1/messages/recall: recalls each given id, or all waiting messages that match conditions."""
+        wanted = await self._wanted(request, NewRecall)
+        if wanted.ids is UNSET:
+            return responses.json(await self._by_condition(request, wanted))
+        return responses.json(await self._by_id(wanted.ids, access.of(request)))
+
+    async def reschedule(self, request: web.Request) -> web.Response:
+        """POST /v1/messages/reschedule: gives messages another due time, chosen as for a recall."""
+        wanted = await self._wanted(request, NewTimes)
+        time_of = self._time_of(wanted)
+        if wanted.ids is UNSET:
+            return responses.json(await self._reschedule_where(request, wanted, time_of))
+        return responses.json(await self._reschedule_ids(wanted.ids, time_of, access.of(request)))
+
+    async def _wanted(self, request: web.Request, kind: type[Wanted]) -> Wanted:
         query.read(request, NoQuery)
         count_max = self._handle.settings.messages_per_request_max
         body = await bodies.read_one(request, count_max * ID_BYTES + SPARE_BYTES)
         try:
-            wanted = await bodies.decode(body, NewRecall, count_max + SPARE_VALUES)
+            wanted = await bodies.decode(body, kind, count_max + SPARE_VALUES)
         except RequestError as error:
             if error.code != "too_many_values":
                 raise
             detail = f"more than messages_per_request_max = {count_max} ids"
             raise RequestError("too_many_messages", detail) from None
-        if wanted.ids is UNSET:
-            return responses.json(await self._by_condition(request, wanted))
-        conditions = msgspec.structs.replace(wanted, ids=UNSET)
-        if conditions != NewRecall():
+        if wanted.ids is not UNSET and _has_conditions(wanted):
             raise RequestError("invalid_field", "give either ids or conditions, not both")
-        return responses.json(await self._by_id(wanted.ids, access.of(request)))
+        return wanted
+
+    def _time_of(self, wanted: NewTimes) -> TimeOf:
+        """Return the new time of each message; raises `RequestError` and `AdmissionError`."""
+        when, engine = delay_property(wanted, {}), self._handle.engine
+        given = [one for one in (when, wanted.shift_ms, wanted.shift) if one is not None and one is not UNSET]
+        if len(given) > 1:
+            raise RequestError("conflicting_delay", "give only one of the delay fields, shift_ms and shift")
+        if not given:
+            raise RequestError("invalid_field", "give a delay field, shift_ms or shift")
+        engine.sender.check_accepting()
+        if when is not None:
+            time_of = moved_to(dict([when]), engine.sender.rules)
+            time_of(0, engine.clock.now_ms())  # refuses a time that no message may have
+            return time_of
+        shift_ms = wanted.shift_ms
+        if wanted.shift is not UNSET:
+            shift_ms = parse_shift_ms(wanted.shift)
+        assert shift_ms is not UNSET
+        return shifted(shift_ms)
+
+    async def _reschedule_ids(self, ids: Sequence[str], time_of: TimeOf, caller: Access) -> RescheduledIds:
+        closed = await self._closed(ids, caller)
+        open_ids = [one for one in ids if one not in closed]
+        results = await self._handle.engine.bulk_recalls.reschedule_many(open_ids, time_of)
+        found = {one.id: one for one in results}
+        outcomes = [
+            RescheduleOutcome(one, ok=False, code="forbidden")
+            if one in closed
+            else RescheduleOutcome(one, found[one].code is None, found[one].code, found[one].due_ms)
+            for one in ids
+        ]
+        return RescheduledIds(outcomes, sum(outcome.ok for outcome in outcomes))
+
+    async def _reschedule_where(
+        self, request: web.Request, wanted: NewTimes, time_of: TimeOf
+    ) -> RescheduledWhere:
+        condition, dry_run = _condition(wanted, access.of(request)), wanted.dry_run is True
+        work = self._handle.engine.bulk_recalls.reschedule_where(condition, time_of, dry_run=dry_run)
+        count = await while_connected(request, self._handle, work)
+        return RescheduledWhere(count.matched, count.rescheduled, count.missed, count.refused, dry_run)
 
     async def _by_id(self, ids: Sequence[str], caller: Access) -> RecalledIds:
         closed = await self._closed(ids, caller)
@@ -84,20 +149,7 @@ class RecallCalls:
         return frozenset(closed)
 
     async def _by_condition(self, request: web.Request, wanted: NewRecall) -> RecalledWhere:
-        _check(wanted)
-        caller = access.of(request)
-        if wanted.topic is UNSET:
-            caller.check_all_topics("give a topic")
-        else:
-            caller.check([wanted.topic])
-        condition = RecallFilter(
-            topic=None if wanted.topic is UNSET else wanted.topic,
-            tag=None if wanted.tags is UNSET else wanted.tags,
-            key_prefix=None if wanted.key_prefix is UNSET else wanted.key_prefix,
-            due_from_ms=None if wanted.due_from_ms is UNSET else wanted.due_from_ms,
-            due_to_ms=None if wanted.due_to_ms is UNSET else wanted.due_to_ms,
-        )
-        dry_run = wanted.dry_run is True
+        condition, dry_run = _condition(wanted, access.of(request)), wanted.dry_run is True
         recall = self._handle.engine.bulk_recalls.recall_where(condition, dry_run=dry_run)
         count = await while_connected(request, self._handle, recall)
         return RecalledWhere(count.matched, count.recalled, count.missed, dry_run)
@@ -107,7 +159,28 @@ def _outcome(result: RecallResult) -> RecallOutcome:
     return RecallOutcome(result.id, result.code is None, result.code)
 
 
-def _check(wanted: NewRecall) -> None:
+def _has_conditions(wanted: NewRecall | NewTimes) -> bool:
+    names = ("topic", "tags", "key_prefix", "due_from_ms", "due_to_ms", "dry_run")
+    return any(getattr(wanted, name) is not UNSET for name in names)
+
+
+def _condition(wanted: NewRecall | NewTimes, caller: Access) -> RecallFilter:
+    """Return the conditions of a call; raises `RequestError`, `AdmissionError`, or that it is forbidden."""
+    _check(wanted)
+    if wanted.topic is UNSET:
+        caller.check_all_topics("give a topic")
+    else:
+        caller.check([wanted.topic])
+    return RecallFilter(
+        topic=None if wanted.topic is UNSET else wanted.topic,
+        tag=None if wanted.tags is UNSET else wanted.tags,
+        key_prefix=None if wanted.key_prefix is UNSET else wanted.key_prefix,
+        due_from_ms=None if wanted.due_from_ms is UNSET else wanted.due_from_ms,
+        due_to_ms=None if wanted.due_to_ms is UNSET else wanted.due_to_ms,
+    )
+
+
+def _check(wanted: NewRecall | NewTimes) -> None:
     """Refuse conditions that nothing can match; raises `RequestError`, `AdmissionError`."""
     if wanted.topic is not UNSET:
         check_topic(wanted.topic, is_known=True)

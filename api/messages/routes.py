@@ -42,11 +42,18 @@ from timerwheel.wire.messages import (
     SendQuery,
     SentPart,
 )
-from timerwheel.wire.recalls import NewRecall, RecalledIds, RecalledWhere
+from timerwheel.wire.recalls import (
+    NewRecall,
+    NewTimes,
+    RecalledIds,
+    RecalledWhere,
+    RescheduledIds,
+    RescheduledWhere,
+)
 from timerwheel.wire.topics import TopicPath
 from timerwheel.wire.transactions import OpenQuery, OpenTransactions
 
-ONE = r"/v1/messages/{id:(?!recall$)[^/]+}"  # no id is written like that
+ONE = r"/v1/messages/{id:(?!(?:recall|reschedule)$)[^/]+}"  # no id is written like that
 
 
 def message_routes(handle: EngineHandle) -> list[Route]:
@@ -134,6 +141,21 @@ def message_routes(handle: EngineHandle) -> list[Route]:
             bodies={JSON: NewRecall},
             problems=(
                 *(*ENGINE, *JSON_BODY, *STORE),
+                *("illegal_filter", "illegal_topic", "system_topic", "too_many_messages"),
+            ),
+        ),
+        Route(
+            method="POST",
+            path="/v1/messages/reschedule",
+            name="rescheduleMessages",
+            summary="Reschedule many waiting messages: by id, or all that match conditions",
+            needs=Need.SEND,
+            audited=True,
+            handler=RecallCalls(handle).reschedule,
+            answer=(RescheduledIds, RescheduledWhere),
+            bodies={JSON: NewTimes},
+            problems=(
+                *(*ENGINE, *JSON_BODY, *DELAY, "conflicting_delay", *STORE),
                 *("illegal_filter", "illegal_topic", "system_topic", "too_many_messages"),
             ),
         ),

@@ -1,4 +1,4 @@
-"""`send`, `get`, `reschedule`: one message at a time, through the service."""
+"""`send`, `get`: one message at a time, through the service."""
 
 from typing import Annotated
 
@@ -142,7 +142,7 @@ def get(
     """Show a message: its state, content, and when it is due or was delivered."""
 
     async def work(client: Client) -> Message:
-        match _which(message_id, key):
+        match which_message(message_id, key):
             case (topic, key_text):
                 return await client.get_key(topic, key_text)
             case known_id:
@@ -151,35 +151,8 @@ def get(
     show_message(ask(url, work), Output(utc=utc, as_json=as_json))
 
 
-@prints_ids
-def reschedule(
-    message_id: IdArgument = None,
-    *,
-    key: KeyOption = None,
-    delay: DelayOption = None,
-    at: AtOption = None,
-    level: LevelOption = None,
-    url: UrlOption = DEFAULT_URL,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Change the due time of a waiting message; its id stays the same."""
-    when: When = {}
-    put_when(when, delay, at, level, utc=utc)
-    if not when:
-        raise typer.BadParameter("give one of --delay, --at and --level")
-
-    async def work(client: Client) -> Sent:
-        match _which(message_id, key):
-            case (topic, key_text):
-                return await client.reschedule_key(topic, key_text, **when)
-            case known_id:
-                return await client.reschedule(known_id, **when)
-
-    show_sent(ask(url, work), Output(utc=utc, as_json=as_json), asked_ms=when.get("deliver_at_ms"))
-
-
-def _which(message_id: str | None, key: tuple[str, str] | None) -> str | tuple[str, str]:
+def which_message(message_id: str | None, key: tuple[str, str] | None) -> str | tuple[str, str]:
+    """Return the id, or topic and key, of which exactly one must be given; raises BadParameter."""
     if message_id is not None and key is None:
         return message_id
     if key is not None and message_id is None:

@@ -31,7 +31,7 @@ TABLE: dict[str, str | Group] = {
     "get": "messages:get",
     "explain": "explain:explain",
     "recall": "recall:recall",
-    "reschedule": "messages:reschedule",
+    "reschedule": "reschedule:reschedule",
     "receive": "receive:receive",
     "worker": "worker:worker",
     "listen": "listen:listen",

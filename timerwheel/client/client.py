@@ -28,7 +28,7 @@ from msgspec import UNSET
 from timerwheel.client.bodies import Body, json_given
 from timerwheel.client.connection import Connection, Stream, given, part, raise_problem, with_query
 from timerwheel.client.dead_letters import DeadLetters
-from timerwheel.client.drafts import Draft, SendOptions, When, draft_content, when_content
+from timerwheel.client.drafts import Draft, SendOptions, When, draft_content, shift_content, when_content
 from timerwheel.client.environment import DEFAULT_URL, token_of_environment, url_of_environment
 from timerwheel.client.errors import (
     AddressError,
@@ -70,9 +70,11 @@ from timerwheel.wire.groups import Letter as DeadLetter
 from timerwheel.wire.groups import Settled as ReceiptResult
 from timerwheel.wire.messages import Message, Pending
 from timerwheel.wire.problem import ItemFault
-from timerwheel.wire.recalls import RecalledIds
+from timerwheel.wire.recalls import RecalledIds, RescheduledIds
 from timerwheel.wire.recalls import RecalledWhere as RecallCount
 from timerwheel.wire.recalls import RecallOutcome as RecallResult
+from timerwheel.wire.recalls import RescheduledWhere as RescheduleCount
+from timerwheel.wire.recalls import RescheduleOutcome as RescheduleResult
 from timerwheel.wire.service import FigureHistory, Levels, Slots
 from timerwheel.wire.tokens import TokenInfo
 from timerwheel.wire.topics import Delivered, Topics
@@ -107,6 +109,8 @@ __all__ = [
     "RecallCount",
     "RecallResult",
     "ReceiptResult",
+    "RescheduleCount",
+    "RescheduleResult",
     "SendOptions",
     "Sent",
     "Tick",
@@ -464,6 +468,67 @@ class Client:
         )
         content["dry_run"] = dry_run
         return await self._connection.call("POST", "/v1/messages/recall", RecallCount, content=content)
+
+    async def reschedule_many(
+        self,
+        message_ids: Iterable[str],
+        *,
+        shift: str | dt.timedelta | None = None,
+        delay: str | dt.timedelta | None = None,
+        delay_ms: int | None = None,
+        deliver_at: dt.datetime | str | None = None,
+        deliver_at_ms: int | None = None,
+        delay_level: int | None = None,
+    ) -> list[RescheduleResult]:
+        """Reschedule those of these that still wait; returns a result for each, in order. Not atomic.
+
+        Give one of the times of `send` for all, or `shift` from each one's own due time: "+2h", "-30m" or a
+        timedelta.
+        """
+        when = given(
+            delay=delay,
+            delay_ms=delay_ms,
+            deliver_at=deliver_at,
+            deliver_at_ms=deliver_at_ms,
+            delay_level=delay_level,
+        )
+        content = {"ids": list(message_ids), **shift_content(shift), **when_content(when)}
+        path = "/v1/messages/reschedule"
+        return (await self._connection.call("POST", path, RescheduledIds, content=content)).results
+
+    async def reschedule_where(
+        self,
+        *,
+        topic: str | None = None,
+        tags: str | None = None,
+        key_prefix: str | None = None,
+        due_from_ms: int | None = None,
+        due_to_ms: int | None = None,
+        shift: str | dt.timedelta | None = None,
+        dry_run: bool = False,
+        delay: str | dt.timedelta | None = None,
+        delay_ms: int | None = None,
+        deliver_at: dt.datetime | str | None = None,
+        deliver_at_ms: int | None = None,
+        delay_level: int | None = None,
+    ) -> RescheduleCount:
+        """Reschedule all waiting messages that match all conditions, as `recall_where` recalls them.
+
+        The new time is as for `reschedule_many`.
+        """
+        when = given(
+            delay=delay,
+            delay_ms=delay_ms,
+            deliver_at=deliver_at,
+            deliver_at_ms=deliver_at_ms,
+            delay_level=delay_level,
+        )
+        content = given(
+            topic=topic, tags=tags, key_prefix=key_prefix, due_from_ms=due_from_ms, due_to_ms=due_to_ms
+        )
+        content |= {"dry_run": dry_run, **shift_content(shift), **when_content(when)}
+        path = "/v1/messages/reschedule"
+        return await self._connection.call("POST", path, RescheduleCount, content=content)
 
     async def pending(
         self, topic: str | None = None, *, due_from_ms: int | None = None, due_to_ms: int | None = None

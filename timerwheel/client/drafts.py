@@ -92,6 +92,13 @@ def when_content(when: Mapping[str, object]) -> dict[str, object]:
     return content
 
 
+def shift_content(shift: str | dt.timedelta | None) -> dict[str, object]:
+    """Return the JSON of a shift of due times."""
+    if shift is None:
+        return {}
+    return {"shift_ms": length_ms(shift)} if isinstance(shift, dt.timedelta) else {"shift": shift}
+
+
 def length_ms(length: dt.timedelta | int) -> int:
     """Return a length in milliseconds, rounded up."""
     return length if isinstance(length, int) else -(-length // _MS)

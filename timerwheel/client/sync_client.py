@@ -63,6 +63,8 @@ from timerwheel.wire.groups import Held, Letter, Letters, Received, RedrivenCoun
 from timerwheel.wire.messages import Accepted, Kind, Message
 from timerwheel.wire.recalls import RecalledWhere as RecallCount
 from timerwheel.wire.recalls import RecallOutcome as RecallResult
+from timerwheel.wire.recalls import RescheduledWhere as RescheduleCount
+from timerwheel.wire.recalls import RescheduleOutcome as RescheduleResult
 from timerwheel.wire.schedules import Schedule
 from timerwheel.wire.service import FigureHistory
 from timerwheel.wire.tasks import AcceptedTask
@@ -1110,6 +1112,71 @@ class SyncClient:
                 due_from_ms=due_from_ms,
                 due_to_ms=due_to_ms,
                 dry_run=dry_run,
+            )
+        )
+
+    def reschedule_many(
+        self,
+        message_ids: Iterable[str],
+        *,
+        shift: str | dt.timedelta | None = None,
+        delay: str | dt.timedelta | None = None,
+        delay_ms: int | None = None,
+        deliver_at: dt.datetime | str | None = None,
+        deliver_at_ms: int | None = None,
+        delay_level: int | None = None,
+    ) -> list[RescheduleResult]:
+        """Reschedule those of these that still wait; returns a result for each, in order. Not atomic.
+
+        Give one of the times of `send` for all, or `shift` from each one's own due time: "+2h", "-30m" or a
+        timedelta.
+        """
+        return self._loop.run(
+            self._client.reschedule_many(
+                message_ids,
+                shift=shift,
+                delay=delay,
+                delay_ms=delay_ms,
+                deliver_at=deliver_at,
+                deliver_at_ms=deliver_at_ms,
+                delay_level=delay_level,
+            )
+        )
+
+    def reschedule_where(
+        self,
+        *,
+        topic: str | None = None,
+        tags: str | None = None,
+        key_prefix: str | None = None,
+        due_from_ms: int | None = None,
+        due_to_ms: int | None = None,
+        shift: str | dt.timedelta | None = None,
+        dry_run: bool = False,
+        delay: str | dt.timedelta | None = None,
+        delay_ms: int | None = None,
+        deliver_at: dt.datetime | str | None = None,
+        deliver_at_ms: int | None = None,
+        delay_level: int | None = None,
+    ) -> RescheduleCount:
+        """Reschedule all waiting messages that match all conditions, as `recall_where` recalls them.
+
+        The new time is as for `reschedule_many`.
+        """
+        return self._loop.run(
+            self._client.reschedule_where(
+                topic=topic,
+                tags=tags,
+                key_prefix=key_prefix,
+                due_from_ms=due_from_ms,
+                due_to_ms=due_to_ms,
+                shift=shift,
+                dry_run=dry_run,
+                delay=delay,
+                delay_ms=delay_ms,
+                deliver_at=deliver_at,
+                deliver_at_ms=deliver_at_ms,
+                delay_level=delay_level,
             )
         )
 

@@ -67,6 +67,15 @@ def parse_delay_ms(text: str) -> int:
     return _total_ms(text, found.groups(), tuple(_UNITS_MS.values()))
 
 
+def parse_shift_ms(text: str) -> int:
+    """Parse a delay with a sign, such as `+2h` or `-30m`; without one it is a plus. As `parse_delay_ms`."""
+    stripped = text.strip()
+    if stripped[:1] not in ("+", "-"):
+        return parse_delay_ms(stripped)
+    length_ms = parse_delay_ms(stripped[1:])
+    return -length_ms if stripped[0] == "-" else length_ms
+
+
 def _delay_fault(text: str) -> str:
     if re.fullmatch(r"[+-].*", text, re.DOTALL):
         return "has a sign; write a delay without one, such as 90s"

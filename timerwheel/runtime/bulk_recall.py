@@ -1,25 +1,29 @@
-"""Recall in bulk: many ids at once, or all pending messages that meet a condition.
+"""Recall or reschedule in bulk: many ids at once, or all pending messages that meet a condition.
 
 Both work in parts. A reader thread reads a part: the current record of each message, whether it matches, and
-the CANCEL for it. Then one step of the loop checks that each timer is still pending, takes it, and submits
-the CANCELs as one unit. So every answer is as exact as that of a single `recall`, and firing waits for one
-part at most. If a timer is in flight, the recall waits for the outcome and looks again.
+what follows it: a CANCEL, or the timer with another due time. Then one step of the loop checks that each
+timer is still pending, takes it, and submits what follows as one unit. So every answer is as exact as that
+of a single call, and firing waits for one part at most. If a timer is in flight, the call waits for the
+outcome and looks again.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from timerwheel.errors import (
     AlreadyDeliveredError,
     AlreadyRecalledError,
+    CongestedError,
     DeletedMessageError,
     Fault,
     OpenTransactionError,
     RefusedError,
     TimerwheelError,
+    TopicEndingError,
     UnknownMessageError,
 )
 from timerwheel.index import forwarding, lookups
@@ -28,14 +32,23 @@ from timerwheel.index.writer import memtable_entries
 from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.ids import root_in
 from timerwheel.model.messages import State
+from timerwheel.runtime.bulk_changes import Change, Ending, Rescheduling, TimeOf, changed
 from timerwheel.runtime.core import Core
-from timerwheel.runtime.current_record import CurrentRecord, cancel_of, current_record_of, read_at
+from timerwheel.runtime.current_record import CurrentRecord, Successor, cancel_of, read_at
 from timerwheel.runtime.firing import Firing
 from timerwheel.runtime.message_reader import MessageReader
-from timerwheel.runtime.message_views import rows_within
+from timerwheel.runtime.message_views import PAGE_BYTES_MAX, rows_within
 from timerwheel.runtime.outcome import failure_of
 from timerwheel.runtime.queue_reader import SYSTEM_TOPICS
-from timerwheel.runtime.recall_filter import Matches, RecallCount, RecallFilter, RecallResult, matcher
+from timerwheel.runtime.recall_filter import (
+    Matches,
+    RecallCount,
+    RecallFilter,
+    RecallResult,
+    RescheduleCount,
+    matcher,
+)
+from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError, StoreError
 from timerwheel.store.record import HEADER_SIZE, Kind, Record, decode_header
 from timerwheel.store.rows import join
@@ -44,8 +57,10 @@ from timerwheel.wheel.slot_table import ADD, ENTRY_DTYPE, Entries
 PART_MESSAGES = 1_000
 NEAR_PART_MESSAGES = 250  # each timer of the near wheel is searched for
 STEP_ROWS = 65_536
+WHOLE_PART_MESSAGES = 32  # by id, of those whose bodies are copied
 UNITS_IN_FLIGHT_MAX = 2  # due messages wait for them in the queue
 
+ENDING = Ending()
 _CANCEL_BYTES_MAX = HEADER_SIZE + 128  # including the longest topic name
 _ENDED = {
     State.DELIVERED: AlreadyDeliveredError.code,
@@ -56,25 +71,62 @@ _ENDED = {
 class _Tally:
     """A recall by condition in progress: what it looks for, and what it has done so far."""
 
-    def __init__(self, matches: Matches | None, *, dry_run: bool, of_topic: str | None = None) -> None:
+    def __init__(
+        self,
+        matches: Matches | None,
+        change: Change = ENDING,
+        *,
+        dry_run: bool,
+        of_topic: str | None = None,
+    ) -> None:
         self.matches = matches
+        self.change = change
         self.dry_run = dry_run
         self.of_topic = of_topic  # all timers of this topic are ended, those that cannot be read too
         self.quarantined: list[int] = []
         self.counted = 0
         self.recalled = 0
         self.missed = 0
+        self.refused = 0
         self.units: deque[tuple[int, asyncio.Future[int]]] = deque()
+        self.stored: list[tuple[int, int]] = []  # from which offset to which this call has stored timers
 
     @property
     def matched(self) -> int:
-        return self.counted + self.recalled + self.missed
+        return self.counted + self.recalled + self.missed + self.refused
+
+    def note(self, unit: "_Unit") -> None:
+        """Remember where the timers of a unit are once it is stored, so that the walk passes them over."""
+        size = sum(len(successor.record) for successor in unit.successors)
+
+        def remember(done: asyncio.Future[int]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                self.stored.append((done.result(), done.result() + size))
+
+        unit.stored.add_done_callback(remember)
+
+    def is_own(self, offsets: np.ndarray, stored: Sequence[tuple[int, int]]) -> np.ndarray:
+        """Return which of these records this call has stored itself."""
+        if not stored:
+            return np.zeros(len(offsets), bool)
+        bounds = np.array(stored, np.uint64)
+        places = np.searchsorted(bounds[:, 0], offsets, side="right") - 1
+        found: np.ndarray = (places >= 0) & (offsets < bounds[places, 1])
+        return found
+
+
+class _Unit(NamedTuple):
+    """Timers that were taken, what follows them, and the outcome."""
+
+    currents: list[CurrentRecord]
+    successors: list[Successor]
+    stored: asyncio.Future[int]
 
 
 class BulkRecalls:
-    """Recalls many messages. Belongs to the event loop."""
+    """Recalls and reschedules many messages. Belongs to the event loop."""
 
-    def __init__(self, core: Core, messages: MessageReader, firing: Firing) -> None:
+    def __init__(self, core: Core, messages: MessageReader, firing: Firing, topics: TopicOptions) -> None:
         self._clock = core.clock
         self._settings = core.settings
         self._threads = core.threads
@@ -86,8 +138,10 @@ class BulkRecalls:
         self._ids = core.ids
         self._index = core.index
         self._in_flight = core.in_flight
+        self._slot_limit = core.slot_limit
         self._messages = messages
         self._firing = firing
+        self._topics = topics
         self.turn = asyncio.Lock()
 
     @property
@@ -107,19 +161,7 @@ class BulkRecalls:
         recall at all could be stored. After the code outcome_unknown, or an OutcomeUnknownError for all, they
         may have been recalled.
         """
-        limit = self._settings.messages_per_request_max
-        if len(ids) > limit:
-            detail = f"{len(ids)} ids, more than messages_per_request_max = {limit}"
-            raise RefusedError([Fault(limit, "too_many_messages", detail)])
-        self._life.check_ready()
-        answers: dict[str, RecallResult] = {}
-        units: list[tuple[list[str], asyncio.Future[int]]] = []
-        distinct = list(dict.fromkeys(ids))
-        step = self._part_messages
-        for at in range(0, len(distinct), step):
-            await self._clock.breathe()
-            await self._recall_part(distinct[at : at + step], answers, units)
-        await self._stored_units(units, answers)
+        answers = await self._change_many(ids, ENDING)
         results: list[RecallResult] = []
         for message_id in ids:
             result = answers[message_id]
@@ -128,14 +170,43 @@ class BulkRecalls:
                 answers[message_id] = RecallResult(message_id, AlreadyRecalledError.code, State.RECALLED)
         return results
 
-    async def _recall_part(
+    async def reschedule_many(self, ids: Sequence[str], time_of: TimeOf) -> list[RecallResult]:
+        """Reschedule those of these messages that are pending, as `recall_many` recalls them.
+
+        Further codes: delay_too_long, slot_congested, topic_ending. An id that is in the array twice is
+        rescheduled once, and both results say so.
+        """
+        change = Rescheduling(time_of, self._settings.max_delay_ms)
+        answers = await self._change_many(ids, change)
+        return [answers[message_id] for message_id in ids]
+
+    async def _change_many(self, ids: Sequence[str], change: Change) -> dict[str, RecallResult]:
+        limit = self._settings.messages_per_request_max
+        if len(ids) > limit:
+            detail = f"{len(ids)} ids, more than messages_per_request_max = {limit}"
+            raise RefusedError([Fault(limit, "too_many_messages", detail)])
+        self._life.check_ready()
+        answers: dict[str, RecallResult] = {}
+        units: list[tuple[dict[str, int | None], asyncio.Future[int]]] = []
+        distinct = list(dict.fromkeys(ids))
+        step = self._part_messages if change is ENDING else WHOLE_PART_MESSAGES
+        for at in range(0, len(distinct), step):
+            await self._clock.breathe()
+            await self._change_part(distinct[at : at + step], change, answers, units)
+            if len(units) > UNITS_IN_FLIGHT_MAX:
+                await asyncio.wait([units[-1 - UNITS_IN_FLIGHT_MAX][1]])
+        await self._stored_units(units, answers)
+        return answers
+
+    async def _change_part(
         self,
         todo: list[str],
+        change: Change,
         answers: dict[str, RecallResult],
-        units: list[tuple[list[str], asyncio.Future[int]]],
+        units: list[tuple[dict[str, int | None], asyncio.Future[int]]],
     ) -> None:
         while todo:
-            found = await self._current_records(todo)
+            found = await self._current_records(todo, change)
             busy: dict[str, asyncio.Future[None]] = {}
             ready: dict[str, CurrentRecord] = {}
             for message_id, current in zip(todo, found, strict=True):
@@ -146,34 +217,48 @@ class BulkRecalls:
                 if under_way is not None:
                     busy[message_id] = under_way
                     continue
-                if self._state.end_of(current.record.topic, current.root) is not None:
-                    answers[message_id] = RecallResult(message_id, DeletedMessageError.code, None)
-                    continue
-                state = self._messages.state_of(current.record, current.offset)
-                if state is State.SCHEDULED and current.record.header.due_ms == HALF_DUE_MS:
-                    answers[message_id] = RecallResult(message_id, OpenTransactionError.code, state)
-                elif state is State.SCHEDULED:
-                    ready[message_id] = current
+                if (refusal := self._refusal(message_id, current)) is not None:
+                    answers[message_id] = refusal
                 else:
-                    answers[message_id] = RecallResult(message_id, _ENDED[state], state)
-            if ready:
-                units.append((list(ready), self._end(list(ready.values()))))
+                    ready[message_id] = current
+            ids = {current.root: message_id for message_id, current in ready.items()}
+            done, refused = self._change(list(ready.values()))
+            for current, code in refused:
+                message_id = ids[current.root]
+                answers[message_id] = RecallResult(message_id, code, State.SCHEDULED)
+            for unit in done:
+                pairs = zip(unit.currents, unit.successors, strict=True)
+                units.append(({ids[one.root]: following.due_ms for one, following in pairs}, unit.stored))
             if busy:
                 await asyncio.wait(set(busy.values()))
             todo = list(busy)
 
+    def _refusal(self, message_id: str, current: CurrentRecord) -> RecallResult | None:
+        """Return why a message that is not in flight cannot be changed now; None if it can."""
+        if self._state.end_of(current.record.topic, current.root) is not None:
+            return RecallResult(message_id, DeletedMessageError.code, None)
+        state = self._messages.state_of(current.record, current.offset)
+        if state is not State.SCHEDULED:
+            return RecallResult(message_id, _ENDED[state], state)
+        if current.record.header.due_ms == HALF_DUE_MS:
+            return RecallResult(message_id, OpenTransactionError.code, state)
+        return None
+
     async def _stored_units(
-        self, units: list[tuple[list[str], asyncio.Future[int]]], answers: dict[str, RecallResult]
+        self,
+        units: list[tuple[dict[str, int | None], asyncio.Future[int]]],
+        answers: dict[str, RecallResult],
     ) -> None:
         outcomes = await asyncio.gather(*(stored for _, stored in units), return_exceptions=True)
         errors = [self._store_error(outcome) for outcome in outcomes if isinstance(outcome, Exception)]
         if errors and len(errors) == len(units):
             raise errors[0]
-        for (message_ids, _), outcome in zip(units, outcomes, strict=True):
-            code, state = None, State.RECALLED
-            if isinstance(outcome, Exception):
-                code, state = self._store_error(outcome).code, State.SCHEDULED
-            answers.update({one: RecallResult(one, code, state) for one in message_ids})
+        for (dues_ms, _), outcome in zip(units, outcomes, strict=True):
+            code = self._store_error(outcome).code if isinstance(outcome, Exception) else None
+            for one, due_ms in dues_ms.items():
+                is_over = code is None and due_ms is None
+                state = State.RECALLED if is_over else State.SCHEDULED
+                answers[one] = RecallResult(one, code, state, due_ms if code is None else None)
 
     def _store_error(self, error: Exception) -> StoreError | TimerwheelError:
         if isinstance(error, NoSpaceError):
@@ -183,19 +268,19 @@ class BulkRecalls:
             return failure_of(error)
         raise error
 
-    async def _current_records(self, ids: list[str]) -> list[CurrentRecord | str]:
+    async def _current_records(self, ids: list[str], change: Change) -> list[CurrentRecord | str]:
         """Return the current record of each message, or the code of why it has none."""
         roots = {message_id: root for message_id in ids if (root := root_in(message_id)) is not None}
         distinct = set(roots.values())
 
         async def read(known: dict[int, int]) -> dict[str, CurrentRecord | str]:
-            return await self._threads.read(self._read_ids, roots, known, self._clock.now_ms())
+            return await self._threads.read(self._read_ids, roots, known, change, self._clock.now_ms())
 
         found = await self._state.consistent_read(read, lambda: self._state.pointers_of(distinct))
         return [found.get(message_id, UnknownMessageError.code) for message_id in ids]
 
     def _read_ids(
-        self, roots: dict[str, int], known: dict[int, int], now_ms: int
+        self, roots: dict[str, int], known: dict[int, int], change: Change, now_ms: int
     ) -> dict[str, CurrentRecord | str]:
         with self._index.read() as txn:
             leads = forwarding.find_many(txn, np.array(list(roots.values()), np.uint64)) | known
@@ -205,7 +290,7 @@ class BulkRecalls:
             roots.items(), offsets, read_at(self._log, offsets), strict=True
         ):
             if isinstance(data, bytes):
-                found[message_id] = self._checked(message_id, current_record_of(data, root, offset, now_ms))
+                found[message_id] = self._checked(message_id, changed(data, root, offset, change, now_ms))
             elif isinstance(data, CorruptionError):
                 found[message_id] = self._damaged(message_id, root, data)
         return found
@@ -243,6 +328,27 @@ class BulkRecalls:
             while tally.units:
                 await self._count_unit(tally)
         return RecallCount(tally.matched, tally.recalled, tally.missed)
+
+    async def reschedule_where(
+        self, condition: RecallFilter, time_of: TimeOf, *, dry_run: bool = False
+    ) -> RescheduleCount:
+        """Reschedule the pending messages that meet a condition; each once, whatever its new time is.
+
+        As `recall_where`. `refused` ones stay as they are: their new time is too far away, its second is
+        full, or their topic is being deleted.
+        """
+        matches = matcher(condition)
+        async with self.turn:
+            self._life.check_ready()
+            window = self._window(condition)
+            if window is None:
+                return RescheduleCount(0, 0, 0, 0)
+            change = Rescheduling(time_of, self._settings.max_delay_ms)
+            tally = _Tally(matches, change, dry_run=dry_run)
+            await self._sweep(window, tally)
+            while tally.units:
+                await self._count_unit(tally)
+        return RescheduleCount(tally.matched, tally.recalled, tally.missed, tally.refused)
 
     async def end_timers(
         self, topic: str, *, with_transactions: bool = False, dry_run: bool = False
@@ -300,6 +406,7 @@ class BulkRecalls:
             window = window._replace(hidden=self._state.internal_ids)
             near_ms = self._near.until_ms
             entries, at = await self._threads.read(self._walk, at, window, (since, until), near_ms)
+            entries = entries[~tally.is_own(entries["offset"], tally.stored)]
             await self._recall_entries(entries, tally)
 
     def _walk(
@@ -319,7 +426,8 @@ class BulkRecalls:
             near = int(entries["due_ms"][at]) < self._near.until_ms
             fit = min(NEAR_PART_MESSAGES if near else PART_MESSAGES, self._part_messages)
             part = entries[at : at + fit]
-            part = part[: rows_within(part["size"])]
+            bytes_max = PAGE_BYTES_MAX if tally.change is ENDING else self._settings.batch_bytes_max
+            part = part[: rows_within(part["size"], bytes_max)]
             at += len(part)
             await self._recall_waiting(part[self._wait_now(part)], tally)
 
@@ -355,8 +463,11 @@ class BulkRecalls:
                 else:
                     ready.append(current)
             tally.quarantined += [one.offset for one in ready if one.offset in self._firing.quarantined]
-            if ready:
-                tally.units.append((len(ready), self._end(ready)))
+            done, refused = self._change(ready)
+            tally.refused += len(refused)
+            for unit in done:
+                tally.note(unit)
+                tally.units.append((len(unit.currents), unit.stored))
             while len(tally.units) > UNITS_IN_FLIGHT_MAX:
                 await self._count_unit(tally)
             if busy:
@@ -401,7 +512,7 @@ class BulkRecalls:
                     found.append((place, None))
             elif tally.matches is None or tally.matches(data):
                 found.append(
-                    (place, None if tally.dry_run else current_record_of(data, root, offset, now_ms))
+                    (place, None if tally.dry_run else changed(data, root, offset, tally.change, now_ms))
                 )
         return found
 
@@ -417,15 +528,61 @@ class BulkRecalls:
             level=int(entry["delay_level"]),
         )
         cancel = cancel_of(header, topic.encode(), root, offset, now_ms)
-        return CurrentRecord(root, offset, Record(header, topic, b"", b""), cancel)
+        return CurrentRecord(root, offset, Record(header, topic, b"", b""), Successor(cancel, None))
 
     # ------------------------------------------------------------------ both
 
-    def _end(self, currents: list[CurrentRecord]) -> asyncio.Future[int]:
-        """Take these timers, which are known to be pending in this step of the loop, and store their CANCELs.
+    def _change(self, currents: list[CurrentRecord]) -> tuple[list[_Unit], list[tuple[CurrentRecord, str]]]:
+        """Take these timers, which are known to be pending in this step of the loop, and store what follows.
 
-        They are submitted as one unit but without FLAG_MORE: after a crash, a part of it may count.
+        That is submitted in units that fit a batch of the log, but without FLAG_MORE: after a crash, a part
+        of a unit may count. Also returns those that stay as they are, each with the code of why.
         """
+        done: list[_Unit] = []
+        refused: list[tuple[CurrentRecord, str]] = []
+        chosen: list[CurrentRecord] = []
+        successors: list[Successor] = []
+        size_bytes = 0
+        for current in currents:
+            successor = current.successor
+            if isinstance(successor, str):
+                refused.append((current, successor))
+                continue
+            if successor.due_ms is not None and current.record.topic in self._topics.ending:
+                refused.append((current, TopicEndingError.code))
+                continue
+            if chosen and size_bytes + len(successor.record) > self._settings.batch_bytes_max:
+                done += self._submit(chosen, successors, refused)
+                chosen, successors, size_bytes = [], [], 0
+            chosen.append(current)
+            successors.append(successor)
+            size_bytes += len(successor.record)
+        if chosen:
+            done += self._submit(chosen, successors, refused)
+        return done, refused
+
+    def _submit(
+        self,
+        currents: list[CurrentRecord],
+        successors: list[Successor],
+        refused: list[tuple[CurrentRecord, str]],
+    ) -> list[_Unit]:
+        """Take and submit one unit, without those whose new second is full, which are added to `refused`."""
+        dues_ms = [one.due_ms for one in successors if one.due_ms is not None]
+        release = _release_nothing
+        if dues_ms:
+            try:
+                release = self._slot_limit.admit(dues_ms, [one.record.header.due_ms for one in currents])
+            except CongestedError:
+                if len(currents) == 1:
+                    refused.append((currents[0], CongestedError.code))
+                    return []
+                half = len(currents) // 2
+                return [
+                    unit
+                    for part in (slice(0, half), slice(half, None))
+                    for unit in self._submit(currents[part], successors[part], refused)
+                ]
         headers = [current.record.header for current in currents]
         topics = [current.record.topic for current in currents]
         ids = {name: self._state.topic(name).id for name in set(topics)}
@@ -436,7 +593,14 @@ class BulkRecalls:
             entries[name] = [getattr(header, name) for header in headers]
         entries["delay_level"] = [header.level for header in headers]
         entries["topic"] = [ids[name] for name in topics]
-        return self._in_flight.take(entries).submit([current.cancel for current in currents], topics)
+        records = [one.record for one in successors]
+        stored = self._in_flight.take(entries).submit(records, topics, release, dues_ms)
+        stored.add_done_callback(lambda _: release())
+        return [_Unit(currents, successors, stored)]
+
+
+def _release_nothing() -> None:
+    """Release nothing: no place was held."""
 
 
 def _staged(rows: list[np.ndarray], window: Window, near_ms: int) -> Entries:

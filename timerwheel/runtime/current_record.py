@@ -1,4 +1,4 @@
-"""The current records of many messages, read together, each with the CANCEL for its timer.
+"""The current records of many messages, read together, and the CANCEL for a timer.
 
 Called in reader threads. `MessageReader.current` does the same for one message.
 """
@@ -24,21 +24,27 @@ _GAP_BYTES = 8_192
 _CANCEL = int(Kind.CANCEL)
 
 
+class Successor(NamedTuple):
+    """The record that follows a message's current record; `due_ms` if the message is still scheduled then."""
+
+    record: bytes
+    due_ms: int | None
+
+
 class CurrentRecord(NamedTuple):
-    """The current record of a message, without its payload, and the CANCEL that would end it."""
+    """The current record of a message, without its payload; what follows it, or the code of why nothing."""
 
     root: int
     offset: int
     record: Record
-    cancel: bytes
+    successor: Successor | str = ""
 
 
-def current_record_of(data: bytes, root: int, offset: int, now_ms: int) -> CurrentRecord:
-    """Build the CurrentRecord from a whole record; it has a CANCEL only if the record is a timer."""
+def current_record_of(data: bytes, root: int, offset: int) -> CurrentRecord:
+    """Build the CurrentRecord from a whole record."""
     header = decode_header(data)
-    topic = data[HEADER_SIZE : HEADER_SIZE + header.topic_len]
-    cancel = cancel_of(header, topic, root, offset, now_ms) if header.kind == Kind.TIMER else b""
-    return CurrentRecord(root, offset, Record(header, topic.decode(), b"", b""), cancel)
+    topic = data[HEADER_SIZE : HEADER_SIZE + header.topic_len].decode()
+    return CurrentRecord(root, offset, Record(header, topic, b"", b""))
 
 
 def cancel_of(header: Header, topic: bytes, root: int, offset: int, now_ms: int, flags: int = 0) -> bytes:

@@ -14,11 +14,15 @@ Matches = Callable[[bytes], bool]
 
 
 class RecallResult(msgspec.Struct, frozen=True):
-    """The result for one id: recalled if `code` is None, else why not; `state` is None if unknown."""
+    """The result for one id: done if `code` is None, else why not; `state` is None if unknown.
+
+    `due_ms` is the new due time of one that was rescheduled.
+    """
 
     id: str
     code: str | None
     state: State | None
+    due_ms: int | None = None
 
 
 class RecallFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +48,18 @@ class RecallCount(msgspec.Struct, frozen=True):
     matched: int
     recalled: int
     missed: int
+
+
+class RescheduleCount(msgspec.Struct, frozen=True):
+    """How many messages matched, and how many were rescheduled; none in a dry run.
+
+    `missed` fired during the call or cannot be read. `refused` stay as they are: matched is the sum.
+    """
+
+    matched: int
+    rescheduled: int
+    missed: int
+    refused: int
 
 
 def matcher(condition: RecallFilter) -> Matches | None:

@@ -64,6 +64,18 @@ def test_a_message_replaces_the_one_with_its_key(run):
     assert run(*words[:-1], "never").code == 2
 
 
+def test_messages_that_meet_conditions_are_rescheduled_after_a_count(run):
+    sent = [run("send", "bulk", "--delay", "1h", "--tags", tag, "--json").json for tag in "aab"]
+    words = ("reschedule", "--topic", "bulk", "--tags", "a", "--shift")
+    assert "2 waiting message(s) would be rescheduled" in run(*words, "2h", "--dry-run").out
+    assert run(*words, "2h").code == 1  # nobody has said yes
+    assert "2 rescheduled" in run(*words, "-30m", "--yes").out
+    dues = [run("get", one["id"], "--json").json["due_ms"] - one["due_ms"] for one in sent]
+    assert dues == [-1_800_000, -1_800_000, 0]
+    assert run("reschedule", sent[0]["id"], "--shift", "2h").code == 2
+    assert run("reschedule", "--topic", "bulk").code == 2
+
+
 def test_a_time_is_read_and_shown_in_the_local_zone_or_in_utc(run):
     sent = run("send", "zones", "--at", "2030-07-01 12:00", "--json", TZ="Europe/Berlin").json
     assert sent["due_ms"] == dt.datetime(2030, 7, 1, 10, tzinfo=dt.UTC).timestamp() * 1000

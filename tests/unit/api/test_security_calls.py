@@ -21,7 +21,14 @@ EXPECTED = {
         "live",
     },
     Need.SEND: {
-        *("sendMessages", "sendRaw", "recallMessage", "rescheduleMessage", "recallMessages"),
+        *(
+            "sendMessages",
+            "sendRaw",
+            "recallMessage",
+            "rescheduleMessage",
+            "recallMessages",
+            "rescheduleMessages",
+        ),
         *("beginTransaction", "commitTransaction", "rollBackTransaction"),
         *("recallKeyedMessage", "rescheduleKeyedMessage"),
         *("listSchedules", "getSchedule", "putSchedule", "deleteSchedule", "pauseSchedule"),
