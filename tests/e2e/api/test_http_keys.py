@@ -88,6 +88,7 @@ async def test_the_header_cannot_stand_for_an_array(service):
     ("method", "path"),
     [
         ("POST", "/v1/messages/recall"),
+        ("POST", "/v1/messages/reschedule"),
         ("POST", "/v1/topics/orders/groups/g/receive"),
         ("POST", "/v1/topics/orders/groups/g/ack"),
         ("POST", "/v1/groups/g/dead-letters/redrive"),

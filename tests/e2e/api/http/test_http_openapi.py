@@ -34,6 +34,7 @@ CALLS = {
     ("get", "/v1/wheel/slots"),
     ("get", "/v1/levels"),
     ("post", "/v1/messages/recall"),
+    ("post", "/v1/messages/reschedule"),
     ("get", "/v1/transactions"),
     ("post", "/v1/transactions"),
     ("post", "/v1/transactions/{id}/commit"),

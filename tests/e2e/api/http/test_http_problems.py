@@ -30,6 +30,7 @@ async def test_an_unknown_route_is_a_problem(service, path):
         ("OPTIONS", "/v1/wheel", {"GET", "HEAD"}),
         ("GET", "/v1/topics/a/messages", {"POST"}),
         ("GET", "/v1/messages/recall", {"POST"}),
+        ("GET", "/v1/messages/reschedule", {"POST"}),
         ("PUT", "/v1/topics/a/groups/g/stream", {"GET", "HEAD"}),
         ("GET", "/v1/topics/a/groups/g/ack", {"POST"}),
         ("POST", "/v1/topics/a/groups/g", {"GET", "HEAD", "PUT", "DELETE"}),
