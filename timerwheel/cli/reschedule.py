@@ -73,7 +73,7 @@ def reschedule(
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Change the due time of waiting messages; their ids stay the same.
+    """Change the due time of a waiting message, or of all that match conditions; ids stay the same.
 
     Give an id, a key, or conditions. A message must match all conditions. The matching messages are counted
     first and rescheduled after you confirm.
