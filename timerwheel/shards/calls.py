@@ -33,7 +33,16 @@ from timerwheel.shards.sends import Sends
 from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.groups import Chosen, ChosenOfTopics, DeadQuery, DroppedCount, RedrivenCount
 from timerwheel.wire.messages import PendingQuery
-from timerwheel.wire.recalls import NewRecall, RecalledIds, RecalledWhere, RecallOutcome
+from timerwheel.wire.recalls import (
+    NewRecall,
+    NewTimes,
+    RecalledIds,
+    RecalledWhere,
+    RecallOutcome,
+    RescheduledIds,
+    RescheduledWhere,
+    RescheduleOutcome,
+)
 from timerwheel.wire.tasks import TasksQuery
 from timerwheel.wire.transactions import OpenQuery
 
@@ -88,6 +97,7 @@ class Calls:
             "sendMessages": sends.messages,
             "beginTransaction": sends.of_one,
             "recallMessages": self._recall,
+            "rescheduleMessages": self._reschedule,
             "listPending": self._pending,
             "listTransactions": self._transactions,
             "listTopics": self._merged(merging.topics),
@@ -373,6 +383,65 @@ class Calls:
             outcomes.update(zip(places[said.shard], part.results, strict=True))
         return responses.json(RecalledIds([outcomes[place] for place in range(len(ids))], recalled))
 
+    # ------------------------------------------------------------------ bulk reschedule
+
+    def _reschedule(self, route: Route) -> Handler:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            count_max = self._sends.count_max
+            body = await bodies.whole(request, bytes_max=count_max * ID_BYTES + SPARE_BYTES)
+            try:
+                wanted = await bodies.decode(body, NewTimes, count_max + SPARE_VALUES)
+            except RequestError:
+                return await self._pass_on(request, route, 0)  # which says what is wrong with it
+            if wanted.ids is not UNSET:
+                if len(wanted.ids) > count_max:
+                    return await self._pass_on(request, route, 0)  # as above
+                return await self._reschedule_ids(request, route, body, wanted)
+            if wanted.topic is not UNSET and (shard := shard_of_topic(wanted.topic, self._count)) is not None:
+                return await self._pass_on(request, route, shard)
+            call = _for_merging(call_of(request, route, body))
+            found = await self._forwarder.ask_each((shard, call) for shard in range(self._count))
+            if (wrong := _wrong(found)) is not None:
+                return wrong
+            each = [msgspec.json.decode(said.body, type=RescheduledWhere) for said in found]
+            return responses.json(
+                RescheduledWhere(
+                    sum(one.matched for one in each),
+                    sum(one.rescheduled for one in each),
+                    sum(one.missed for one in each),
+                    sum(one.refused for one in each),
+                    each[0].dry_run,
+                )
+            )
+
+        return answer
+
+    async def _reschedule_ids(
+        self, request: web.Request, route: Route, body: bytes | bytearray, wanted: NewTimes
+    ) -> web.StreamResponse:
+        assert wanted.ids is not UNSET
+        places: dict[int, list[int]] = {}
+        for place, one in enumerate(wanted.ids):
+            shard = shard_in(one)
+            places.setdefault(shard if shard is not None and shard < self._count else 0, []).append(place)
+        if len(places) <= 1:
+            return await self._pass_on(request, route, next(iter(places), 0))
+        base = _for_merging(call_of(request, route, body))
+        calls = [
+            (shard, base._replace(body=msgspec.json.encode(_with_ids(wanted, own))))
+            for shard, own in places.items()
+        ]
+        found = await self._forwarder.ask_each(calls)
+        if (wrong := _wrong(found)) is not None:
+            return wrong
+        outcomes: dict[int, RescheduleOutcome] = {}
+        rescheduled = 0
+        for said in found:
+            part = msgspec.json.decode(said.body, type=RescheduledIds)
+            rescheduled += part.rescheduled
+            outcomes.update(zip(places[said.shard], part.results, strict=True))
+        return responses.json(RescheduledIds([outcomes[at] for at in range(len(wanted.ids))], rescheduled))
+
     # ------------------------------------------------------------------ dead letters
 
     def _dead_letters(self, route: Route) -> Handler:
@@ -483,3 +552,9 @@ def _answered(request: web.Request, found: Sequence[Said], content: object) -> w
     if size_bytes > budget.FREE_BYTES:
         request[budget.KEY].take_answer(size_bytes, force=False)
     return responses.json_bytes(content) if isinstance(content, bytes) else responses.json(content)
+
+
+def _with_ids(wanted: NewTimes, places: Sequence[int]) -> NewTimes:
+    """Return the same request for the ids at these places."""
+    assert wanted.ids is not UNSET
+    return msgspec.structs.replace(wanted, ids=[wanted.ids[place] for place in places])
