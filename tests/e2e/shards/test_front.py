@@ -266,6 +266,19 @@ async def test_transactions_and_bulk_recalls_go_over_all_shards(node: Node) -> N
     assert where.content["recalled"] == 1
 
 
+async def test_bulk_reschedules_go_over_all_shards(node: Node) -> None:
+    path = "/v1/messages/reschedule"
+    sent = [await send(node, topic, delay="1h") for topic in TOPICS.values()]
+    ids = [one["id"] for one in sent]
+    wanted = {"ids": [ids[2], "zz", ids[0]], "shift": "+1h"}
+    done = (await call(node, "POST", path, json=wanted)).content
+    assert [one["id"] for one in done["results"]] == wanted["ids"]
+    assert [one["ok"] for one in done["results"]] == [True, False, True]
+    assert done["results"][0]["due_ms"] == sent[2]["due_ms"] + 3_600_000
+    where = await call(node, "POST", path, json={"due_from_ms": 1, "due_to_ms": 1 << 44, "shift_ms": -1})
+    assert (where.content["matched"], where.content["rescheduled"]) == (3, 3)
+
+
 async def test_streams_pass_through_as_they_come(node: Node) -> None:
     await send(node, "b", body="first")
     headers = {"X-Requested-With": "test"}
