@@ -83,6 +83,13 @@ CALLS = {
     ("post", "/v1/schedules/{name}/run"),
     ("get", "/v1/subscriptions/{id}/attempts"),
     ("post", "/v1/subscriptions/{id}/attempts"),
+    ("get", "/v1/tasks"),
+    ("post", "/v1/tasks"),
+    *((method, "/v1/tasks/{id}") for method in ("get", "patch", "delete")),
+    ("post", "/v1/tasks/{id}/run"),
+    ("get", "/v1/task-queues"),
+    *((method, "/v1/task-queues/{queue}") for method in ("get", "put")),
+    *(("post", f"/v1/task-queues/{{queue}}/{verb}") for verb in ("rotate-secret", "finish-rotation")),
 }
 
 

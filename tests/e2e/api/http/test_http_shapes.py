@@ -69,6 +69,7 @@ async def test_every_call_answers_in_the_shape_that_the_document_tells(checked):
     await _schedules(call)
     async with Receiver() as receiver:
         await _subscriptions(call, receiver.url())
+        await _tasks(call, receiver.url())
         receiver.release()
     for dry_run in (True, False):
         purge = {"scheduled": True, "delivered": True, "dry_run": dry_run}
@@ -149,6 +150,28 @@ async def _schedules(call):
     await call("POST", f"{at}/resume")
     await call("POST", f"{at}/run", {"key": "once"})
     await call("DELETE", at)
+
+
+async def _tasks(call, url):
+    at = "/v1/task-queues/default"
+    made = await call("PUT", at, {"rate_limit": 5})
+    assert "secret" in made
+    assert "secret" not in await call("PUT", at, {"rate_limit": None, "concurrency": 3})
+    for verb in ("rotate-secret", "finish-rotation"):
+        await call("POST", f"{at}/{verb}")
+    await call("GET", at)
+    await call("GET", "/v1/task-queues")
+    task = {"url": url, "delay": "1h", "dedup_key": "k", "headers": {"X-A": "b"}, "callback": url}
+    made = await call("POST", "/v1/tasks", task)
+    assert (await call("POST", "/v1/tasks", task))["duplicate"]
+    await call("POST", "/v1/tasks", {"url": url, "cron": "@daily"})
+    one = f"/v1/tasks/{made['id']}"
+    await call("PATCH", one, {"delay": "2h"})
+    await call("GET", one)
+    await call("DELETE", one)
+    other = await call("POST", "/v1/tasks", {"url": url, "delay": "1h"})
+    await call("POST", f"/v1/tasks/{other['id']}/run")
+    await call("GET", "/v1/tasks")
 
 
 async def _subscriptions(call, url):
