@@ -50,6 +50,12 @@ class ShardsLoop(Loop):
         for sender in self.senders:
             sender.begin_round()
 
+    async def settle(self) -> None:
+        """Stop the node, which still runs, and go on as with any service."""
+        self.signals.up.clear()
+        await self._stop("after the last kill")
+        await super().settle()
+
     def _pid_of(self, shard: int) -> int:
         """The process of a shard, 0 while it writes that down."""
         raw = (self.service.data / f"shard-{shard}" / "lock").read_bytes()
