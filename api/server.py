@@ -13,6 +13,7 @@ import contextlib
 import errno
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -49,6 +50,8 @@ from timerwheel.tls import ssl_context
 from timerwheel.tracing.collector import open_traces
 
 FINISH_S_MAX = 10.0
+NODE_GONE_S_MAX = 20.0
+"""How long a shard may take to stop in order once its node has gone."""
 JOURNAL_RETRY_MS = 1_000
 """Between two tries to open the engine while its journal is away."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -386,12 +389,13 @@ def in_one_line(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def _stopped_with_node(node_gone: int, stop: asyncio.Event) -> Iterator[None]:
-    """Stop once the pipe from the node's process has ended."""
+    """Stop once the pipe from the node's process has ended; brokers that are away must not hold that up."""
     loop = asyncio.get_running_loop()
 
     def ended() -> None:
         loop.remove_reader(node_gone)
         stop.set()
+        loop.call_later(NODE_GONE_S_MAX, os._exit, 1)  # as safe as any kill
 
     loop.add_reader(node_gone, ended)
     try:
