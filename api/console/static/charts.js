@@ -87,7 +87,7 @@ export class Charts {
     this.lines = [
       new Lines(places.throughput, "Messages a second", RATES.map((name) => ({ name, label: name })), rate),
       new Lines(places.lateness, "Lateness in milliseconds", [
-        { name: QUANTILES[0], label: "half" }, { name: QUANTILES[1], label: "99 of 100" },
+        { name: QUANTILES[0], label: "p50" }, { name: QUANTILES[1], label: "p99" },
       ], fine, { dots: true }), // a second in which messages fired may have neighbours in which none did
     ];
   }

@@ -10,8 +10,8 @@ const TILES = [
   ["next", "Next due", "leases of consumer groups included"],
   ["accepted", "Accepted /s", "messages per second, over the last second"],
   ["fired", "Fired /s", "messages per second, over the last second"],
-  ["half", "Lateness, half", "half of the last minute's messages were at most this late"],
-  ["most", "Lateness, 99 %", "99 of 100 of the last minute's messages were at most this late"],
+  ["half", "Lateness p50", "half of the messages of the last minute were at most this late"],
+  ["most", "Lateness p99", "99 of 100 messages of the last minute were at most this late"],
 ];
 const LATE_MS = 1_000;
 

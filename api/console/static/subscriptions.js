@@ -37,7 +37,7 @@ export async function showSubscription(id, feed) {
       ["Attempts allowed", String(subscription.max_attempts)], ["At once", String(subscription.concurrency)],
       ["Delivered", count(stats.delivered)], ["Failed", count(stats.failed)], ["In flight", count(stats.in_flight)],
       ["Failures in a row", count(stats.failures_in_row)], ["Last error", stats.last_error],
-      ["Response time", stats.latency_p50_ms && `half ${duration(stats.latency_p50_ms)}, 99 of 100 ${duration(stats.latency_p99_ms)}`],
+      ["Response time", stats.latency_p50_ms && `p50 ${duration(stats.latency_p50_ms)}, p99 ${duration(stats.latency_p99_ms)}`],
     ]),
     el("h3", {}, "Last attempts"),
     table("Last attempts", [

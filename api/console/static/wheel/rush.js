@@ -3,10 +3,18 @@
 const TIMES_USUAL = 3;
 const MESSAGES_MIN = 10;
 const SHARE_MIN = 0.2; // of the largest rush; a smaller one is not worth a call
+const FILLED_MIN = 5; // slots in use from which on they show by themselves what is usual
 
 function median(numbers) {
   const sorted = [...numbers].sort((one, other) => one - other);
   return sorted[Math.floor(sorted.length / 2)] ?? 0;
+}
+
+/** How many messages are usual for a slot in use. Slots far out are empty because their messages are still on the next ring. */
+function usual(counts) {
+  const filled = counts.filter((count) => count > 0);
+  if (filled.length >= FILLED_MIN) return median(filled);
+  return counts.reduce((sum, one) => sum + one, 0) / (counts.length || 1);
 }
 
 /** The rushes of one ring: runs of neighbouring slots that stand out. */
@@ -15,8 +23,7 @@ function rushesOf(ring, slots, nowMs) {
   const last = Math.floor(nowMs / ring.slotMs) + ring.slots;
   const starts = Array.from({ length: Math.max(last - base, 0) }, (_, index) => (base + index) * ring.slotMs);
   const counts = starts.map((startMs) => slots.count(ring.level, startMs));
-  const mean = counts.reduce((sum, one) => sum + one, 0) / (counts.length || 1);
-  const least = Math.max(MESSAGES_MIN, TIMES_USUAL * median(counts), TIMES_USUAL * mean);
+  const least = Math.max(MESSAGES_MIN, TIMES_USUAL * usual(counts));
   const found = [];
   counts.forEach((count, index) => {
     if (count < least) return;
