@@ -273,8 +273,9 @@ def test_a_rush_keeps_its_call_as_it_climbs_from_ring_to_ring_and_even_loads_hav
             page.goto(url)
             expect(page.locator(".rush")).to_contain_text("700 messages, in ")
     with looking(browser, "about:blank", expected=("status of 503",)) as page:
-        body = stream(now_ms, day=[[now_ms + number * DAY_MS, 700] for number in range(3, 80)])
-        hear(page, body)
+        days = [[now_ms + number * DAY_MS, 700] for number in range(3, 80)]
+        minutes = [[now_ms + number * MINUTE_MS, 90] for number in range(3, 33)]  # the rest is in the hours
+        hear(page, stream(now_ms, day=days, minute=minutes))
         page.goto(url)
         expect(page.locator(".levels")).to_contain_text("53,900")
         expect(page.locator(".rush")).to_be_hidden()
