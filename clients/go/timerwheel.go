@@ -138,7 +138,7 @@ func (s *Service) Get(ctx context.Context, id string) (Message, error) {
 
 // Recall ends a scheduled message: it will not be delivered.
 func (s *Service) Recall(ctx context.Context, id string) (Message, error) {
-	response, err := s.API.RecallMessageWithResponse(ctx, id)
+	response, err := s.API.RecallMessageWithResponse(ctx, id, nil)
 	if err != nil {
 		return Message{}, err
 	}
@@ -148,7 +148,7 @@ func (s *Service) Recall(ctx context.Context, id string) (Message, error) {
 // Reschedule changes the due time of a scheduled message, counted from now; the id stays.
 func (s *Service) Reschedule(ctx context.Context, id string, delay time.Duration) (Accepted, error) {
 	ms := int64(math.Ceil(float64(delay) / float64(time.Millisecond)))
-	response, err := s.API.RescheduleMessageWithResponse(ctx, id, RescheduleMessageJSONRequestBody{DelayMs: &ms})
+	response, err := s.API.RescheduleMessageWithResponse(ctx, id, nil, RescheduleMessageJSONRequestBody{DelayMs: &ms})
 	if err != nil {
 		return Accepted{}, err
 	}

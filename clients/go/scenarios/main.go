@@ -188,7 +188,7 @@ func receive(ctx context.Context, group *timerwheel.ConsumerGroup, step step) (m
 func putGroup(ctx context.Context, service *timerwheel.Service, step step) error {
 	text := fmt.Sprintf(`{"backoff": {"type": "exponential", "initial_ms": %d, "max_ms": %[1]d}}`, step.BackoffMs)
 	response, err := service.API.PutGroupWithBodyWithResponse(
-		ctx, step.Topic, step.Group, "application/json", strings.NewReader(text),
+		ctx, step.Topic, step.Group, nil, "application/json", strings.NewReader(text),
 	)
 	if err == nil && response.StatusCode() >= 300 {
 		err = errors.New(string(response.Body))

@@ -163,9 +163,7 @@ def test_throughput_and_lateness_are_live(page, url):
     )
     expect(fired).to_have_attribute("aria-label", re.compile(r"fired [1-9]"))
     expect(page.locator("#stat-most")).to_have_text(re.compile(r"^[\d.]+ m?s$"))
-    expect(page.locator("#lateness .plot")).to_have_attribute(
-        "aria-label", re.compile(r"p50 [\d.]+, p99 ")
-    )
+    expect(page.locator("#lateness .plot")).to_have_attribute("aria-label", re.compile(r"p50 [\d.]+, p99 "))
 
 
 def test_charts_are_full_at_first_paint_and_show_the_last_day_on_demand(browser, url):
