@@ -101,10 +101,10 @@ class TopicCalls:
         """DELETE /v1/topics/{topic}: ends a topic with all that belongs to it; 202 if that goes on."""
         wanted = query.read(request, DeleteQuery)
         name = query.path(request, TopicPath).topic
-        deletions = self._handle.engine.topic_deletions
+        when, deletions = etags.precondition(request), self._handle.engine.topic_deletions
         if wanted.dry_run:
             return responses.json(deletions.plan(name))
-        deletion = await deletions.delete(name, wanted.wait_ms, etags.precondition(request))
+        deletion = await deletions.delete(name, wanted.wait_ms, when)
         return responses.json(deletion, status=202 if deletion.state == "ending" else 200)
 
     async def delivered(self, request: web.Request) -> web.StreamResponse:

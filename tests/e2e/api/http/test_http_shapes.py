@@ -108,6 +108,8 @@ async def _messages(call):
     await call("DELETE", "/v1/topics/orders/keys/other")
     await call("POST", "/v1/messages/recall", {"ids": [sent["id"], "x"]})
     await call("POST", "/v1/messages/recall", {"topic": "orders", "dry_run": True})
+    await call("POST", "/v1/messages/reschedule", {"ids": [sent["id"], "x"], "shift": "+1h"})
+    await call("POST", "/v1/messages/reschedule", {"topic": "orders", "delay": "1h", "dry_run": True})
     for end in ("commit", "rollback"):
         half = await call("POST", "/v1/transactions", {"topic": "orders", "body": "x", "delay": "1h"})
         assert len((await call("GET", "/v1/transactions"))["transactions"]) == 1
