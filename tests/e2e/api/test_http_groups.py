@@ -389,8 +389,11 @@ async def test_groups_are_made_changed_listed_and_deleted(service):
         "max_attempts": 3,
         "invisible_ms": 5000,
         "backoff": {"type": "exponential", "initial_ms": 10, "factor": 2.0, "max_ms": 1000},
+        "max_age_ms": None,
+        "expired": "drop",
     }
-    answer = await service.call("PUT", GROUP, json=config)
+    given = {name: value for name, value in config.items() if value is not None}
+    answer = await service.call("PUT", GROUP, json=given)
     assert answer.status == 201
     assert answer.content == {
         "topic": "orders",
@@ -400,6 +403,7 @@ async def test_groups_are_made_changed_listed_and_deleted(service):
         "queues": [{"queue": 0, "cursor": 0, "max_offset": 0, "lag": 0}],
         **dict.fromkeys(("lag", "in_flight", "waiting", "ready", "parked", "dead_letters"), 0),
         "oldest_age_ms": None,
+        "paused": False,
     }
     assert (await service.call("GET", GROUP)).content == answer.content
     await service.call("PUT", "/v1/topics/other/groups/g", json={"backoff": {"type": "ladder"}})
@@ -479,6 +483,7 @@ async def test_messages_of_one_sharding_key_come_one_after_the_other(service):
         "ordered": True,
         "queue_count": 1,
         "ending": False,
+        "paused": False,
     }
     assert (await service.call("GET", "/v1/topics/orders")).content == answer.content
     keyed = {"topic": "orders", "properties": {"__SHARDINGKEY": "k"}}

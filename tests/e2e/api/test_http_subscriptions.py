@@ -41,6 +41,8 @@ async def test_a_subscription_shows_its_secret_once_and_delivers_signed_messages
         "tags": "*",
         "max_attempts": 16,
         "backoff": {"type": "ladder"},
+        "max_age_ms": None,
+        "expired": "drop",
         "concurrency": 8,
         "rate_limit": None,
         "timeout_ms": 15_000,

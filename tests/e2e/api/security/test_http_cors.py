@@ -9,7 +9,10 @@ SHOP = "https://shop.example"
 LOCAL = "http://localhost:3000"
 GROUP = "/v1/topics/orders/groups/workers"
 PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
-ALLOWED = "authorization, content-type, idempotency-key, traceparent, tracestate, x-request-id"
+ALLOWED = (
+    "authorization, content-type, idempotency-key, if-match, if-none-match, traceparent, tracestate, "
+    "x-request-id"
+)
 LIMIT_S = 60  # only keeps a failure from hanging
 
 
@@ -44,7 +47,7 @@ def _cors(told):
 
 READABLE = {
     "access-control-allow-origin": SHOP,
-    "access-control-expose-headers": "Location, Retry-After, X-Request-Id",
+    "access-control-expose-headers": "ETag, Location, Retry-After, X-Request-Id",
 }
 
 

@@ -158,12 +158,16 @@ async def test_no_get_changes_anything_without_a_header_that_a_page_cannot_send(
         await service.call("PUT", "/v1/schedules/daily", json=schedule)
         hook = {"topic": "orders", "url": "http://127.0.0.1:9/", "group": "hooks", "paused": True}
         await service.call("POST", "/v1/subscriptions", json={**hook, "id": "hook"})
+        task = {"url": "http://127.0.0.1:9/", "delay": "1h", "queue": str(PLACES["queue"])}
+        tasked = await service.call("POST", "/v1/tasks", json=task)
         values = {**PLACES, "id": sent[1]["id"]}
         for route in list(service.app.router.routes()):
             template = route.resource.canonical
             if route.method != "GET" or template == "/v1/live":
                 continue
             values["id"] = "hook" if "subscriptions" in template else sent[1]["id"]
+            if "/tasks/" in template:
+                values["id"] = tasked[1]["id"]
             before = state_of(service)
             status, _ = await service.call("GET", template.format(**values))
             assert status == (403 if template.endswith("/stream") else 200), template
