@@ -16,6 +16,7 @@ from typing import NamedTuple
 from timerwheel.errors import TimerwheelError
 from timerwheel.model.text import printable
 from timerwheel.settings import Serving
+from timerwheel.store.files import create_file
 
 HOST = "127.0.0.1"
 USUAL_PORT: int = Serving().port
@@ -79,7 +80,7 @@ async def throw_away_service(port: int) -> AsyncIterator[Service]:
 async def _started(port: int, data: Path, lines: Path) -> asyncio.subprocess.Process:
     # Settings of another service on this machine are not meant for this one.
     variables = {name: value for name, value in os.environ.items() if not name.startswith(_OWN_VARIABLES)}
-    with lines.open("wb") as log:
+    with os.fdopen(create_file(lines), "wb") as log:
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "timerwheel", "serve", "--port", str(port), "--data", str(data)),
             *_FLAGS,

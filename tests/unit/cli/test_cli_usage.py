@@ -30,7 +30,7 @@ MISTAKES = [
     ("get", "give either an ID or --key TOPIC KEY"),
     ("get a --key t k", "give either an ID or --key TOPIC KEY"),
     ("get --key t", "--key needs 2 values: --key TOPIC KEY"),
-    ("reschedule id", "give one of --delay, --at and --level"),
+    ("reschedule id", "give one of --delay, --at, --level and --shift"),
     ("recall", "give either ids, or --key TOPIC KEY, or conditions"),
     ("recall id --yes", "--dry-run and --yes need conditions"),
     ("recall --topic t --from yesterdayish", "--from 'yesterdayish' is not a time"),
