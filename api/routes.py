@@ -2,6 +2,7 @@
 
 import msgspec
 
+from timerwheel.api.acks.routes import ack_routes
 from timerwheel.api.console.routes import page_routes
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.groups.routes import consuming_routes, dead_letter_routes, group_routes
@@ -43,6 +44,7 @@ def routes(handle: EngineHandle, metrics: Metrics, windows: Windows, figures: Fi
         *_about(Tag.SCHEDULES, schedule_routes(handle)),
         *_about(Tag.SUBSCRIPTIONS, subscription_routes(handle)),
         *_about(Tag.TASKS, task_routes(handle)),
+        *_about(Tag.ACKS, ack_routes(handle)),
         *_about(Tag.SERVICE, wheel_routes(handle)),
         *_about(Tag.SERVICE, token_routes()),
         *_about(Tag.SERVICE, health_routes(handle)),

@@ -40,7 +40,7 @@ from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.push.push import Push
 from timerwheel.runtime.election import Election
-from timerwheel.settings import Serving, Settings
+from timerwheel.settings import Serving, Settings, listens_to_all
 from timerwheel.store.errors import JournalAwayError, JournalFencedError
 from timerwheel.store.file_reserve import FileReserve, ReservedFiles
 from timerwheel.store.files import Files
@@ -168,6 +168,7 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
                     allow_private=settings.push_private_targets,
                     calls_max=shares.push_calls,
                     traces=traces,
+                    public_url=_public_url(serving, url),
                 )
                 return engine, push
 
@@ -369,6 +370,11 @@ async def _listen(
             reason = error.strerror or str(error)
         raise ListenError(f"cannot listen on {serving.host}:{serving.port}: {reason}") from error
     return url_of(serving, *runner.addresses[0][:2])
+
+
+def _public_url(serving: Serving, url: str) -> str:
+    """Return where receivers reach the service; empty if it listens on all addresses and nobody said."""
+    return serving.public_url or serving.node_url or ("" if listens_to_all(serving.host) else url)
 
 
 def url_of(serving: Serving, host: str, port: int) -> str:

@@ -25,6 +25,7 @@ CLASSES = {
     "Schedules": "schedules",
     "Subscriptions": "subscriptions",
     "Tasks": "tasks",
+    "Acks": "acks",
     "Client": "client",
 }
 # What only the asynchronous client itself uses.

@@ -228,6 +228,7 @@ def _check_origins(text: str) -> None:
             )
 
 
+_match_base_url = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+(/[A-Za-z0-9._~/-]*)?").fullmatch
 _match_name = re.compile(r"[\w-]+(\.[\w-]+)*\.?").fullmatch
 _match_numbers = re.compile(r"[0-9.]+").fullmatch
 
@@ -311,6 +312,13 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
             "unset for the address it listens on."
         ),
     ] = ""
+    public_url: Annotated[
+        str,
+        Setting(
+            "URL at which receivers of pushes and tasks reach the service, to acknowledge later; unset for "
+            "node_url or the address it listens on."
+        ),
+    ] = ""
     journal_replicas: Annotated[
         int,
         Setting("Replicas of the journal's topic when it is made; 0 for 3, or all brokers.", ge=0, le=100),
@@ -344,6 +352,11 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
             _check_address("kafka", address.strip())
         if self.journal:
             journal_of(self.journal)
+        if self.public_url and _match_base_url(self.public_url) is None:
+            raise SettingsError(
+                f"public_url = {self.public_url!r} is not the URL of a service; give http:// or https://, a "
+                "host, and a port or path if needed, such as https://timers.example"
+            )
         if self.rocketmq_address and not self.rocketmq:
             raise SettingsError("rocketmq_address: nothing listens for RocketMQ's clients; give rocketmq too")
         if (self.tls_certificate is None) != (self.tls_key is None):
@@ -420,6 +433,14 @@ def is_loopback(host: str) -> bool:
         return True
     try:
         return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def listens_to_all(host: str) -> bool:
+    """Whether a service on this address listens on all addresses of its machine, so that it names none."""
+    try:
+        return ip_address(host).is_unspecified
     except ValueError:
         return False
 

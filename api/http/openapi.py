@@ -31,6 +31,7 @@ DESCRIPTIONS = {
     Tag.SCHEDULES: "Recurring messages",
     Tag.SUBSCRIPTIONS: "Push to URLs",
     Tag.TASKS: "One-call tasks: URLs that the service calls when they are due",
+    Tag.ACKS: "Later acknowledgements by the receivers of pushes and tasks",
     Tag.SERVICE: "The wheel, the delay levels, health and metrics",
 }
 

@@ -71,6 +71,7 @@ class Tag(StrEnum):
     SCHEDULES = "schedules"
     SUBSCRIPTIONS = "subscriptions"
     TASKS = "tasks"
+    ACKS = "acks"
     SERVICE = "service"
 
 

@@ -135,6 +135,10 @@ TABLE: dict[str, str | Group] = {
             "send-again": "subscriptions:send_again",
         },
     ),
+    "acks": Group(
+        "Acknowledge a push or a task later, by the URL that its receiver was given.",
+        {"done": "acks:done", "back": "acks:back", "extend": "acks:extend"},
+    ),
     "tasks": Group(
         "Call URLs when they are due.",
         {
@@ -155,7 +159,7 @@ TABLE: dict[str, str | Group] = {
 # The panels of `timerwheel --help`, in their order; a command that is in none of them is in the last.
 PANELS = {
     "Messages": ("send", "get", "explain", "list", "reschedule", "recall", "transactions", "schedules"),
-    "Consumers": ("receive", "listen", "worker", "groups", "dlq", "subscriptions", "tasks"),
+    "Consumers": ("receive", "listen", "worker", "groups", "dlq", "subscriptions", "tasks", "acks"),
     "Operations": ("serve", "demo", "config", "top", "topics", "levels", "tokens", "cluster"),
     "Data directory": ("slots", "log", "fsck", "backup"),
     "Spark": ("schedule", "rebuild", "audit", "lateness", "forecast", "archive", "restore", "delta"),

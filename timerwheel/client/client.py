@@ -7,7 +7,8 @@
             await lease.ack()
 
 `Client.receive` reads a queue by offset; a consumer group (`Client.group`) remembers what was acknowledged
-and redelivers the rest. `schedules`, `subscriptions`, `tasks` and `dead_letters` have their own objects.
+and redelivers the rest. `schedules`, `subscriptions`, `tasks`, `acks` and `dead_letters` have objects of
+their own.
 
 Every failed call raises a `ClientError` with the service's stable `code`: `NotFoundError` for an unknown
 message, topic, group and so on, `ConflictError` for a message that was already delivered or recalled,
@@ -25,6 +26,7 @@ from typing import Any, Literal, Self
 import msgspec
 from msgspec import UNSET
 
+from timerwheel.client.acks import Acks
 from timerwheel.client.bodies import Body, json_given
 from timerwheel.client.connection import Connection, Stream, given, part, raise_problem, with_query
 from timerwheel.client.dead_letters import DeadLetters
@@ -180,6 +182,7 @@ class Client:
         self.schedules = Schedules(self._connection)
         self.subscriptions = Subscriptions(self._connection)
         self.tasks = Tasks(self._connection)
+        self.acks = Acks(self._connection)
 
     async def __aenter__(self) -> Self:
         """Open the connection pool; does not call the service yet."""

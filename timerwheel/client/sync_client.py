@@ -24,6 +24,7 @@ from typing import Any, Literal, Self
 
 from msgspec import UNSET, UnsetType
 
+from timerwheel.client.acks import Acks
 from timerwheel.client.blocking_consumer import run_consumer
 from timerwheel.client.bodies import Body
 from timerwheel.client.client import BEGINNING, PAGE_MESSAGES, Client, Sent
@@ -58,6 +59,7 @@ from timerwheel.push.tasks.task import Method
 from timerwheel.push.tasks.task_queue import TaskQueueView, TaskQueueWithSecret
 from timerwheel.push.tasks.view import TaskPage, TaskState, TaskView
 from timerwheel.schedules.info import NextRun
+from timerwheel.wire.acks import AckAnswer
 from timerwheel.wire.cluster import ClusterInfo
 from timerwheel.wire.groups import Held, Letter, Letters, Received, RedrivenCount, Settled
 from timerwheel.wire.messages import Accepted, Kind, Message
@@ -71,6 +73,7 @@ from timerwheel.wire.tasks import AcceptedTask
 from timerwheel.wire.tokens import TokenInfo
 
 __all__ = [
+    "SyncAcks",
     "SyncClient",
     "SyncDeadLetters",
     "SyncGroup",
@@ -810,6 +813,33 @@ class SyncTasks:
     def finish_rotation(self, queue: str) -> TaskQueueView:
         """Sign with the newest secret only."""
         return self._loop.run(self._tasks.finish_rotation(queue))
+
+
+class SyncAcks:
+    """Settles attempts by the URL that came with them in the header `timerwheel-ack-url`, or by its token.
+
+    They need no API token. Of a URL, only the token at its end counts: the call goes to this client's
+    service. Each raises a `ClientError`: `unknown_ack` for what is no token, `ack_ended` if the attempt is
+    over.
+    """
+
+    def __init__(self, loop: Portal, acks: Acks) -> None:
+        self._loop = loop
+        self._acks = acks
+
+    def acknowledge(self, url: str) -> AckAnswer:
+        """The message or task is done, durably when this returns; may be repeated."""
+        return self._loop.run(self._acks.acknowledge(url))
+
+    def give_back(
+        self, url: str, *, delay: str | None = None, delay_ms: int | None = None, reason: str | None = None
+    ) -> AckAnswer:
+        """The attempt failed: the next one comes after the delay, by default the backoff."""
+        return self._loop.run(self._acks.give_back(url, delay=delay, delay_ms=delay_ms, reason=reason))
+
+    def extend(self, url: str, invisible_ms: int) -> AckAnswer:
+        """Have that long from now to acknowledge."""
+        return self._loop.run(self._acks.extend(url, invisible_ms))
 
 
 class SyncClient:

@@ -36,6 +36,11 @@ def place_in(receipt: str) -> tuple[int, int]:
     return key >> OFFSET_BITS, key & (1 << OFFSET_BITS) - 1
 
 
+def attempt_in(receipt: str) -> int:
+    """Return the attempt of a receipt that this service gave out."""
+    return int(receipt[KEY_DIGITS : KEY_DIGITS + 4], 16)
+
+
 class Receipts:
     """Makes and reads the receipts of one group."""
 

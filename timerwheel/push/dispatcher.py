@@ -2,7 +2,8 @@
 
     receive --> attempt --delivered--> ack
                    |------failed-----> nack, after Retry-After or the group's backoff
-                   `------gone-------> nack, and the subscription is disabled
+                   |------gone-------> nack, and the subscription is disabled
+                   `------later------> the lease goes on, and the endpoint acknowledges by a call
 
 1. Subscriptions share nothing that one could hold and another would have to wait for, see `slots`.
 2. A lease lasts longer than an attempt, so no message is leased again while it is being delivered.
@@ -11,6 +12,8 @@
 4. Retry-After delays the message by its full length, and all requests of the subscription by at most 60 s.
 5. With a rate limit, no more requests begin in any second; a message waits for its turn in the group, without
    a lease. Each process counts for itself: after a restart the first second is a new one.
+6. A message that its endpoint acknowledges later holds no request, slot or width. At most LATER_ACKS_MAX of
+   a subscription are so; then it takes no more until one is settled, or its lease has ended.
 
 Belongs to the event loop.
 """
@@ -27,6 +30,7 @@ from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import UnknownGroupError
 from timerwheel.groups.groups import Groups
 from timerwheel.model.messages import Delivery, MessageView
+from timerwheel.push.ack_urls import AckUrls
 from timerwheel.push.attempts import Attempt, AttemptLog
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.pace import Pace
@@ -39,6 +43,8 @@ from timerwheel.store.errors import StoreError
 RECEIVE_WAIT_MS = 20_000
 RETRY_MS = 1_000
 BODY_BYTES_UNDER_WAY_MAX = 32 << 20
+LATER_ACKS_MAX = 1_000
+"""Messages of a subscription that its endpoint took, to acknowledge them later."""
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +118,7 @@ class Counted:
 class Dispatcher:
     """The dispatcher of one subscription."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its surroundings, and the last has a default
         self,
         subscription: Subscription,
         groups: Groups,
@@ -120,6 +126,8 @@ class Dispatcher:
         clock: Clock,
         slots: Slots,
         on_gone: Callable[[Subscription, str], Awaitable[None]],
+        *,
+        ack_urls: AckUrls | None = None,
     ) -> None:
         self.subscription = subscription
         self._groups = groups
@@ -127,6 +135,8 @@ class Dispatcher:
         self._clock = clock
         self._slots = slots
         self._on_gone = on_gone
+        self._ack_urls = ack_urls
+        self._later: dict[str, int] = {}  # receipt -> when its lease ends, monotonic
         self._stats = Stats()
         self._largest_bytes = 1
         self._pace = Pace()
@@ -206,6 +216,38 @@ class Dispatcher:
         pause_ms = max(self._pace.resume_ms - self._clock.monotonic_ms(), 0)
         return self._stats.health(max(next_ms, self._clock.now_ms() + pause_ms))
 
+    # ------------------------------------------------------------------ acknowledging later
+
+    @property
+    def later(self) -> int:
+        """How many messages the endpoint took and has not settled yet."""
+        now_ms = self._clock.monotonic_ms()
+        self._later = {receipt: end_ms for receipt, end_ms in self._later.items() if end_ms > now_ms}
+        return len(self._later)
+
+    def settled(self, receipt: str) -> None:
+        """Note that a message was acknowledged or given back by a call."""
+        if self._later.pop(receipt, None) is not None:
+            self._notify()
+
+    def extended(self, receipt: str, invisible_ms: int) -> None:
+        """Note that the lease of a message was extended by a call."""
+        if receipt in self._later:
+            self._later[receipt] = self._clock.monotonic_ms() + invisible_ms
+
+    async def _hold(self, subscription: Subscription, delivery: Delivery, outcome: Outcome) -> None:
+        """Let the lease of a message go on for as long as its endpoint may take to acknowledge it."""
+        within_ms = outcome.ack_within_ms or subscription.lease_ms
+        topic, group, receipt = subscription.topic, subscription.group, delivery.receipt
+        try:
+            (result,) = await self._groups.extend(topic, group, [receipt], within_ms)
+        except (TimerwheelError, StoreError) as error:
+            self._stats.last_error = f"extending a lease: {error}"
+            logger.warning("subscription %s: extending a lease failed: %s", subscription.id, error)
+            return
+        if result.ok:  # else it was settled before its answer came
+            self._later[receipt] = self._clock.monotonic_ms() + within_ms
+
     # ------------------------------------------------------------------ taking
 
     async def _run(self) -> None:
@@ -233,14 +275,27 @@ class Dispatcher:
         """Take as many messages as there is room for; if there is none, wait for one."""
         room = self._room()
         if room <= 0 or not self._reserve(room):
-            await self._change()
+            await self._wait_for_room()
         elif not await self._receive(0) and self._reserve(1):
             await self._receive(RECEIVE_WAIT_MS)
+
+    async def _wait_for_room(self) -> None:
+        """Wait for a change, or until a lease has ended if too many messages are acknowledged later."""
+        change = self._change()
+        if len(self._under_way) + len(self._later) < LATER_ACKS_MAX or not self._later:
+            await change
+        else:
+            left_ms = min(self._later.values()) - self._clock.monotonic_ms()
+            await self._clock.wait_for(change, max(left_ms, 1))
 
     def _room(self) -> int:
         """Return how many more requests may be in progress."""
         by_size = max(BODY_BYTES_UNDER_WAY_MAX // self._largest_bytes, 1)
-        room = min(self._pace.width, self.subscription.concurrency, by_size) - len(self._under_way)
+        later = len(self._later)
+        if later + len(self._under_way) >= LATER_ACKS_MAX:
+            later = self.later  # which forgets those whose lease has ended
+        most = min(self._pace.width, self.subscription.concurrency, by_size, LATER_ACKS_MAX - later)
+        room = most - len(self._under_way)
         by_rate = self._limit.room(self._clock.monotonic_ms())
         return room if by_rate is None else min(room, by_rate)
 
@@ -301,13 +356,20 @@ class Dispatcher:
     async def _deliver(self, delivery: Delivery) -> None:
         subscription = self.subscription
         self._largest_bytes = max(len(delivery.message.body), self._largest_bytes * 7 // 8, 1)
-        outcome = await self._caller.attempt(subscription, delivery.message, delivery.attempt)
+        called = subscription
+        if self._ack_urls is not None:
+            place = (subscription.topic, subscription.group)
+            called = subscription.with_headers(self._ack_urls.headers(*place, delivery.receipt))
+        outcome = await self._caller.attempt(called, delivery.message, delivery.attempt)
         self._stats.record(outcome, self._clock.now_ms())
         failures, width_max = self._stats.failures_in_row, self.subscription.concurrency
         self._pace.steer(outcome, failures, width_max, self._clock.monotonic_ms())
         if outcome.kind == "gone":
             await self._report_gone(subscription, outcome)
-        await self._report(subscription, delivery, outcome)
+        if outcome.later:
+            await self._hold(subscription, delivery, outcome)
+        else:
+            await self._report(subscription, delivery, outcome)
 
     async def _report_gone(self, subscription: Subscription, outcome: Outcome) -> None:
         try:

@@ -8,9 +8,16 @@ from typing import Literal
 
 import msgspec
 
+ACK_HEADER = "timerwheel-ack"
+ACK_WITHIN_HEADER = "timerwheel-ack-within"
+LATER = "later"
+ACK_WITHIN_MS_MIN = 1_000
+ACK_WITHIN_MS_MAX = 12 * 3_600_000
+"""The longest time that an answer can ask for to acknowledge later; an extension starts it anew."""
 RETRY_AFTER_MS_MIN = 1_000
 RETRY_AFTER_MS_MAX = 86_400_000
 
+_ACCEPTED = 202
 _GONE = 410
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MS = dt.timedelta(milliseconds=1)
@@ -21,6 +28,8 @@ _SECONDS_DIGITS_MAX = 9  # longer ones exceed the limit anyway
 class Outcome(msgspec.Struct, frozen=True):
     """One attempt: delivered (2xx), gone (410: never call again), or failed.
 
+    With `later`, a delivered message is not acknowledged yet: its receiver does that by a call of its own,
+    within the time that it asks for, if it does.
     `status` is None if there was no complete answer, and `answer` is the beginning of what came.
     `retry_after_ms` is the receiver's wish, within bounds.
     """
@@ -31,6 +40,8 @@ class Outcome(msgspec.Struct, frozen=True):
     retry_after_ms: int | None = None
     latency_ms: int = 0
     answer: str = ""
+    later: bool = False
+    ack_within_ms: int | None = None
 
 
 def failed(reason: str) -> Outcome:
@@ -41,6 +52,9 @@ def failed(reason: str) -> Outcome:
 def classify(status: int, headers: Mapping[str, str], now_ms: int) -> Outcome:
     """Return the outcome of an answer. A redirect is a failure: its target was never checked or agreed on."""
     reason = f"HTTP {status}"
+    if status == _ACCEPTED and headers.get(ACK_HEADER, "").strip().lower() == LATER:
+        within_ms = later_ms(headers.get(ACK_WITHIN_HEADER))
+        return Outcome("delivered", f"{reason}: later", status, later=True, ack_within_ms=within_ms)
     if 200 <= status < 300:  # noqa: PLR2004 - the class of success
         return Outcome("delivered", reason, status)
     if status == _GONE:
@@ -70,3 +84,16 @@ def retry_after_ms(text: str | None, now_ms: int) -> int | None:
         at = at.replace(tzinfo=dt.UTC) if at.tzinfo is None else at
         wanted_ms = (at - _EPOCH) // _MS - now_ms
     return min(max(wanted_ms, RETRY_AFTER_MS_MIN), RETRY_AFTER_MS_MAX)
+
+
+def later_ms(text: str | None) -> int | None:
+    """Return the time to acknowledge later that a header asks for in seconds, clamped to its bounds.
+
+    None if there is none, or it is malformed.
+    """
+    digits = "" if text is None else text.strip()
+    if not _SECONDS.fullmatch(digits):
+        return None
+    digits = digits.lstrip("0") or "0"
+    wanted_ms = int(digits) * 1_000 if len(digits) <= _SECONDS_DIGITS_MAX else ACK_WITHIN_MS_MAX
+    return min(max(wanted_ms, ACK_WITHIN_MS_MIN), ACK_WITHIN_MS_MAX)

@@ -29,6 +29,8 @@ from timerwheel.groups.config import LEASES, GroupConfig, UnknownGroupError, con
 from timerwheel.model.authorization import permitted
 from timerwheel.model.messages import MessageView, State
 from timerwheel.model.precondition import ALWAYS, Precondition, tag_of
+from timerwheel.push.ack_urls import AckUrls
+from timerwheel.push.acks import Acks
 from timerwheel.push.attempts import Attempt, AttemptLog
 from timerwheel.push.dispatcher import SHARED_SLOTS, Calls, Counted, Dispatcher, Slots
 from timerwheel.push.endpoint import CALLS_MAX, Caller
@@ -71,7 +73,7 @@ logger = logging.getLogger(__name__)
 class Push:
     """All subscriptions. `start` when the engine is ready, `close` before it closes."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but one have a default
         self,
         engine: Engine,
         *,
@@ -80,7 +82,9 @@ class Push:
         resolver: AbstractResolver | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
         traces: Traces | None = None,
+        public_url: str = "",
     ) -> None:
+        """`public_url` is where receivers reach the service, to acknowledge later; empty if unknown."""
         self._engine = engine
         self._allow_private = allow_private
         self._resolver = resolver
@@ -93,9 +97,15 @@ class Push:
         self._changing = asyncio.Lock()
         self._closing = False
         self._opened: Caller | None = None
+        self._ack_urls = AckUrls(engine.core.log.log_id, engine.shard.number, public_url)
         self.tasks = Tasks(
-            engine, allow_private=allow_private, calls_max=calls_max, random_bytes=random_bytes
+            engine,
+            allow_private=allow_private,
+            calls_max=calls_max,
+            ack_urls=self._ack_urls,
+            random_bytes=random_bytes,
         )
+        self.acks = Acks(engine, self._ack_urls, self.tasks, self._dispatchers)
         engine.topic_deletions.on_ending.append(self._end_topic)
 
     async def start(self) -> None:
@@ -400,7 +410,13 @@ class Push:
         if self._traces is not None:
             caller = self._traces.calls(caller)
         dispatcher = Dispatcher(
-            subscription, engine.groups, caller, engine.clock, slots=self._slots, on_gone=self.disable
+            subscription,
+            engine.groups,
+            caller,
+            engine.clock,
+            slots=self._slots,
+            on_gone=self.disable,
+            ack_urls=self._ack_urls,
         )
         self._dispatchers[subscription.id] = dispatcher
         if subscription.status == "active":

@@ -128,6 +128,10 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
         """Tell whether the group was created for subscriptions, and is deleted with the last of them."""
         return self.heir or self.group == GROUP_PREFIX + self.id
 
+    def with_headers(self, more: Mapping[str, str]) -> "Subscription":
+        """Return it with headers for one attempt besides its own."""
+        return msgspec.structs.replace(self, headers={**self.headers, **more}) if more else self
+
     def with_group(self, config: GroupConfig | None) -> "Subscription":
         """Return it with the current configuration of its group; None is a group that does not exist."""
         if config is None:

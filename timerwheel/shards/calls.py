@@ -2,6 +2,7 @@
 
     in its path a topic                -> the shard of the topic
     in its path an id of a message     -> the shard in the id
+    in its path the token of an attempt   the shard in the token
     in its body topics                 -> `timerwheel.shards.sends`
     a name: of a schedule, a subscription   every shard is asked who has it
     nothing of these                   -> every shard, and the answers are merged
@@ -26,6 +27,7 @@ from timerwheel.errors import NotReadyError
 from timerwheel.model.admission import DEAD_PREFIX, is_sendable
 from timerwheel.model.ids import shard_in
 from timerwheel.model.shards import shard_of_topic
+from timerwheel.push import ack_urls
 from timerwheel.shards import merging
 from timerwheel.shards.forwarder import Call, Forwarder, Said, headers_for_shard, said_to_client
 from timerwheel.shards.merging import Cursors, Page
@@ -135,6 +137,8 @@ class Calls:
             handler = self._by_id(route)
         elif route.path.startswith(("/v1/schedules/{name}", "/v1/subscriptions/{id}")):
             handler = self._by_name(route)
+        elif route.path.startswith("/v1/acks/{token}"):
+            handler = self._by_ack(route)
         else:
             raise KeyError(route.name)
 
@@ -181,6 +185,14 @@ class Calls:
             known = shard is not None and shard < self._count
             # What is no id of any shard is unknown to each of them, and one says so.
             return await self._pass_on(request, route, shard if known and shard is not None else 0)
+
+        return answer
+
+    def _by_ack(self, route: Route) -> Handler:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            shard = ack_urls.shard_of(request.match_info["token"])
+            # What is no token of any shard is unknown to each of them, and one says so.
+            return await self._pass_on(request, route, shard if shard < self._count else 0)
 
         return answer
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from timerwheel.errors import SettingsError
-from timerwheel.settings import PORT_MAX, Serving, Settings
+from timerwheel.settings import PORT_MAX, Serving, Settings, listens_to_all
 from timerwheel.state.log_manifest import LOG_DIRECTORY
 
 DIRECTORY = "shard-{}"
@@ -57,7 +57,19 @@ def settings_of(settings: Settings, serving: Serving, shard: int) -> tuple[Setti
         own = msgspec.structs.replace(own, node_url=shard_url(serving.node_url, shard))
     if serving.port:
         own = msgspec.structs.replace(own, port=serving.port + 1 + shard)
+    # Receivers acknowledge later at the node, which passes that on; without a known port, at the shard.
+    own = msgspec.structs.replace(own, public_url=public_url_of(serving))
     return msgspec.structs.replace(settings, data=data_of(settings.data, shard)), own
+
+
+def public_url_of(serving: Serving) -> str:
+    """Return the public URL of a node, for each of its shards; empty if it is not known before the start."""
+    if serving.public_url or serving.node_url:
+        return serving.public_url or serving.node_url
+    if not serving.port or listens_to_all(serving.host):
+        return ""
+    name = f"[{serving.host}]" if ":" in serving.host else serving.host
+    return f"{'http' if serving.tls_certificate is None else 'https'}://{name}:{serving.port}"
 
 
 def check(settings: Settings, serving: Serving) -> None:

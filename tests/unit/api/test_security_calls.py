@@ -9,7 +9,11 @@ from timerwheel.tokens import Scope
 
 # Who may do what. A new call is to be put here by hand, by somebody who thinks about it.
 EXPECTED = {
-    Need.OPEN: {"getHealth", "getReadiness", "console", "consoleFile"},
+    Need.OPEN: {
+        *("getHealth", "getReadiness", "console", "consoleFile"),
+        # What entitles to these is the token in their path, good for one attempt at one message.
+        *("acknowledgeLater", "giveBackLater", "extendLater"),
+    },
     Need.TOKEN: {
         "getWheel",
         "listSlots",
@@ -68,6 +72,7 @@ EVERYDAY = {
     *("recallKeyedMessage", "rescheduleKeyedMessage"),
     *("receive", "acknowledge", "giveBack", "extend", "stream", "live"),
     *("rescheduleTask", "cancelTask", "runTask"),
+    *("acknowledgeLater", "giveBackLater", "extendLater"),
 }
 
 

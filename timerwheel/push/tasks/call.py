@@ -1,6 +1,6 @@
 """The request of a task. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from timerwheel.model.messages import MessageView
 from timerwheel.model.trace_context import context_of
@@ -11,8 +11,18 @@ from timerwheel.push.tasks.outcome import CALLBACK_BODY_BYTES
 from timerwheel.push.tasks.task import Task
 
 
-def call_of(message: MessageView, task: Task, queue: str, secrets: Sequence[str], attempt: int) -> Call:
-    """Return the call of an attempt, signed as a Standard Webhook at the time that it is made."""
+def call_of(
+    message: MessageView,
+    task: Task,
+    queue: str,
+    secrets: Sequence[str],
+    attempt: int,
+    ack_headers: Mapping[str, str],
+) -> Call:
+    """Return the call of an attempt, signed as a Standard Webhook at the time that it is made.
+
+    `ack_headers` say where it can be acknowledged later.
+    """
 
     def headers(now_ms: int) -> dict[str, str]:
         timestamp_s = now_ms // 1_000
@@ -26,6 +36,7 @@ def call_of(message: MessageView, task: Task, queue: str, secrets: Sequence[str]
             "timerwheel-queue": queue,
             "timerwheel-attempt": str(attempt),
             "timerwheel-due": rfc3339(message.due_ms),
+            **ack_headers,
         }
         if message.body:
             found["Content-Type"] = content_type(message)

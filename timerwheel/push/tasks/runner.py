@@ -2,13 +2,16 @@
 
     receive --> lane of the host --turn, rate, place--> call --2xx------> outcome, callback and end: one unit
                                                          |---failed-----> retry, after Retry-After or backoff
-                                                         `---last, 410--> outcome, failure callback and end
+                                                         |---last, 410--> outcome, failure callback and end
+                                         `---later------> waits for a call of its receiver, or its time
 
 1. A task that was called is not called again after its end is stored. The outcome, the callback and the end
    of the task in its group are one unit of the log, so a crash leaves all of them or none.
 2. A task waits for its host in memory, under a lease that is renewed. A lease is nothing in the log: after a
    crash the task is as it was, and no attempt counts that was not made.
 3. An answer whose outcome cannot be stored yet, as on a full disk, is kept and stored when that is possible.
+4. A task whose receiver acknowledges it later holds no place and no turn of its host, but counts among those
+   that are held in memory. If that is not called in time, the attempt failed.
 
 Belongs to the event loop.
 """
@@ -23,13 +26,15 @@ from yarl import URL
 from timerwheel.clock import Clock
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
-from timerwheel.groups.config import UnknownGroupError
-from timerwheel.groups.receipts import place_in
-from timerwheel.model.messages import Delivery, MessageView
+from timerwheel.groups.config import INVISIBLE_MS_MAX, UnknownGroupError
+from timerwheel.groups.receipts import attempt_in, place_in
+from timerwheel.model.messages import Delivery, MessageView, ReceiptResult
+from timerwheel.push.ack_urls import AckUrls
 from timerwheel.push.dispatcher import RETRY_MS
 from timerwheel.push.endpoint import Caller, Reply
 from timerwheel.push.outcome import failed
 from timerwheel.push.rate_limit import RateLimit
+from timerwheel.push.subscription import LEASE_MARGIN_MS
 from timerwheel.push.tasks.call import call_of
 from timerwheel.push.tasks.lane import Lane, Places, Waiting
 from timerwheel.push.tasks.outcome import Ended, records_of
@@ -41,7 +46,7 @@ from timerwheel.store.record import Identity
 LEASE_MS = 3_600_000
 """A waiting task is leased for so long, and again when half of it is over: longer than any call takes."""
 HELD_MAX = 20_000
-"""Tasks of a queue that wait in memory for their hosts; beyond that no more are leased."""
+"""Tasks of a queue that wait for their hosts or a later acknowledgement; beyond that no more are leased."""
 RECEIVE_MAX = 200
 RECEIVE_WAIT_MS = 20_000
 LAST_MAX = 10_000
@@ -50,6 +55,8 @@ LAST_MAX = 10_000
 logger = logging.getLogger(__name__)
 
 NOT_A_TASK = failed("the message is not a task, or is damaged")
+NOT_ACKNOWLEDGED = failed("it was taken, but not acknowledged in time")
+_NOT_CALLED = (NOT_A_TASK, NOT_ACKNOWLEDGED)
 _NO_TASK = Task(url="")
 
 
@@ -77,7 +84,15 @@ def host_of(url: str) -> str:
 class QueueRunner:
     """The calls of one queue."""
 
-    def __init__(self, name: str, queue: TaskQueue, engine: Engine, caller: Caller, places: Places) -> None:
+    def __init__(
+        self,
+        name: str,
+        queue: TaskQueue,
+        engine: Engine,
+        caller: Caller,
+        places: Places,
+        ack_urls: AckUrls,
+    ) -> None:
         self.name = name
         self.queue = queue
         self.topic = topic_of(name)
@@ -88,6 +103,9 @@ class QueueRunner:
         self._groups = engine.groups
         self._clock: Clock = engine.clock
         self._caller = caller
+        self._ack_urls = ack_urls
+        self._later: dict[str, asyncio.Task[None]] = {}  # receipt -> what ends it when its time is over
+        self._settling: dict[tuple[int, int], asyncio.Task[bool]] = {}
         self._all_places = places
         self._places = Places(queue.concurrency)
         self._limit = RateLimit(queue.rate_limit)
@@ -118,8 +136,9 @@ class QueueRunner:
 
     async def halt(self) -> None:
         """Begin no more calls and give back the tasks that wait; calls in progress continue."""
-        stopped = [*self._loops, *self._workers.values()]
+        stopped = [*self._loops, *self._workers.values(), *self._later.values()]
         self._loops = []
+        self._later.clear()  # their leases are noted at a planned stop
         for task in stopped:
             task.cancel()
         await asyncio.gather(*stopped, return_exceptions=True)
@@ -136,7 +155,7 @@ class QueueRunner:
             await asyncio.gather(finished, return_exceptions=True)
         for task in self._calls:
             task.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
+        await asyncio.gather(*self._calls, *self._settling.values(), return_exceptions=True)
 
     async def _finish(self) -> None:
         await asyncio.wait(set(self._calls))
@@ -297,11 +316,15 @@ class QueueRunner:
                     reply = await self._attempt(found, one)
             finally:
                 self._give_places(failing=failing)
-                lane.ended(None if reply is None or reply.outcome is NOT_A_TASK else reply.outcome)
+                lane.ended(None if reply is None or reply.outcome in _NOT_CALLED else reply.outcome)
             if found is not None and reply is not None:
-                await self._settle(found, one, reply)
+                if reply.outcome.later:
+                    await self._hold(found, one, reply)
+                else:
+                    await self._settle(found, one, reply)
         finally:
-            self.calling.discard(one.place)
+            if one.receipt not in self._later:
+                self.calling.discard(one.place)
             if lane.idle and host not in self._workers:
                 self._lanes.pop(host, None)
 
@@ -316,7 +339,10 @@ class QueueRunner:
     async def _attempt(self, found: Found, one: Waiting) -> Reply:
         if found.task is None:
             return Reply(NOT_A_TASK)
-        call = call_of(found.message, found.task, self.name, self.queue.secrets, one.attempt)
+        if one.attempt > found.task.max_attempts:  # the lease of its last attempt ended in another run
+            return Reply(NOT_ACKNOWLEDGED)
+        ack_headers = self._ack_urls.headers(self.topic, GROUP, one.receipt)
+        call = call_of(found.message, found.task, self.name, self.queue.secrets, one.attempt, ack_headers)
         reply = await self._caller.call(call)
         self._engine.counters.called(reply.outcome.kind, reply.outcome.latency_ms)
         return reply
@@ -336,35 +362,112 @@ class QueueRunner:
             with contextlib.suppress(TimerwheelError):
                 await self._groups.extend(self.topic, GROUP, [one.receipt], LEASE_MS)
 
-    async def _store(self, found: Found, one: Waiting, reply: Reply) -> None:
+    async def _store(self, found: Found, one: Waiting, reply: Reply) -> ReceiptResult:
         outcome = reply.outcome
         attempts_max = 1 if found.task is None else found.task.max_attempts
         if outcome.kind == "delivered":
-            await self._end(found, one, reply, "succeeded")
-        elif outcome.kind == "gone" or one.attempt >= attempts_max or found.task is None:
-            await self._end(found, one, reply, "failed")
-        else:
-            backoff_ms = found.task.backoff.delay_ms(one.attempt, self._engine.rules.levels)
-            delay_ms = backoff_ms if outcome.retry_after_ms is None else outcome.retry_after_ms
-            self._note(one.place, LastFailure(outcome.status, outcome.reason))
-            await self._groups.nack(self.topic, GROUP, [one.receipt], delay_ms, outcome.reason)
+            return await self._end(found, one, reply, "succeeded")
+        if outcome.kind == "gone" or one.attempt >= attempts_max or found.task is None:
+            return await self._end(found, one, reply, "failed")
+        backoff_ms = found.task.backoff.delay_ms(one.attempt, self._engine.rules.levels)
+        delay_ms = backoff_ms if outcome.retry_after_ms is None else outcome.retry_after_ms
+        self._note(one.place, LastFailure(outcome.status, outcome.reason))
+        (result,) = await self._groups.nack(self.topic, GROUP, [one.receipt], delay_ms, outcome.reason)
+        return result
 
-    async def _end(self, found: Found, one: Waiting, reply: Reply, state: End) -> None:
+    async def _end(self, found: Found, one: Waiting, reply: Reply, state: End) -> ReceiptResult:
         """Store the end of a task, with its outcome and its callback."""
         outcome = reply.outcome
         ended = Ended(found.message, found.identity, found.task or _NO_TASK, self.name, reply)
         what = TaskOutcome(
             state=state,
             finished_ms=self._clock.now_ms(),
-            attempts=one.attempt,
+            attempts=one.attempt if found.task is None else min(one.attempt, found.task.max_attempts),
             status=outcome.status,
             reason=None if state == "succeeded" else outcome.reason,
             latency_ms=outcome.latency_ms,
         )
         more = records_of(ended, what)
-        await self._groups.conclude(self.topic, GROUP, one.receipt, more, given_up=state == "failed")
+        given_up = state == "failed"
+        result = await self._groups.conclude(self.topic, GROUP, one.receipt, more, given_up=given_up)
         self.last.pop(one.place, None)
-        self._engine.counters.task_ended(state)
+        if result.ok:
+            self._engine.counters.task_ended(state)
+        return result
+
+    # ------------------------------------------------------------------ acknowledging later
+
+    async def _hold(self, found: Found, one: Waiting, reply: Reply) -> None:
+        """Let a task that its receiver acknowledges later wait for that."""
+        assert found.task is not None
+        within_ms = reply.outcome.ack_within_ms or found.task.timeout_ms + LEASE_MARGIN_MS
+        try:
+            if await self._extend(one.receipt, within_ms):  # else it was settled before its answer came
+                self._held += 1
+                self._later[one.receipt] = asyncio.create_task(self._expire(one.receipt, within_ms))
+        except UnknownGroupError:
+            return  # the queue was deleted
+
+    async def _extend(self, receipt: str, within_ms: int) -> bool:
+        # The lease is longer: when the time is over, this decides what comes next, not the group.
+        lease_ms = min(within_ms + LEASE_MARGIN_MS, INVISIBLE_MS_MAX)
+        (result,) = await self._groups.extend(self.topic, GROUP, [receipt], lease_ms)
+        return result.ok
+
+    async def _expire(self, receipt: str, within_ms: int) -> None:
+        """Count an attempt as failed when the time to acknowledge it is over."""
+        await self._clock.sleep_for(within_ms)
+        while receipt in self._later:
+            try:
+                await self.settle_later(receipt, Reply(NOT_ACKNOWLEDGED))
+            except UnknownGroupError:
+                self._end_later(receipt)
+            except (TimerwheelError, StoreError) as error:
+                logger.warning("task queue %s cannot store an outcome yet: %s", self.name, error)
+                await self._clock.sleep_for(RETRY_MS)
+            else:
+                self._end_later(receipt)
+
+    async def extend_later(self, receipt: str, within_ms: int) -> bool:
+        """Give the receiver of a task that long from now; False if its receipt has ended."""
+        if not await self._extend(receipt, within_ms):
+            return False
+        waiting = self._later.get(receipt)
+        if waiting is not None:
+            waiting.cancel()
+            self._later[receipt] = asyncio.create_task(self._expire(receipt, within_ms))
+        return True
+
+    async def settle_later(self, receipt: str, reply: Reply) -> bool:
+        """Store what came of a task that was called before; False if its receipt has ended.
+
+        One at a time of each task: what comes second finds that it has ended.
+        """
+        place = place_in(receipt)
+        while (other := self._settling.get(place)) is not None:
+            await asyncio.wait([other])
+        task = self._settling[place] = asyncio.create_task(self._settle_later(receipt, reply))
+        task.add_done_callback(lambda _: self._settling.pop(place, None))
+        return await asyncio.shield(task)
+
+    async def _settle_later(self, receipt: str, reply: Reply) -> bool:
+        one = Waiting(receipt, attempt_in(receipt), place_in(receipt))
+        if self._groups.held(self.topic, GROUP, one.place).done:
+            return False
+        found = await self._read(one)
+        if found is None or not (await self._store(found, one, reply)).ok:
+            return False
+        self._end_later(receipt)
+        return True
+
+    def _end_later(self, receipt: str) -> None:
+        waiting = self._later.pop(receipt, None)
+        if waiting is None:
+            return
+        if waiting is not asyncio.current_task():
+            waiting.cancel()
+        self.calling.discard(place_in(receipt))
+        self._left(1)
 
     def _note(self, place: tuple[int, int], failure: LastFailure) -> None:
         self.last.pop(place, None)

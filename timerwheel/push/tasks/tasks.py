@@ -21,8 +21,11 @@ from msgspec import UNSET
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError, UnknownMessageError
 from timerwheel.groups.config import GroupConfig, UnknownGroupError
+from timerwheel.groups.receipts import attempt_in
 from timerwheel.model.messages import MessageView, Outgoing, Receipt, State
-from timerwheel.push.endpoint import Caller
+from timerwheel.push.ack_urls import AckUrls
+from timerwheel.push.endpoint import Caller, Reply
+from timerwheel.push.outcome import Outcome
 from timerwheel.push.signing import new_secret
 from timerwheel.push.subscription import RotationError
 from timerwheel.push.tasks.lane import Places
@@ -50,6 +53,8 @@ from timerwheel.store.record import Identity
 GROUP_ATTEMPTS_MAX = 1_000
 """The group never gives a task up: the task says after how many attempts that is."""
 SECRET_BYTES = 32
+TAKEN = 202
+"""The status with which a receiver takes what it acknowledges later."""
 NAME_BYTES = 8
 
 logger = logging.getLogger(__name__)
@@ -64,9 +69,11 @@ class Tasks:
         *,
         allow_private: bool,
         calls_max: int,
+        ack_urls: AckUrls,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         self._engine = engine
+        self._ack_urls = ack_urls
         self._allow_private = allow_private
         self._random_bytes = random_bytes
         self._places = Places(max(calls_max // 2, 2))
@@ -184,6 +191,31 @@ class Tasks:
             raise TaskStateError(await self.get(task_id), "only a task that waits can be cancelled")
         self._engine.counters.task_ended("cancelled")
         return await self.get(task_id)
+
+    # ------------------------------------------------------------------ acknowledged later
+
+    async def acknowledge(self, queue: str, receipt: str) -> bool:
+        """End a task that was called as succeeded; False if its receipt has ended, but not by this.
+
+        Raises UnknownTaskQueueError.
+        """
+        runner, reply = self._runner(queue), Reply(Outcome("delivered", "acknowledged later", TAKEN))
+        if await runner.settle_later(receipt, reply):
+            return True
+        found = await self._engine.groups.message_of(runner.topic, GROUP, receipt)
+        if found is None:
+            return False
+        standing = await self._standings.of(found[0])
+        return standing.state == "succeeded" and standing.attempts == attempt_in(receipt)
+
+    async def give_back(self, queue: str, receipt: str, delay_ms: int | None, reason: str) -> bool:
+        """Count the attempt at a task that was called as failed; False if its receipt has ended."""
+        reply = Reply(Outcome("failed", reason, TAKEN, delay_ms))
+        return await self._runner(queue).settle_later(receipt, reply)
+
+    async def extend(self, queue: str, receipt: str, within_ms: int) -> bool:
+        """Give the receiver of a task that long from now; False if its receipt has ended."""
+        return await self._runner(queue).extend_later(receipt, within_ms)
 
     async def _end(self, queue: str, place: tuple[int, int], records: Sequence[tuple[bytes, str]]) -> bool:
         """End a task that is not being called, in one unit with these records; False if it is."""
@@ -326,7 +358,7 @@ class Tasks:
 
     def _add(self, name: str, queue: TaskQueue) -> QueueRunner:
         assert self._caller is not None, "start comes first"
-        runner = QueueRunner(name, queue, self._engine, self._caller, self._places)
+        runner = QueueRunner(name, queue, self._engine, self._caller, self._places, self._ack_urls)
         self._runners[name] = runner
         runner.start()
         return runner

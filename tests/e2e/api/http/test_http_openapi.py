@@ -87,6 +87,7 @@ CALLS = {
     ("post", "/v1/tasks"),
     *((method, "/v1/tasks/{id}") for method in ("get", "patch", "delete")),
     ("post", "/v1/tasks/{id}/run"),
+    *(("post", f"/v1/acks/{{token}}{verb}") for verb in ("", "/nack", "/extend")),
     ("get", "/v1/task-queues"),
     *((method, "/v1/task-queues/{queue}") for method in ("get", "put")),
     *(("post", f"/v1/task-queues/{{queue}}/{verb}") for verb in ("rotate-secret", "finish-rotation")),

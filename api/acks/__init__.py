@@ -1,0 +1,1 @@
+"""The calls with which a receiver acknowledges later."""
