@@ -38,6 +38,7 @@ from timerwheel.api.security.handshakes import Handshakes
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
+from timerwheel.push.ack_urls import AckUrls
 from timerwheel.push.push import Push
 from timerwheel.runtime.election import Election
 from timerwheel.settings import Serving, Settings, listens_to_all
@@ -168,7 +169,9 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
                     allow_private=settings.push_private_targets,
                     calls_max=shares.push_calls,
                     traces=traces,
-                    public_url=_public_url(serving, url),
+                    ack_urls=AckUrls(
+                        engine.core.log.log_id, engine.shard.number, _public_url(serving, url)
+                    ),
                 )
                 return engine, push
 

@@ -24,12 +24,12 @@ class AckCalls:
 
     async def acknowledge(self, request: web.Request) -> web.Response:
         """POST /v1/acks/{token}: the message is done."""
-        await self._acks.acknowledge(_token(request))
+        await self._acks.acknowledge(self._token(request))
         return responses.json(AckAnswer("acknowledged"))
 
     async def give_back(self, request: web.Request) -> web.Response:
         """POST .../nack: the attempt failed."""
-        token = _token(request)
+        token = self._token(request)
         wanted = await bodies.read(request, GiveBack, may_be_empty=True)
         reason = None if wanted.reason is UNSET else wanted.reason
         await self._acks.give_back(token, _delay_ms(wanted), reason)
@@ -37,14 +37,16 @@ class AckCalls:
 
     async def extend(self, request: web.Request) -> web.Response:
         """POST .../extend: the receiver needs longer."""
-        token = _token(request)
+        token = self._token(request)
         wanted = await bodies.read(request, Prolong)
         return responses.json(AckAnswer("extended", await self._acks.extend(token, wanted.invisible_ms)))
 
-
-def _token(request: web.Request) -> str:
-    query.read(request, NoQuery)
-    return query.path(request, AckPath).token
+    def _token(self, request: web.Request) -> str:
+        """Return the token, checked before anything else of the request is read."""
+        query.read(request, NoQuery)
+        token = query.path(request, AckPath).token
+        self._acks.check(token)
+        return token
 
 
 def _delay_ms(wanted: GiveBack) -> int | None:

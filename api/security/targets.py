@@ -14,6 +14,7 @@ from timerwheel.push.subscription import UnknownSubscriptionError
 from timerwheel.push.tasks.task import topic_of
 from timerwheel.schedules.errors import UnknownScheduleError
 from timerwheel.state.groups import dead_topic
+from timerwheel.wire.acks import AckPath
 from timerwheel.wire.groups import DeadPath, GroupPath
 from timerwheel.wire.messages import KeyPath, MessagePath
 from timerwheel.wire.schedules import SchedulePath
@@ -57,6 +58,10 @@ async def _of_task(handle: EngineHandle, path: TaskPath) -> str | None:
         return None
 
 
+async def _of_ack(_handle: EngineHandle, _path: AckPath) -> None:
+    """Return none: the token in the path entitles to the call, whatever topic it is about."""
+
+
 async def _of_task_queue(_: EngineHandle, path: TaskQueuePath) -> str:
     return topic_of(path.queue)
 
@@ -77,6 +82,7 @@ TARGETS: Mapping[type[msgspec.Struct], Target] = {
     SubscriptionPath: _of_subscription,
     TaskPath: _of_task,
     TaskQueuePath: _of_task_queue,
+    AckPath: _of_ack,
     DeadPath: _of_dead_letters,
 }
 # What these name may be deleted and created again for another topic.

@@ -7,6 +7,7 @@ from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.security.slow_clients import TimeLimits
 from timerwheel.clock import Clock
 from timerwheel.engine import Engine
+from timerwheel.push.ack_urls import AckUrls
 from timerwheel.push.push import Push
 from timerwheel.push.traces import Traces
 from timerwheel.settings import Serving
@@ -24,7 +25,9 @@ def app_of(
     Auth uses the engine's clock unless another is given.
     """
     handle = EngineHandle(engine.settings, traces)
-    push = Push(engine, allow_private=engine.settings.push_private_targets, traces=traces)
+    urls = AckUrls(engine.core.log.log_id, engine.shard.number, "")
+    private = engine.settings.push_private_targets
+    push = Push(engine, allow_private=private, traces=traces, ack_urls=urls)
     handle.open(engine, push)
     app = make_app(handle, serving, limits, clock or engine.clock)
     app.on_startup.append(lambda _: push.start())

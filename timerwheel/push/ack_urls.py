@@ -9,7 +9,7 @@ TOKEN is the base64url, without padding, of
     16       a tag over the others, keyed with the log's id
     rest     topic, a zero byte, group: UTF-8
 
-Whoever has it may settle this one attempt, and nothing else: so it needs no API token. A token ends when its
+Who has it may settle this one attempt, and nothing else: so it needs no API token. A token ends when its
 receipt does.
 """
 

@@ -33,6 +33,10 @@ class Acks:
         self._tasks = tasks
         self._dispatchers = dispatchers
 
+    def check(self, token: str) -> None:
+        """Raise UnknownAckError for a token that the service did not make."""
+        self._read(token)
+
     async def acknowledge(self, token: str) -> None:
         """The message is done, durably; a repetition is fine."""
         one = self._read(token)

@@ -13,7 +13,7 @@ ACK_WITHIN_HEADER = "timerwheel-ack-within"
 LATER = "later"
 ACK_WITHIN_MS_MIN = 1_000
 ACK_WITHIN_MS_MAX = 12 * 3_600_000
-"""The longest time that an answer can ask for to acknowledge later; an extension starts it anew."""
+"""The longest time that an answer can ask for to acknowledge later; an extension may ask for as much."""
 RETRY_AFTER_MS_MIN = 1_000
 RETRY_AFTER_MS_MAX = 86_400_000
 

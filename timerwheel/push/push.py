@@ -82,9 +82,9 @@ class Push:
         resolver: AbstractResolver | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
         traces: Traces | None = None,
-        public_url: str = "",
+        ack_urls: AckUrls | None = None,
     ) -> None:
-        """`public_url` is where receivers reach the service, to acknowledge later; empty if unknown."""
+        """Without `ack_urls` receivers are given no URLs to acknowledge later."""
         self._engine = engine
         self._allow_private = allow_private
         self._resolver = resolver
@@ -97,7 +97,7 @@ class Push:
         self._changing = asyncio.Lock()
         self._closing = False
         self._opened: Caller | None = None
-        self._ack_urls = AckUrls(engine.core.log.log_id, engine.shard.number, public_url)
+        self._ack_urls = ack_urls or AckUrls(secrets.token_bytes(SECRET_BYTES), 0, "")
         self.tasks = Tasks(
             engine,
             allow_private=allow_private,

@@ -16,8 +16,10 @@ from tests.harness.route_table import route_table
 from tests.harness.shards import Node, Shards
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.clock import SystemClock
+from timerwheel.groups.config import GroupConfig
 from timerwheel.model.ids import shard_in
 from timerwheel.model.shards import shard_of_topic
+from timerwheel.push.ack_urls import AckUrls, Attempted
 from timerwheel.settings import Settings
 from timerwheel.shards.calls import Calls
 from timerwheel.shards.forwarder import Forwarder
@@ -424,3 +426,20 @@ async def test_the_map_names_the_process_of_each_shard(shards: Shards, node: Nod
     assert refused.content["code"] == "invalid_parameter"
     refused = await call(node, "POST", "/v1/cluster/move?shard=1")
     assert refused.content["code"] == "no_standby"
+
+
+async def test_an_acknowledgement_by_url_goes_to_the_shard_of_its_token(node, shards):
+    for shard, topic in TOPICS.items():
+        await send(node, topic)
+        engine = shards.engines[shard]
+        await engine.groups.put(topic, "g", GroupConfig(start="head"))
+        (held,) = await engine.groups.receive(topic, "g")
+        urls = AckUrls(engine.core.log.log_id, engine.shard.number, "http://node")
+        token = urls.token(Attempted(topic, "g", held.receipt))
+        answer = await call(node, "POST", f"/v1/acks/{token}/extend", json={"invisible_ms": 1_000})
+        assert (answer.status, answer.content["result"]) == (200, "extended"), answer.raw
+        answer = await call(node, "POST", f"/v1/acks/{token}")
+        assert (answer.status, answer.content) == (200, {"result": "acknowledged"})
+        assert engine.groups.info(topic, "g").in_flight == 0
+    for strange in ("x", token[:-1]):
+        assert (await call(node, "POST", f"/v1/acks/{strange}")).content["code"] == "unknown_ack"

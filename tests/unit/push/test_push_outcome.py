@@ -1,6 +1,13 @@
 import pytest
 
-from timerwheel.push.outcome import RETRY_AFTER_MS_MAX, RETRY_AFTER_MS_MIN, classify, retry_after_ms
+from timerwheel.push.outcome import (
+    ACK_WITHIN_MS_MAX,
+    ACK_WITHIN_MS_MIN,
+    RETRY_AFTER_MS_MAX,
+    RETRY_AFTER_MS_MIN,
+    classify,
+    retry_after_ms,
+)
 
 NOW_MS = 1_800_000_000_000  # Fri, 15 Jan 2027 08:00:00 GMT
 
@@ -49,3 +56,40 @@ def test_the_status_alone_says_what_came_of_it(status, kind):
 
 def test_the_wish_of_a_failure_is_kept():
     assert classify(429, {"Retry-After": "7"}, NOW_MS).retry_after_ms == 7_000
+
+
+@pytest.mark.parametrize(
+    ("text", "within_ms"),
+    [
+        (None, None),
+        ("90", 90_000),
+        (" 90 ", 90_000),
+        ("0", ACK_WITHIN_MS_MIN),
+        ("43200", ACK_WITHIN_MS_MAX),
+        ("43201", ACK_WITHIN_MS_MAX),
+        ("9" * 5000, ACK_WITHIN_MS_MAX),
+        ("-5", None),
+        ("1.5", None),
+        ("", None),
+        ("٣", None),
+        ("Fri, 15 Jan 2027 08:02:00 GMT", None),
+    ],
+)
+def test_the_time_to_acknowledge_later_is_in_seconds_and_bounded(text, within_ms):
+    headers = {"timerwheel-ack": "later"} | ({} if text is None else {"timerwheel-ack-within": text})
+    outcome = classify(202, headers, NOW_MS)
+    assert (outcome.kind, outcome.later, outcome.ack_within_ms) == ("delivered", True, within_ms)
+
+
+@pytest.mark.parametrize(
+    ("status", "value", "later"),
+    [
+        (202, " Later ", True),
+        (202, "now", False),
+        (202, "", False),
+        (200, "later", False),
+        (500, "later", False),
+    ],
+)
+def test_only_a_202_that_says_so_is_acknowledged_later(status, value, later):
+    assert classify(status, {"timerwheel-ack": value}, NOW_MS).later is later

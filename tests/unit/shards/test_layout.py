@@ -32,6 +32,25 @@ def test_a_shard_has_a_directory_a_journal_and_a_url_of_its_own():
     assert (alone.data, served.journal, served.port) == (Path("data/shard-1"), "", 0)
 
 
+@pytest.mark.parametrize(
+    ("serving", "url"),
+    [
+        (
+            {"public_url": "https://t.example/x", "node_url": "http://n:1", "port": 8686},
+            "https://t.example/x",
+        ),
+        ({"node_url": "http://n:8686", "port": 8686}, "http://n:8686"),
+        ({"port": 8686}, "http://127.0.0.1:8686"),
+        ({"port": 8686, "host": "::1"}, "http://[::1]:8686"),
+        ({"port": 0}, ""),
+        ({"port": 8686, "host": "0.0.0.0"}, ""),
+    ],
+)
+def test_receivers_acknowledge_at_the_node_not_at_its_shards(serving, url):
+    _, served = layout.settings_of(Settings(data=Path("data")), Serving(shards=3, **serving), 1)
+    assert served.public_url == url
+
+
 @pytest.mark.parametrize("front", ["rocketmq", "rocketmq_grpc", "kafka"])
 def test_protocols_that_know_one_service_are_refused_by_name(tmp_path, front):
     with pytest.raises(SettingsError, match=f"^{front}: it does not work with shards yet"):
