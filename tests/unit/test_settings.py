@@ -157,3 +157,16 @@ def test_any_other_text_is_no_address(name, text):
 def test_an_address_to_name_needs_one_to_listen_on():
     with pytest.raises(SettingsError, match="rocketmq_address: nothing listens"):
         Serving(rocketmq_address="127.0.0.1:9876").check()
+
+
+@pytest.mark.parametrize("url", ["https://t.example", "http://127.0.0.1:8686/", "http://[::1]:80/base/x"])
+def test_a_public_url_is_the_base_url_of_a_service(url):
+    assert Serving(public_url=url).check().public_url == url
+
+
+@pytest.mark.parametrize(
+    "url", ["t.example", "ftp://x", "http://", "http://x/?a", "http://u@x", "http://x y"]
+)
+def test_what_is_no_base_url_is_refused_as_public_url(url):
+    with pytest.raises(SettingsError, match="^public_url = "):
+        Serving(public_url=url).check()
