@@ -168,5 +168,5 @@ def test_a_public_url_is_the_base_url_of_a_service(url):
     "url", ["t.example", "ftp://x", "http://", "http://x/?a", "http://u@x", "http://x y"]
 )
 def test_what_is_no_base_url_is_refused_as_public_url(url):
-    with pytest.raises(SettingsError, match="^public_url = "):
+    with pytest.raises(SettingsError, match=r"^public_url = "):
         Serving(public_url=url).check()
