@@ -32,7 +32,7 @@ from timerwheel.groups.groups import Groups
 from timerwheel.model.messages import Delivery, MessageView
 from timerwheel.push.ack_urls import AckUrls
 from timerwheel.push.attempts import Attempt, AttemptLog
-from timerwheel.push.outcome import Outcome
+from timerwheel.push.outcome import Outcome, Taken
 from timerwheel.push.pace import Pace
 from timerwheel.push.rate_limit import RateLimit
 from timerwheel.push.stats import Health, Stats, StatsView, SubscriptionCounts
@@ -235,7 +235,7 @@ class Dispatcher:
         if receipt in self._later:
             self._later[receipt] = self._clock.monotonic_ms() + invisible_ms
 
-    async def _hold(self, subscription: Subscription, delivery: Delivery, outcome: Outcome) -> None:
+    async def _hold(self, subscription: Subscription, delivery: Delivery, outcome: Taken) -> None:
         """Let the lease of a message go on for as long as its endpoint may take to acknowledge it."""
         within_ms = outcome.ack_within_ms or subscription.lease_ms
         topic, group, receipt = subscription.topic, subscription.group, delivery.receipt
@@ -366,7 +366,7 @@ class Dispatcher:
         self._pace.steer(outcome, failures, width_max, self._clock.monotonic_ms())
         if outcome.kind == "gone":
             await self._report_gone(subscription, outcome)
-        if outcome.later:
+        if isinstance(outcome, Taken):
             await self._hold(subscription, delivery, outcome)
         else:
             await self._report(subscription, delivery, outcome)

@@ -28,8 +28,6 @@ _SECONDS_DIGITS_MAX = 9  # longer ones exceed the limit anyway
 class Outcome(msgspec.Struct, frozen=True):
     """One attempt: delivered (2xx), gone (410: never call again), or failed.
 
-    With `later`, a delivered message is not acknowledged yet: its receiver does that by a call of its own,
-    within the time that it asks for, if it does.
     `status` is None if there was no complete answer, and `answer` is the beginning of what came.
     `retry_after_ms` is the receiver's wish, within bounds.
     """
@@ -40,8 +38,23 @@ class Outcome(msgspec.Struct, frozen=True):
     retry_after_ms: int | None = None
     latency_ms: int = 0
     answer: str = ""
-    later: bool = False
+
+    def shown(self) -> "Outcome":
+        """Return it as an outcome of an attempt that can only be acknowledged by its answer."""
+        return self
+
+
+class Taken(Outcome, frozen=True):
+    """A delivered message that is not acknowledged yet: its receiver does that by a call of its own.
+
+    It asks for so long to do it; None if it does not say.
+    """
+
     ack_within_ms: int | None = None
+
+    def shown(self) -> Outcome:
+        """Return it without what it asks for."""
+        return Outcome(self.kind, self.reason, self.status, self.retry_after_ms, self.latency_ms, self.answer)
 
 
 def failed(reason: str) -> Outcome:
@@ -54,7 +67,7 @@ def classify(status: int, headers: Mapping[str, str], now_ms: int) -> Outcome:
     reason = f"HTTP {status}"
     if status == _ACCEPTED and headers.get(ACK_HEADER, "").strip().lower() == LATER:
         within_ms = later_ms(headers.get(ACK_WITHIN_HEADER))
-        return Outcome("delivered", f"{reason}: later", status, later=True, ack_within_ms=within_ms)
+        return Taken("delivered", f"{reason}: later", status, ack_within_ms=within_ms)
     if 200 <= status < 300:  # noqa: PLR2004 - the class of success
         return Outcome("delivered", reason, status)
     if status == _GONE:

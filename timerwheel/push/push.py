@@ -194,7 +194,8 @@ class Push:
     async def test_fire(self, subscription_id: str) -> Outcome:
         """Deliver one sample message now, even while paused; groups and statistics do not count it."""
         subscription = self._find(subscription_id).subscription
-        return await self._caller.attempt(subscription, self._test_message(subscription))
+        outcome = await self._caller.attempt(subscription, self._test_message(subscription))
+        return outcome.shown()
 
     # ------------------------------------------------------------------ changing
 

@@ -5,6 +5,7 @@ from timerwheel.push.outcome import (
     ACK_WITHIN_MS_MIN,
     RETRY_AFTER_MS_MAX,
     RETRY_AFTER_MS_MIN,
+    Taken,
     classify,
     retry_after_ms,
 )
@@ -78,7 +79,7 @@ def test_the_wish_of_a_failure_is_kept():
 def test_the_time_to_acknowledge_later_is_in_seconds_and_bounded(text, within_ms):
     headers = {"timerwheel-ack": "later"} | ({} if text is None else {"timerwheel-ack-within": text})
     outcome = classify(202, headers, NOW_MS)
-    assert (outcome.kind, outcome.later, outcome.ack_within_ms) == ("delivered", True, within_ms)
+    assert outcome == Taken("delivered", "HTTP 202: later", 202, ack_within_ms=within_ms)
 
 
 @pytest.mark.parametrize(
@@ -92,4 +93,4 @@ def test_the_time_to_acknowledge_later_is_in_seconds_and_bounded(text, within_ms
     ],
 )
 def test_only_a_202_that_says_so_is_acknowledged_later(status, value, later):
-    assert classify(status, {"timerwheel-ack": value}, NOW_MS).later is later
+    assert isinstance(classify(status, {"timerwheel-ack": value}, NOW_MS), Taken) is later

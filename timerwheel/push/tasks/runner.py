@@ -32,7 +32,7 @@ from timerwheel.model.messages import Delivery, MessageView, ReceiptResult
 from timerwheel.push.ack_urls import AckUrls
 from timerwheel.push.dispatcher import RETRY_MS
 from timerwheel.push.endpoint import Caller, Reply
-from timerwheel.push.outcome import failed
+from timerwheel.push.outcome import Taken, failed
 from timerwheel.push.rate_limit import RateLimit
 from timerwheel.push.subscription import LEASE_MARGIN_MS
 from timerwheel.push.tasks.call import call_of
@@ -318,8 +318,8 @@ class QueueRunner:
                 self._give_places(failing=failing)
                 lane.ended(None if reply is None or reply.outcome in _NOT_CALLED else reply.outcome)
             if found is not None and reply is not None:
-                if reply.outcome.later:
-                    await self._hold(found, one, reply)
+                if isinstance(reply.outcome, Taken):
+                    await self._hold(found, one, reply.outcome)
                 else:
                     await self._settle(found, one, reply)
         finally:
@@ -397,10 +397,10 @@ class QueueRunner:
 
     # ------------------------------------------------------------------ acknowledging later
 
-    async def _hold(self, found: Found, one: Waiting, reply: Reply) -> None:
+    async def _hold(self, found: Found, one: Waiting, outcome: Taken) -> None:
         """Let a task that its receiver acknowledges later wait for that."""
         assert found.task is not None
-        within_ms = reply.outcome.ack_within_ms or found.task.timeout_ms + LEASE_MARGIN_MS
+        within_ms = outcome.ack_within_ms or found.task.timeout_ms + LEASE_MARGIN_MS
         try:
             if await self._extend(one.receipt, within_ms):  # else it was settled before its answer came
                 self._held += 1
