@@ -6,6 +6,7 @@ import jsonschema_rs
 import pytest
 
 from tests.harness.receiver import Receiver
+from timerwheel.push.ack_urls import AckUrls, Attempted
 
 DUE_MS = 1_900_000_000_000
 GROUP = "/v1/topics/orders/groups/workers"
@@ -41,6 +42,12 @@ class Checked:
         self.seen.add((method.lower(), template))
         return answer.content
 
+    def ack_token(self, topic, group, receipt):
+        engine = self._service.engine
+        return AckUrls(engine.core.log.log_id, engine.shard.number, "").token(
+            Attempted(topic, group, receipt)
+        )
+
     def _find(self, method, path):
         for template, calls in self._document["paths"].items():
             pattern = re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(template))
@@ -66,6 +73,7 @@ async def test_every_call_answers_in_the_shape_that_the_document_tells(checked):
     call = checked.call
     await _messages(call)
     await _groups(call)
+    await _acks(checked)
     await _schedules(call)
     async with Receiver() as receiver:
         await _subscriptions(call, receiver.url())
@@ -152,6 +160,17 @@ async def _schedules(call):
     await call("POST", f"{at}/resume")
     await call("POST", f"{at}/run", {"key": "once"})
     await call("DELETE", at)
+
+
+async def _acks(checked):
+    for body in ("a", "b"):
+        await checked.call("POST", "/v1/messages", {"topic": "taken", "body": body})
+    await checked.call("PUT", "/v1/topics/taken/groups/g", {})
+    held = (await checked.call("POST", "/v1/topics/taken/groups/g/receive", {"max": 2}))["messages"]
+    first, second = (f"/v1/acks/{checked.ack_token('taken', 'g', one['receipt'])}" for one in held)
+    await checked.call("POST", f"{first}/extend", {"invisible_ms": 60_000})
+    await checked.call("POST", first)
+    await checked.call("POST", f"{second}/nack", {"delay": "1h", "reason": "r"})
 
 
 async def _tasks(call, url):
