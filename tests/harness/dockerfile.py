@@ -100,6 +100,7 @@ class _Builder:
             "WORKDIR": self._go,
             "COPY": self._copy,
             "RUN": self._run,
+            "ARG": self._set,
             "ENV": self._set,
             "HEALTHCHECK": self._check_health_by,
             "ENTRYPOINT": self._enter_by,
