@@ -169,9 +169,7 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
                     allow_private=settings.push_private_targets,
                     calls_max=shares.push_calls,
                     traces=traces,
-                    ack_urls=AckUrls(
-                        engine.core.log.log_id, engine.shard.number, _public_url(serving, url)
-                    ),
+                    ack_urls=AckUrls(engine.core.log.log_id, engine.shard.number, _public_url(serving, url)),
                 )
                 return engine, push
 
