@@ -21,6 +21,7 @@ from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import Exponential
 from timerwheel.model.ids import root_of
+from timerwheel.push.ack_urls import AckUrls
 from timerwheel.push.endpoint import Call, Reply
 from timerwheel.push.outcome import classify
 from timerwheel.push.tasks.task import GROUP, Task, log_topic_of, topic_of
@@ -73,7 +74,8 @@ class Site:
         self.clock = clock
         self.books = books
         self.endpoints = Endpoints(books)
-        self.tasks = Tasks(engine, allow_private=True, calls_max=100)
+        urls = AckUrls(engine.core.log.log_id, engine.shard.number, "")
+        self.tasks = Tasks(engine, allow_private=True, calls_max=100, ack_urls=urls)
 
     async def start(self) -> None:
         await self.tasks.start(self.endpoints)  # type: ignore[arg-type] - all that a runner uses of it

@@ -1,6 +1,7 @@
 """A node as users start it: one process in front, one for each shard."""
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -100,7 +101,7 @@ async def test_shards_of_a_killed_node_stop_and_the_next_one_goes_on(tmp_path: P
         node.end(signal.SIGTERM)
     refused = timerwheel("serve", "--port", 0, "--data", tmp_path / "data", "--shards", 3)
     assert refused.code != 0
-    assert "shard 0 of 2" in refused.err
+    assert re.search("shard [01] of 2", refused.err)  # either may be the first to refuse
     assert "the number of shards never changes" in refused.err
     refused = timerwheel("serve", "--port", 0, "--data", tmp_path / "data")
     assert refused.code == 2
