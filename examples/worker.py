@@ -3,7 +3,7 @@
     fine     is done, and acknowledged as its handler returns
     slow     takes longer than its lease: it is extended while the handler runs
     long     knows that it takes long, and asks for it once
-    busy     cannot be done now: `Retry` gives it back, and it comes again after a delay of its own choice
+    busy     cannot be done now: `Retry` gives it back, to be delivered again after the delay that it names
     flaky    fails at first: the exception gives it back, and it comes again after the group's backoff
     poison   always fails: after its last attempt it is a dead letter, with the reason
 

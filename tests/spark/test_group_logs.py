@@ -18,7 +18,7 @@ from timerwheel.state.log_manifest import LOG_DIRECTORY, read_start
 from timerwheel.store.files import DiskFiles
 
 SEEDS = range(100, 110)
-STEPS = 250
+STEPS = 320
 NAME = b"orders/g"
 
 
@@ -80,7 +80,7 @@ def test_a_retry_that_retention_has_moved_is_still_the_attempt_that_it_was(spark
 @pytest.mark.parametrize("seed", SEEDS[::4])
 def test_they_are_archived_and_the_archive_is_what_was_archived(spark, progress, logs, tmp_path, seed):
     archived = run_archive(spark, progress, logs[0] / f"g{seed}", tmp_path / "archive")
-    assert archived.records > 50
+    assert archived.records > 100
     checked = verify(spark, progress, str(tmp_path / "archive"), [archived.log_id])
     assert (checked.records, checked.problems) == (archived.records, [])
 

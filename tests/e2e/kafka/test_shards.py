@@ -1,4 +1,4 @@
-"""Two nodes of a service in three shards, whose logs are in Kafka: any node takes any call, whoever leads."""
+"""Two nodes of a service in three shards on Kafka: any node takes any call, wherever the leaders are."""
 
 import asyncio
 import signal
