@@ -6,12 +6,21 @@ inline, and no text made into markup. Whatever a message says, it cannot become 
 """
 
 import hashlib
+from functools import partial
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import PurePosixPath
 
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
+
+from timerwheel.api.http.needs import Need
+from timerwheel.api.http.route import call
+
+# They hold no data and are not part of the API.
+_serves = partial(
+    call, "GET", needs=Need.OPEN, needs_engine=False, answer=str, described=False, compresses=False
+)
 
 PAGE = "index.html"
 POLICY = (
@@ -36,8 +45,13 @@ class Pages:
     def __init__(self) -> None:
         self._files = dict(_read(resources.files("timerwheel.api.console") / "static"))
 
+    @_serves("/", "console", summary="The console")
+    @_serves("/console/{file}", "consoleFile", pattern="/console/{file:.+}")
     async def file(self, request: web.Request) -> web.Response:
-        """GET / and /console/{file}: the page, one of its files or a licence; 404 for any other name."""
+        """A file of the console's page.
+
+        The page, one of its files or a licence; 404 for any other name.
+        """
         found = self._files.get(request.match_info.get("file", PAGE))
         if found is None:
             raise web.HTTPNotFound

@@ -4,16 +4,20 @@ They are named as groups are, by topic and group. By the group's name alone they
 this name on every topic; there, a call for all of them has to say of which topics.
 """
 
+from functools import partial
+
 from aiohttp import web
 from msgspec import UNSET
 
 from timerwheel.api.engine_handle import EngineHandle
+from timerwheel.api.groups.handlers import GROUP
 from timerwheel.api.http import bodies, query, responses
+from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import RequestError
+from timerwheel.api.http.route import STORE, call
 from timerwheel.groups.config import UnknownGroupError
 from timerwheel.state.config_table import ConfigTable
 from timerwheel.state.groups import SEPARATOR
-from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.groups import (
     Chosen,
     ChosenOfTopics,
@@ -26,6 +30,13 @@ from timerwheel.wire.groups import (
     RedrivenCount,
 )
 
+DEAD = f"{GROUP}/dead-letters"
+DEAD_OF_NAME = "/v1/groups/{group}/dead-letters"
+UNKNOWN = ("illegal_group", "unknown_group")
+
+_lists = partial(call, "GET", needs=Need.RECEIVE, answer=Letters, query_type=DeadQuery, problems=UNKNOWN)
+_changes = partial(call, "POST", needs=Need.ADMIN, audited=True, problems=(*UNKNOWN, *STORE))
+
 
 class DeadLetterCalls:
     """Handlers under `.../groups/{group}/dead-letters`. Event loop only."""
@@ -35,8 +46,9 @@ class DeadLetterCalls:
 
     # ------------------------------------------------------------------ of one topic's group
 
+    @_lists(DEAD, "listGroupDeadLetters", path_type=GroupPath)
     async def page(self, request: web.Request) -> web.StreamResponse:
-        """GET .../dead-letters: a page, oldest first."""
+        """List the dead letters of a group, oldest first, in pages."""
         wanted = query.read(request, DeadQuery)
         place = await self._place(request)
         dead = self._handle.engine.groups.dead
@@ -44,18 +56,20 @@ class DeadLetterCalls:
         letters = Letters([], page.next_offset)
         return await responses.page(request, letters, "letters", Letter.of, page.letters)
 
+    @_changes(
+        f"{DEAD}/redrive", "redriveGroupDeadLetters", answer=RedrivenCount, path_type=GroupPath, body=Chosen
+    )
     async def redrive(self, request: web.Request) -> web.Response:
-        """POST .../redrive: makes them messages of their group again."""
-        query.read(request, NoQuery)
+        """Redrive dead letters: deliver them to their group again."""
         query.path(request, GroupPath)  # before the body: a name that nothing can have is said first
         offsets = _offsets(await bodies.read(request, Chosen))
         place = await self._place(request)
         count = await self._handle.engine.groups.dead.redrive(place.group, offsets, {place.topic})
         return responses.json(RedrivenCount(count.redriven, count.left))
 
+    @_changes(f"{DEAD}/drop", "dropGroupDeadLetters", answer=DroppedCount, path_type=GroupPath, body=Chosen)
     async def drop(self, request: web.Request) -> web.Response:
-        """POST .../drop: deletes them."""
-        query.read(request, NoQuery)
+        """Drop dead letters of a group."""
         query.path(request, GroupPath)  # before the body: a name that nothing can have is said first
         offsets = _offsets(await bodies.read(request, Chosen))
         place = await self._place(request)
@@ -75,17 +89,24 @@ class DeadLetterCalls:
 
     # ------------------------------------------------------------------ of a group's name
 
+    @_lists(DEAD_OF_NAME, "listDeadLetters", path_type=DeadPath)
     async def page_of_name(self, request: web.Request) -> web.StreamResponse:
-        """GET /v1/groups/{group}/dead-letters: a page, oldest first."""
+        """List the dead letters of all groups with this name, on every topic."""
         wanted = query.read(request, DeadQuery)
         group = await self._name(request)
         page = await self._handle.engine.groups.dead.page(group, wanted.first, wanted.limit)
         letters = Letters([], page.next_offset)
         return await responses.page(request, letters, "letters", Letter.of, page.letters)
 
+    @_changes(
+        f"{DEAD_OF_NAME}/redrive",
+        "redriveDeadLetters",
+        answer=RedrivenCount,
+        path_type=DeadPath,
+        body=ChosenOfTopics,
+    )
     async def redrive_of_name(self, request: web.Request) -> web.Response:
-        """POST /v1/groups/{group}/dead-letters/redrive: makes them messages of their groups again."""
-        query.read(request, NoQuery)
+        """Redrive the dead letters of all groups with this name."""
         query.path(request, DeadPath)  # before the body: a name that nothing can have is said first
         wanted = await bodies.read(request, ChosenOfTopics)
         group = await self._name(request)
@@ -93,9 +114,15 @@ class DeadLetterCalls:
         count = await self._handle.engine.groups.dead.redrive(group, _offsets(wanted), topics)
         return responses.json(RedrivenCount(count.redriven, count.left))
 
+    @_changes(
+        f"{DEAD_OF_NAME}/drop",
+        "dropDeadLetters",
+        answer=DroppedCount,
+        path_type=DeadPath,
+        body=ChosenOfTopics,
+    )
     async def drop_of_name(self, request: web.Request) -> web.Response:
-        """POST /v1/groups/{group}/dead-letters/drop: deletes them."""
-        query.read(request, NoQuery)
+        """Drop dead letters of all groups with this name."""
         query.path(request, DeadPath)  # before the body: a name that nothing can have is said first
         wanted = await bodies.read(request, ChosenOfTopics)
         group = await self._name(request)

@@ -12,14 +12,15 @@ from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.groups.consumer import Consumer
 from timerwheel.api.groups.window import Windows
 from timerwheel.api.http import arrow, bodies, etags, query, responses
+from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import RequestError
+from timerwheel.api.http.route import DELAY, STORE, call
 from timerwheel.api.messages import arrow_answers
 from timerwheel.api.security import access
 from timerwheel.groups.config import GroupConfig, UnknownGroupError
 from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
 from timerwheel.model.messages import Delivery, GroupInfo
 from timerwheel.model.precondition import tag_of
-from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.groups import (
     Ack,
     Extend,
@@ -36,6 +37,21 @@ from timerwheel.wire.groups import (
 )
 from timerwheel.wire.topics import TopicPath
 
+GROUP = "/v1/topics/{topic}/groups/{group}"
+
+# Receiving may create the group.
+MAKING = (
+    *("illegal_group", "illegal_topic", "system_topic", "topic_ending", "illegal_filter", "too_many_groups"),
+    *STORE,
+)
+SETTLING = ("illegal_group", "unknown_group", *STORE)
+
+_settles = partial(
+    call, "POST", needs=Need.RECEIVE, answer=SettledAll, path_type=GroupPath, problems=SETTLING
+)
+_reads = partial(call, "GET", needs=Need.RECEIVE, answer=Groups)
+_changes = partial(call, needs=Need.ADMIN, audited=True, answer=Group, path_type=GroupPath)
+
 GIVEN_UP = "given up by its consumer"
 
 
@@ -48,9 +64,21 @@ class GroupCalls:
 
     # ------------------------------------------------------------------ consuming
 
+    @call(
+        "POST",
+        f"{GROUP}/receive",
+        "receive",
+        needs=Need.RECEIVE,
+        answer=Received,
+        answers_arrow=True,
+        path_type=GroupPath,
+        body=Receive,
+        body_required=False,
+        problems=(*MAKING, "group_not_found", "group_differs"),
+    )
     async def receive(self, request: web.Request) -> web.StreamResponse:
-        """POST .../receive: messages for a consumer; waits for one if there is none."""
-        place = _place(request)
+        """Receive messages for a consumer of the group, and wait for one if there is none."""
+        place = query.path(request, GroupPath)
         wanted = await bodies.read(request, Receive, may_be_empty=True)
         pa = await arrow.for_answer(request)
         consumer = Consumer(self._handle, request, place)
@@ -110,9 +138,10 @@ class GroupCalls:
                 break  # it was deleted: there is nothing to wait for
         return found
 
+    @_settles(f"{GROUP}/ack", "acknowledge", body=Ack)
     async def ack(self, request: web.Request) -> web.Response:
-        """POST .../ack: acknowledges messages."""
-        place = _place(request)
+        """Acknowledge messages."""
+        place = query.path(request, GroupPath)
         wanted = await bodies.read(request, Ack)
         return responses.json(await self._ack(place, wanted.receipts))
 
@@ -121,9 +150,10 @@ class GroupCalls:
         self._windows.settled(place, results)
         return SettledAll.of(results)
 
+    @_settles(f"{GROUP}/nack", "giveBack", body=Nack, problems=(*SETTLING, *DELAY, "conflicting_delay"))
     async def nack(self, request: web.Request) -> web.Response:
-        """POST .../nack: returns messages for redelivery."""
-        place = _place(request)
+        """Return messages to the group, to be redelivered after a delay."""
+        place = query.path(request, GroupPath)
         wanted = await bodies.read(request, Nack)
         reason = None if wanted.reason is UNSET else wanted.reason
         groups, delay_ms = self._handle.engine.groups, _delay_ms(wanted)
@@ -134,9 +164,10 @@ class GroupCalls:
         self._windows.settled(place, results)
         return responses.json(SettledAll.of(results))
 
+    @_settles(f"{GROUP}/extend", "extend", body=Extend)
     async def extend(self, request: web.Request) -> web.Response:
-        """POST .../extend: extends the leases of messages."""
-        place = _place(request)
+        """Extend the leases of messages."""
+        place = query.path(request, GroupPath)
         wanted = await bodies.read(request, Extend)
         engine = self._handle.engine
         results = await engine.groups.extend(place.topic, place.group, wanted.receipts, wanted.invisible_ms)
@@ -145,44 +176,62 @@ class GroupCalls:
 
     # ------------------------------------------------------------------ the groups themselves
 
+    @_reads("/v1/groups", "listGroups")
     async def all(self, request: web.Request) -> web.Response:
-        """GET /v1/groups: every group of the caller's topics."""
-        query.read(request, NoQuery)
+        """List all groups."""
         may = access.of(request).may
         every = await self._handle.engine.groups.describe_all()
         return responses.json(_groups([one for one in every if may(one.topic)]))
 
+    @_reads("/v1/topics/{topic}/groups", "listGroupsOfTopic", path_type=TopicPath)
     async def of_topic(self, request: web.Request) -> web.Response:
-        """GET /v1/topics/{topic}/groups: the groups of one topic."""
-        query.read(request, NoQuery)
+        """List the groups of a topic."""
         topic = query.path(request, TopicPath).topic
         return responses.json(_groups(await self._handle.engine.groups.describe_all(topic)))
 
+    @_reads(GROUP, "getGroup", etag=True, answer=Group, path_type=GroupPath, problems=("unknown_group",))
     async def one(self, request: web.Request) -> web.Response:
-        """GET one group."""
-        place = _place(request)
+        """Get a group: its configuration, position, lag and counts."""
+        place = query.path(request, GroupPath)
         described = await self._describe(place)
         return etags.tagged(responses.json(described), tag_of(described.config))
 
+    @_changes(
+        "PUT", GROUP, "putGroup", etag=True, also=(201,), located=True, body=GroupConfig, problems=MAKING
+    )
     async def put(self, request: web.Request) -> web.Response:
-        """PUT one group: 201 if this created it, 200 if it existed and now has this configuration."""
-        place = _place(request)
+        """Create a group or change its configuration.
+
+        201 if this created it, 200 if it existed and now has this configuration.
+        """
+        place = query.path(request, GroupPath)
         config, when = await bodies.read(request, GroupConfig), etags.precondition(request)
         _, made = await self._handle.engine.groups.put_or_make(place.topic, place.group, config, when)
         described = await self._describe(place)
         return etags.tagged(responses.put(request, described, made=made), tag_of(described.config))
 
+    @_changes("DELETE", GROUP, "deleteGroup", etag=True, problems=("unknown_group", "group_in_use", *STORE))
     async def delete(self, request: web.Request) -> web.Response:
-        """DELETE one group, unless a subscription uses it; returns its last state."""
-        place = _place(request)
+        """Delete a group, with its position and leases.
+
+        Refused while a subscription uses it. Returns its last state.
+        """
+        place = query.path(request, GroupPath)
         described, when = await self._describe(place), etags.precondition(request)
         await self._handle.push.delete_group(place.topic, place.group, when)
         self._windows.cleared(place)
         return responses.json(described)
 
+    @_changes(
+        "POST",
+        f"{GROUP}/rewind",
+        "rewindGroup",
+        body=Rewind,
+        problems=("illegal_delay", "illegal_group", "unknown_group", *STORE),
+    )
     async def rewind(self, request: web.Request) -> web.Response:
-        """POST .../rewind: moves the group to another position."""
-        place = _place(request)
+        """Move a group to another position."""
+        place = query.path(request, GroupPath)
         wanted = await bodies.read(request, Rewind)
         given = [wanted.to, wanted.time_ms, wanted.time, wanted.offsets]
         if sum(value is not UNSET for value in given) != 1:
@@ -204,11 +253,6 @@ class GroupCalls:
 
     async def _describe(self, place: GroupPath) -> Group:
         return Group.of(await self._handle.engine.groups.describe(place.topic, place.group))
-
-
-def _place(request: web.Request) -> GroupPath:
-    query.read(request, NoQuery)
-    return query.path(request, GroupPath)
 
 
 def _groups(infos: Sequence[GroupInfo]) -> Groups:

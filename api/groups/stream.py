@@ -20,8 +20,11 @@ from msgspec import UNSET
 
 from timerwheel.api.engine_handle import LOOK_UP_MS, EngineHandle
 from timerwheel.api.groups.consumer import Consumer
+from timerwheel.api.groups.handlers import GROUP, MAKING
 from timerwheel.api.groups.window import Window, Windows
 from timerwheel.api.http import budget, problems, query, responses
+from timerwheel.api.http.needs import Need
+from timerwheel.api.http.route import EVENTS, call
 from timerwheel.model.messages import Delivery
 from timerwheel.wire.groups import GroupPath, Held, StreamQuery
 
@@ -43,8 +46,31 @@ class StreamCalls:
         self._handle = handle
         self._windows = windows
 
+    async def head(self, request: web.Request) -> web.Response:
+        """HEAD .../stream: the headers of GET; receives nothing."""
+        place = query.path(request, GroupPath)
+        query.read(request, StreamQuery)
+        self._handle.engine.groups.info(place.topic, place.group)
+        return responses.events_head()
+
+    @call(
+        "GET",
+        f"{GROUP}/stream",
+        "stream",
+        needs=Need.RECEIVE,
+        head=head,
+        answer=str,
+        answer_kind=EVENTS,
+        changes_state=True,
+        path_type=GroupPath,
+        query_type=StreamQuery,
+        problems=(*MAKING, "group_not_found", "group_differs", "header_required"),
+    )
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        """GET .../stream: an error at the start is a problem response, a later one an event `end`."""
+        """Stream messages to a consumer of the group, as server-sent events.
+
+        An error at the start is a problem response, a later one an event `end`.
+        """
         place = query.path(request, GroupPath)
         wanted = query.read(request, StreamQuery)
         window = Window(wanted.max_in_flight, self._handle.engine.clock)
@@ -67,13 +93,6 @@ class StreamCalls:
         finally:
             self._windows.close(place, window)
         return response
-
-    async def head(self, request: web.Request) -> web.Response:
-        """HEAD .../stream: the headers of GET; receives nothing."""
-        place = query.path(request, GroupPath)
-        query.read(request, StreamQuery)
-        self._handle.engine.groups.info(place.topic, place.group)
-        return responses.events_head()
 
 
 class _Stream:

@@ -1,9 +1,13 @@
-"""A route: its path, its handler, what it takes, and its possible responses."""
+"""A route: its path, its handler, what it takes, and its possible responses.
 
+A handler declares its route in the decorator `call`; `calls_of` collects those of an object.
+"""
+
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Any
+from types import FunctionType, MappingProxyType
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -83,7 +87,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str | None = None  # for the router, if the path would match another call's
     name: str
     summary: str
-    tag: Tag | None = None  # None: that of its table, see `timerwheel.api.routes`
+    tag: Tag | None = None  # None: that of its resource, see `timerwheel.api.routes`
     handler: Handler
     needs: Need | None = None  # what its caller needs; None: admins only
     audited: bool = False  # whether it is written to the audit log
@@ -117,3 +121,58 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     def refuses_key(self) -> bool:
         """Whether to refuse a deduplication key, because it would be ignored."""
         return self.method in KEYED_METHODS and not self.takes_key
+
+
+H = TypeVar("H", bound=Callable[..., Awaitable[web.StreamResponse]])
+
+_declared: dict[Any, list[Route]] = {}  # by function, with the function in place of the handler
+
+
+def call(
+    method: str,
+    path: str,
+    name: str,
+    *,
+    body: type[msgspec.Struct] | None = None,
+    problems: tuple[str, ...] = (),
+    needs_engine: bool = True,
+    **facts: Any,  # noqa: ANN401 - checked by `Route` when the module is imported
+) -> Callable[[H], H]:
+    """Declare the route that the decorated handler answers; its docstring begins with the summary.
+
+    `body` is the type of a JSON body. The problems of the engine and of JSON bodies are added to `problems`.
+    A handler may answer several routes.
+    """
+    if body is not None:
+        facts["bodies"] = {JSON: body}
+    shared = (*(ENGINE if needs_engine else ()), *(JSON_BODY if body is not None else ()))
+
+    def declare(handler: H) -> H:
+        summary = (inspect.getdoc(handler) or "").partition("\n")[0].removesuffix(".")
+        route = Route(
+            method=method,
+            path=path,
+            name=name,
+            handler=handler,
+            problems=(*shared, *problems),
+            **{"summary": summary, **facts},
+        )
+        _declared.setdefault(handler, []).insert(0, route)
+        return handler
+
+    return declare
+
+
+def calls_of(owner: object, tag: Tag | None = None) -> list[Route]:
+    """Return the routes that the methods of an object declare, in the order of its class."""
+    return [
+        msgspec.structs.replace(
+            route,
+            tag=route.tag or tag,
+            handler=function.__get__(owner),
+            head=None if route.head is None else route.head.__get__(owner),
+        )
+        for function in vars(type(owner)).values()
+        if isinstance(function, FunctionType)
+        for route in _declared.get(function, ())
+    ]

@@ -11,7 +11,24 @@ from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import arrow, bodies, etags, idempotency, query, responses
 from timerwheel.api.http.bodies import JsonForm
 from timerwheel.api.http.json_steps import Text, after_space
+from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import RequestError, refused
+from timerwheel.api.http.route import (
+    ADMISSION,
+    ANY,
+    ARROW,
+    BODY,
+    CONFLICTS,
+    DELAY,
+    JSON,
+    JSON_BODY,
+    KEY,
+    NDJSON,
+    RAW_CONFLICTS,
+    SETTLED,
+    STORE,
+    call,
+)
 from timerwheel.api.messages import arrow_answers, arrow_intake, intake
 from timerwheel.api.messages.arrow_sends import ArrowSends
 from timerwheel.api.messages.delays import new_time
@@ -19,20 +36,47 @@ from timerwheel.api.messages.intake import Bounds, Intake
 from timerwheel.api.messages.trace_headers import put_context
 from timerwheel.api.security import access
 from timerwheel.errors import Fault, RefusedError, UnknownMessageError
+from timerwheel.history.history import MessageHistory
+from timerwheel.history.service import HistoryReader
 from timerwheel.model.admission import check_topic_name
 from timerwheel.model.messages import Outgoing, Receipt
 from timerwheel.model.precondition import view_tag
-from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.messages import (
+    Accepted,
     KeyPath,
     Message,
     MessagePath,
+    NewMessage,
     NewTime,
     Pending,
     PendingQuery,
+    RawQuery,
     SendQuery,
+    SentPart,
 )
 from timerwheel.wire.topics import TopicPath
+
+ONE = r"/v1/messages/{id:(?!(?:recall|reschedule)$)[^/]+}"  # no id is written like that
+
+UNKNOWN = ("unknown_message", "message_deleted")
+
+_history = partial(call, "GET", needs=Need.EITHER, path_type=MessagePath, problems=UNKNOWN)
+_sends = partial(
+    call,
+    "POST",
+    needs=Need.SEND,
+    status=201,
+    also=(200,),
+    compresses=False,
+    takes_key=True,
+    takes_context=True,
+)
+_one = partial(call, path="/v1/messages/{id}", pattern=ONE, path_type=MessagePath, etag=True)
+_keyed = partial(call, path="/v1/topics/{topic}/keys/{key}", path_type=KeyPath, etag=True)
+
+
+class Story(MessageHistory, frozen=True):
+    """The history of one message, as the OpenAPI document names it for the older path."""
 
 
 class Messages:
@@ -42,9 +86,26 @@ class Messages:
         self._handle = handle
         self._bounds = Bounds.of(handle.settings)
         self._arrow = ArrowSends(handle)
+        self._histories = HistoryReader()
 
+    @_sends(
+        "/v1/messages",
+        "sendMessages",
+        answer=Accepted | list[Accepted],
+        partly=list[SentPart],
+        query_type=SendQuery,
+        bodies={JSON: NewMessage | list[NewMessage], NDJSON: NewMessage, ARROW: bytes},
+        answers_arrow=True,
+        problems=(
+            *(*JSON_BODY, *ADMISSION, *CONFLICTS, *KEY, *STORE),
+            *("refused", "too_many_messages", "malformed_arrow", "several_shards"),
+        ),
+    )
     async def send(self, request: web.Request) -> web.StreamResponse:
-        """POST /v1/messages: 201 once the message, or the whole array, is durable; 200 if none is new."""
+        """Store one message, or an array as one durable unit.
+
+        201 once the message, or the whole array, is durable; 200 if none is new.
+        """
         form = bodies.form_of_messages(request)
         if request.rel_url.raw_query_string:
             query.read(request, SendQuery)
@@ -61,8 +122,31 @@ class Messages:
         idempotency.refuse_for_many(request)
         return await self._send_array(request, body, form, pa)
 
+    @_history("/v1/messages/{id}/history", "getHistory", answer=MessageHistory)
+    @_history(
+        "/v1/messages/{id}/story",
+        "getStory",
+        answer=Story,
+        summary="Get the history of a message, at its old path; use getHistory instead",
+    )
+    async def history(self, request: web.Request) -> web.Response:
+        """Get the history of a message: what happened to it, and when."""
+        message_id = query.path(request, MessagePath).id
+        return responses.json(await self._histories.read(self._handle.engine, message_id))
+
+    @_sends(
+        "/v1/topics/{topic}/messages",
+        "sendRaw",
+        answer=Accepted,
+        path_type=TopicPath,
+        query_type=RawQuery,
+        takes_properties=True,
+        bodies={ANY: bytes},
+        body_required=False,  # raw bytes may be none at all: an empty body is a message
+        problems=(*BODY, *ADMISSION, *RAW_CONFLICTS, *KEY, *STORE),
+    )
     async def send_raw(self, request: web.Request) -> web.StreamResponse:
-        """POST /v1/topics/{topic}/messages: stores the body as a message; the query gives the rest."""
+        """Store the request's body as a message; other query parameters are its properties."""
         bodies.refuse_encoding(request)
         topic = query.path(request, TopicPath).topic
         given, key = query.pairs(request), idempotency.key_of(request)
@@ -70,13 +154,31 @@ class Messages:
         message = idempotency.keyed(intake.raw(topic, body, given), key)
         return await _answer(request, await self._store(request, [message]))
 
+    @_one("GET", name="getMessage", needs=Need.EITHER, answer=Message, problems=UNKNOWN)
+    @_keyed(
+        "GET",
+        name="getKeyedMessage",
+        summary="Get the message with this deduplication key",
+        needs=Need.EITHER,
+        answer=Message,
+        problems=UNKNOWN,
+    )
     async def get(self, request: web.Request) -> web.Response:
-        """GET /v1/messages/{id}, and by key: returns the message."""
+        """Get a message."""
         view = await self._handle.engine.messages.get(await self._id(_path(request)))
         return etags.tagged(responses.json(Message.of(view)), view_tag(view))
 
+    @call(
+        "GET",
+        "/v1/messages",
+        "listPending",
+        needs=Need.EITHER,
+        answer=Pending,
+        query_type=PendingQuery,
+        problems=("illegal_cursor", "illegal_topic"),
+    )
     async def pending(self, request: web.Request) -> web.StreamResponse:
-        """GET /v1/messages: a page of waiting messages in due order."""
+        """List waiting messages in due order, in pages."""
         wanted = query.read(request, PendingQuery)
         query.check_range("due_from_ms", wanted.due_from_ms, "due_to_ms", wanted.due_to_ms)
         if wanted.topic is UNSET:
@@ -93,14 +195,49 @@ class Messages:
         )
         return await responses.page(request, Pending([], page.cursor), "messages", Message.of, page.messages)
 
+    @_one(
+        "DELETE",
+        name="recallMessage",
+        needs=Need.SEND,
+        answer=Message,
+        problems=(*SETTLED, "open_transaction", *STORE),
+    )
+    @_keyed(
+        "DELETE",
+        name="recallKeyedMessage",
+        summary="Recall the waiting message with this deduplication key",
+        needs=Need.SEND,
+        answer=Message,
+        problems=(*SETTLED, *STORE),
+    )
     async def recall(self, request: web.Request) -> web.Response:
-        """DELETE /v1/messages/{id}, and by key: recalls the message."""
+        """Recall a waiting message: it will not be delivered."""
         when = etags.precondition(request)
         view = await self._handle.engine.recalls.recall(await self._id(_path(request)), when=when)
         return etags.tagged(responses.json(Message.of(view)), view_tag(view))
 
+    @_one(
+        "PATCH",
+        name="rescheduleMessage",
+        needs=Need.SEND,
+        answer=Accepted,
+        body=NewTime,
+        problems=(*DELAY, "conflicting_delay", *SETTLED, "open_transaction", "topic_ending", *STORE),
+    )
+    @_keyed(
+        "PATCH",
+        name="rescheduleKeyedMessage",
+        summary="Reschedule the waiting message with this deduplication key",
+        needs=Need.SEND,
+        answer=Accepted,
+        body=NewTime,
+        problems=(*DELAY, "conflicting_delay", *SETTLED, "topic_ending", *STORE),
+    )
     async def reschedule(self, request: web.Request) -> web.Response:
-        """PATCH /v1/messages/{id}, and by key: reschedules the message; its id and key stay."""
+        """Reschedule a waiting message; its id stays.
+
+        So does its key.
+        """
         path = _path(request)
         properties, when = new_time(await bodies.read(request, NewTime)), etags.precondition(request)
         receipt = await self._handle.engine.recalls.reschedule(await self._id(path), properties, when)
@@ -181,7 +318,6 @@ class Messages:
 
 
 def _path(request: web.Request) -> MessagePath | KeyPath:
-    query.read(request, NoQuery)
     if "key" in request.match_info:
         return query.path(request, KeyPath)
     return query.path(request, MessagePath)

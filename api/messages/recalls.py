@@ -1,14 +1,17 @@
 """Bulk recall and reschedule: by id, or of all waiting messages that match conditions."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeVar
 
 from aiohttp import web
 from msgspec import UNSET
 
 from timerwheel.api.engine_handle import EngineHandle
-from timerwheel.api.http import bodies, query, responses
+from timerwheel.api.http import bodies, responses
+from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import RequestError
+from timerwheel.api.http.route import DELAY, STORE, call
 from timerwheel.api.messages.delays import delay_property
 from timerwheel.api.messages.while_connected import while_connected
 from timerwheel.api.security import access
@@ -19,7 +22,6 @@ from timerwheel.model.durations import parse_shift_ms
 from timerwheel.runtime.bulk_changes import TimeOf, moved_to, shifted
 from timerwheel.runtime.recall_filter import RecallFilter, RecallResult
 from timerwheel.store.errors import CorruptionError
-from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.recalls import (
     NewRecall,
     NewTimes,
@@ -30,6 +32,11 @@ from timerwheel.wire.recalls import (
     RescheduledWhere,
     RescheduleOutcome,
 )
+
+CONDITIONS = ("illegal_filter", "illegal_topic", "system_topic", "too_many_messages")
+
+_changes_many = partial(call, "POST", needs=Need.SEND, audited=True)
+
 
 Wanted = TypeVar("Wanted", NewRecall, NewTimes)
 
@@ -44,15 +51,29 @@ class RecallCalls:
     def __init__(self, handle: EngineHandle) -> None:
         self._handle = handle
 
+    @_changes_many(
+        "/v1/messages/recall",
+        "recallMessages",
+        answer=(RecalledIds, RecalledWhere),
+        body=NewRecall,
+        problems=(*STORE, *CONDITIONS),
+    )
     async def recall(self, request: web.Request) -> web.Response:
-        """POST /v1/messages/recall: recalls each given id, or all waiting messages that match conditions."""
+        """Recall many waiting messages: by id, or all that match conditions."""
         wanted = await self._wanted(request, NewRecall)
         if wanted.ids is UNSET:
             return responses.json(await self._by_condition(request, wanted))
         return responses.json(await self._by_id(wanted.ids, access.of(request)))
 
+    @_changes_many(
+        "/v1/messages/reschedule",
+        "rescheduleMessages",
+        answer=(RescheduledIds, RescheduledWhere),
+        body=NewTimes,
+        problems=(*DELAY, "conflicting_delay", *STORE, *CONDITIONS),
+    )
     async def reschedule(self, request: web.Request) -> web.Response:
-        """POST /v1/messages/reschedule: gives messages another due time, chosen as for a recall."""
+        """Reschedule many waiting messages: by id, or all that match conditions."""
         wanted = await self._wanted(request, NewTimes)
         time_of = self._time_of(wanted)
         if wanted.ids is UNSET:
@@ -60,7 +81,6 @@ class RecallCalls:
         return responses.json(await self._reschedule_ids(wanted.ids, time_of, access.of(request)))
 
     async def _wanted(self, request: web.Request, kind: type[Wanted]) -> Wanted:
-        query.read(request, NoQuery)
         count_max = self._handle.settings.messages_per_request_max
         body = await bodies.read_one(request, count_max * ID_BYTES + SPARE_BYTES)
         try:

@@ -8,14 +8,18 @@ from msgspec import UNSET
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, query, responses
+from timerwheel.api.http.needs import Need
+from timerwheel.api.http.route import ADMISSION, CONFLICTS, SETTLED, STORE, call
 from timerwheel.api.messages import intake
 from timerwheel.api.messages.intake import Bounds
 from timerwheel.api.messages.trace_headers import put_context
 from timerwheel.api.security import access
 from timerwheel.model.admission import check_topic_name
-from timerwheel.wire.fields import NoQuery
-from timerwheel.wire.messages import Message, MessagePath
+from timerwheel.model.messages import OpenTransaction
+from timerwheel.wire.messages import Accepted, Message, MessagePath, NewMessage
 from timerwheel.wire.transactions import OpenQuery, OpenTransactions
+
+_ends = partial(call, "POST", needs=Need.SEND, path_type=MessagePath)
 
 
 class TransactionCalls:
@@ -25,9 +29,19 @@ class TransactionCalls:
         self._handle = handle
         self._bounds = Bounds.of(handle.settings)
 
+    @call(
+        "POST",
+        "/v1/transactions",
+        "beginTransaction",
+        needs=Need.SEND,
+        status=201,
+        answer=OpenTransaction,
+        takes_context=True,
+        body=NewMessage,
+        problems=(*ADMISSION, *CONFLICTS, "illegal_key", *STORE),
+    )
     async def begin(self, request: web.Request) -> web.Response:
-        """POST /v1/transactions: stores a half message."""
-        query.read(request, NoQuery)
+        """Store a message that is delivered once it is committed."""
         bodies.form_of_messages(request)
         engine = self._handle.engine
         body = await bodies.whole(request)
@@ -36,8 +50,20 @@ class TransactionCalls:
         put_context(request, [message.properties])
         return responses.json(await engine.transactions.begin(message), 201)
 
+    @call(
+        "GET",
+        "/v1/transactions",
+        "listTransactions",
+        needs=Need.EITHER,
+        answer=OpenTransactions,
+        query_type=OpenQuery,
+        problems=("illegal_cursor", "illegal_topic"),
+    )
     async def all(self, request: web.Request) -> web.Response:
-        """GET /v1/transactions: a page of the open transactions of a topic, or of the caller's topics."""
+        """List the open transactions, oldest first, in pages.
+
+        Those of a topic, or of the caller's topics.
+        """
         wanted = query.read(request, OpenQuery)
         caller, topics = access.of(request), access.of(request).may
         if wanted.topic is not UNSET:
@@ -48,15 +74,26 @@ class TransactionCalls:
         page = self._handle.engine.transactions.page(topics, wanted.limit, cursor)
         return responses.json(OpenTransactions(page.transactions, page.cursor))
 
+    @_ends(
+        "/v1/transactions/{id}/commit",
+        "commitTransaction",
+        answer=Accepted,
+        problems=(*SETTLED, "no_open_transaction", "topic_ending", *STORE),
+    )
     async def commit(self, request: web.Request) -> web.Response:
-        """POST .../commit: the message is delivered after its delay."""
+        """Commit a transaction: its message is delivered after its delay."""
         return responses.json(await self._handle.engine.transactions.commit(_id(request)))
 
+    @_ends(
+        "/v1/transactions/{id}/rollback",
+        "rollBackTransaction",
+        answer=Message,
+        problems=(*SETTLED, "no_open_transaction", *STORE),
+    )
     async def rollback(self, request: web.Request) -> web.Response:
-        """POST .../rollback: the message is never delivered."""
+        """Roll a transaction back: its message is never delivered."""
         return responses.json(Message.of(await self._handle.engine.transactions.rollback(_id(request))))
 
 
 def _id(request: web.Request) -> str:
-    query.read(request, NoQuery)
     return query.path(request, MessagePath).id

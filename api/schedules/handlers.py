@@ -1,11 +1,15 @@
 """The calls on recurring schedules."""
 
+from functools import partial
+
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, etags, query, responses
 from timerwheel.api.http.bodies import JSON_BODY_VALUES_MAX
+from timerwheel.api.http.needs import Need
+from timerwheel.api.http.route import ADMISSION, STORE, call
 from timerwheel.api.messages import intake
 from timerwheel.api.security import access
 from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
@@ -13,7 +17,7 @@ from timerwheel.model.precondition import tag_of
 from timerwheel.schedules.errors import ScheduleFieldError
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
-from timerwheel.wire.fields import NoQuery
+from timerwheel.wire.messages import Accepted
 from timerwheel.wire.schedules import (
     NewSchedule,
     NextRuns,
@@ -24,6 +28,14 @@ from timerwheel.wire.schedules import (
     Schedules,
 )
 
+SCHEDULE = "/v1/schedules/{name}"
+CONTENT = ("conflicting_body", "conflicting_tags", "conflicting_keys", "illegal_key")
+
+_reads = partial(
+    call, needs=Need.SEND, path_type=SchedulePath, answer=Schedule, problems=("unknown_schedule",)
+)
+_changes = partial(_reads, audited=True, problems=("unknown_schedule", "topic_ending", *STORE))
+
 
 class ScheduleCalls:
     """Handlers under `/v1/schedules`. Event loop only."""
@@ -31,20 +43,39 @@ class ScheduleCalls:
     def __init__(self, handle: EngineHandle) -> None:
         self._handle = handle
 
+    @call("GET", "/v1/schedules", "listSchedules", needs=Need.SEND, answer=Schedules)
     async def all(self, request: web.Request) -> web.Response:
-        """GET /v1/schedules: every schedule of the caller's topics."""
-        query.read(request, NoQuery)
+        """List all schedules."""
         may = access.of(request).may
         found = [info for info in self._handle.engine.schedules.all() if may(info.spec.topic)]
         return responses.json(Schedules([Schedule.of(info) for info in found]))
 
+    @_reads("GET", SCHEDULE, "getSchedule", etag=True)
     async def one(self, request: web.Request) -> web.Response:
-        """GET /v1/schedules/{name}: one schedule."""
+        """Get a schedule."""
         info = self._handle.engine.schedules.get(_name(request))
         return etags.tagged(responses.json(Schedule.of(info)), tag_of(info.spec))
 
+    @_changes(
+        "PUT",
+        SCHEDULE,
+        "putSchedule",
+        etag=True,
+        also=(201,),
+        located=True,
+        body=NewSchedule,
+        problems=(
+            *ADMISSION,
+            *CONTENT,
+            *STORE,
+            *("illegal_schedule", "too_many_schedules", "setting_too_large", "name_in_use"),
+        ),
+    )
     async def put(self, request: web.Request) -> web.Response:
-        """PUT /v1/schedules/{name}: 201 if this created it, 200 if it existed; an equal one is left alone."""
+        """Create or change a schedule.
+
+        201 if this created it, 200 if it existed; an equal one is left alone.
+        """
         name = _name(request)
         spec = spec_of(await bodies.read(request, NewSchedule, values_max=JSON_BODY_VALUES_MAX))
         access.of(request).check([spec.topic])
@@ -52,39 +83,59 @@ class ScheduleCalls:
         info, made = await self._handle.engine.schedules.put_or_make(name, spec, when)
         return etags.tagged(responses.put(request, Schedule.of(info), made=made), tag_of(info.spec))
 
+    @_changes("DELETE", SCHEDULE, "deleteSchedule", etag=True)
     async def delete(self, request: web.Request) -> web.Response:
-        """DELETE /v1/schedules/{name}: returns its last state."""
+        """Delete a schedule and recall the runs that it sent ahead."""
         name = _name(request)
         schedules = self._handle.engine.schedules
         info = schedules.get(name)
         await schedules.delete(name, etags.precondition(request))
         return responses.json(Schedule.of(info))
 
+    @_changes("POST", f"{SCHEDULE}/pause", "pauseSchedule")
     async def pause(self, request: web.Request) -> web.Response:
-        """POST .../pause: stops the runs until it is resumed."""
+        """Pause a schedule."""
         return responses.json(Schedule.of(await self._handle.engine.schedules.pause(_name(request))))
 
+    @_changes("POST", f"{SCHEDULE}/resume", "resumeSchedule")
     async def resume(self, request: web.Request) -> web.Response:
-        """POST .../resume: continues with the first run from now."""
+        """Resume a paused schedule.
+
+        It continues with the first run from now.
+        """
         return responses.json(Schedule.of(await self._handle.engine.schedules.resume(_name(request))))
 
+    @_changes(
+        "POST",
+        f"{SCHEDULE}/run",
+        "runSchedule",
+        status=201,
+        also=(200,),
+        answer=Accepted,
+        body=RunNow,
+        body_required=False,
+        problems=("unknown_schedule", *ADMISSION, "illegal_key", "key_reused", "key_recalled", *STORE),
+    )
     async def run(self, request: web.Request) -> web.Response:
-        """POST .../run: sends its message at once; 201, or 200 if a call with this key has sent it."""
+        """Send the message of a schedule at once, besides its planned runs.
+
+        201, or 200 if a call with this key has sent it.
+        """
         name = _name(request)
         wanted = await bodies.read(request, RunNow, may_be_empty=True)
         key = None if wanted.key is UNSET else wanted.key
         receipt = await self._handle.engine.schedules.run_now(name, key)
         return responses.json(receipt, 200 if receipt.duplicate else 201)
 
+    @_reads("GET", f"{SCHEDULE}/runs", "listRuns", answer=NextRuns, query_type=RunsQuery)
     async def runs(self, request: web.Request) -> web.Response:
-        """GET .../runs: the next runs."""
+        """List the next runs of a schedule."""
         name = query.path(request, SchedulePath).name
         count = query.read(request, RunsQuery).count
         return responses.json(NextRuns(self._handle.engine.schedules.next_runs(name, count)))
 
 
 def _name(request: web.Request) -> str:
-    query.read(request, NoQuery)
     return query.path(request, SchedulePath).name
 
 

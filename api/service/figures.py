@@ -13,6 +13,8 @@ from aiohttp import web
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import query, responses
+from timerwheel.api.http.needs import Need
+from timerwheel.api.http.route import call
 from timerwheel.clock import Clock
 from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError
@@ -76,8 +78,16 @@ class FigureKeeper:
         if engine is not None:
             self._figures.take(engine.clock.now_ms(), engine.counters.totals(), pending_of(engine))
 
+    @call(
+        "GET",
+        "/v1/live/history",
+        "getLiveHistory",
+        needs=Need.TOKEN,
+        answer=FigureHistory,
+        query_type=HistoryQuery,
+    )
     async def history(self, request: web.Request) -> web.Response:
-        """GET /v1/live/history: the points of the last minutes or of the last day, a list for each figure."""
+        """Get the figures of the last 15 minutes by second, or of the last 24 hours by minute."""
         asked = query.read(request, HistoryQuery)
         now_ms = self._handle.engine.clock.now_ms()
         points = self._figures.seconds if asked.step == "second" else self._figures.minutes

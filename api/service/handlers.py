@@ -1,26 +1,33 @@
 """The handlers of the wheel, the delay levels, health and the cluster."""
 
+from functools import partial
+
 from aiohttp import web
 from msgspec import UNSET
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import query, responses
+from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import RequestError
+from timerwheel.api.http.route import call
 from timerwheel.api.security import access
+from timerwheel.model.messages import WheelInfo
 from timerwheel.runtime.election import NoStandbyError
 from timerwheel.tokens import Scope
 from timerwheel.wire.cluster import ClusterInfo, Moved, MoveQuery, NodeInfo
-from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.service import Health, Levels, Readiness, ReadinessQuery, Slots, SlotsQuery
 from timerwheel.wire.tokens import TokenInfo
+
+_reads = partial(call, "GET", needs=Need.TOKEN)
+_open = partial(_reads, needs=Need.OPEN, needs_engine=False)
 
 
 class TokenCalls:
     """The handler for `/v1/token`. Event loop only."""
 
+    @_reads("/v1/token", "getToken", answer=TokenInfo, needs_engine=False)
     async def get(self, request: web.Request) -> web.Response:
-        """GET /v1/token: what the caller may do."""
-        query.read(request, NoQuery)
+        """Get the scopes and topics of the caller's token."""
         token = access.of(request).token
         if token is None:
             return responses.json(TokenInfo(None, [Scope.ADMIN], ["*"], None, None))
@@ -35,13 +42,26 @@ class HealthCalls:
     def __init__(self, handle: EngineHandle) -> None:
         self._handle = handle
 
-    async def alive(self, request: web.Request) -> web.Response:
-        """GET /healthz: 200 as long as requests are answered at all."""
-        query.read(request, NoQuery)
+    @_open("/healthz", "getHealth", answer=Health)
+    async def alive(self, _: web.Request) -> web.Response:
+        """Alive.
+
+        200 as long as requests are answered at all.
+        """
         return responses.json(Health("alive"))
 
+    @_open(
+        "/readyz",
+        "getReadiness",
+        answer=Readiness,
+        query_type=ReadinessQuery,
+        problems=("not_ready", "disk_reserve"),
+    )
     async def ready(self, request: web.Request) -> web.Response:
-        """GET /readyz: 200 once recovered, else 503; `?for=send`: 507 while sends are refused."""
+        """Readiness: recovery is complete; with for=send, new messages are accepted too.
+
+        200 once recovered, else 503; `?for=send`: 507 while sends are refused.
+        """
         wanted = query.read(request, ReadinessQuery)
         if not self._handle.ready:
             raise self._handle.not_ready
@@ -60,9 +80,9 @@ class ClusterCalls:
     def __init__(self, handle: EngineHandle) -> None:
         self._handle = handle
 
-    async def get(self, request: web.Request) -> web.Response:
-        """GET /v1/cluster: the nodes with the same journal."""
-        query.read(request, NoQuery)
+    @_reads("/v1/cluster", "getCluster", answer=ClusterInfo, needs_engine=False, problems=("not_ready",))
+    async def get(self, _: web.Request) -> web.Response:
+        """List the nodes with the same journal, and which one leads."""
         cluster, role = self._handle.cluster, self._handle.role
         if cluster is None:
             return responses.json(ClusterInfo("", role, []))
@@ -72,8 +92,19 @@ class ClusterCalls:
         ]
         return responses.json(ClusterInfo(cluster.url, role, nodes))
 
+    @call(
+        "POST",
+        "/v1/cluster/move",
+        "moveLeader",
+        needs=Need.ADMIN,
+        audited=True,
+        answer=Moved,
+        query_type=MoveQuery,
+        needs_engine=False,
+        problems=("not_ready", "not_leader", "no_standby"),
+    )
     async def move(self, request: web.Request) -> web.Response:
-        """POST /v1/cluster/move: lets another node lead."""
+        """Let another node lead; answers once it does."""
         wanted = query.read(request, MoveQuery)
         if wanted.shard is not UNSET and wanted.shard != self._handle.shard:
             raise RequestError(
@@ -90,20 +121,24 @@ class WheelCalls:
     def __init__(self, handle: EngineHandle) -> None:
         self._handle = handle
 
-    async def wheel(self, request: web.Request) -> web.Response:
-        """GET /v1/wheel: counts per level, the next due time, what is overdue or set aside."""
-        query.read(request, NoQuery)
+    @_reads("/v1/wheel", "getWheel", answer=WheelInfo)
+    async def wheel(self, _: web.Request) -> web.Response:
+        """Get an overview of the wheel.
+
+        Counts per level, the next due time, what is overdue or set aside.
+        """
         return responses.json(await self._handle.engine.messages.wheel())
 
+    @_reads("/v1/wheel/slots", "listSlots", answer=Slots, query_type=SlotsQuery)
     async def slots(self, request: web.Request) -> web.Response:
-        """GET /v1/wheel/slots: counts per slot."""
+        """List the slots of the wheel with their counts."""
         wanted = query.read(request, SlotsQuery)
         query.check_range("from_ms", wanted.from_ms, "to_ms", wanted.to_ms)
         level = None if wanted.level is UNSET else wanted.level
         slots = await self._handle.engine.messages.slots(level, wanted.from_ms, wanted.to_ms)
         return responses.json(Slots(slots))
 
-    async def levels(self, request: web.Request) -> web.Response:
-        """GET /v1/levels: the delay levels with the pending messages of each."""
-        query.read(request, NoQuery)
+    @_reads("/v1/levels", "listLevels", answer=Levels)
+    async def levels(self, _: web.Request) -> web.Response:
+        """List the delay levels with the pending messages of each."""
         return responses.json(Levels(await self._handle.engine.messages.levels()))

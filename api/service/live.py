@@ -17,7 +17,9 @@ import msgspec
 from aiohttp import web
 
 from timerwheel.api.engine_handle import EngineHandle
-from timerwheel.api.http import problems, query, responses
+from timerwheel.api.http import problems, responses
+from timerwheel.api.http.needs import Need
+from timerwheel.api.http.route import EVENTS, call
 from timerwheel.api.service.figures import FigureKeeper, pending_of
 from timerwheel.clock import Clock
 from timerwheel.engine import Engine
@@ -27,7 +29,7 @@ from timerwheel.model.live_events import LevelSlots, Tick, Wheel
 from timerwheel.model.messages import SlotInfo
 from timerwheel.store.errors import StoreError
 from timerwheel.wheel.geometry import LEVEL_NAMES, Horizons
-from timerwheel.wire.fields import INT64_MAX, NoQuery
+from timerwheel.wire.fields import INT64_MAX
 
 TICK_MS = 1_000
 WHEEL_MS_MIN = 2_000
@@ -166,9 +168,17 @@ class LiveCalls:
         self._handle = handle
         self._live = Live(handle, figures)
 
+    async def head(self, _: web.Request) -> web.Response:
+        """HEAD /v1/live: the headers of GET."""
+        self._live.check_ready()
+        return responses.events_head()
+
+    @call("GET", "/v1/live", "live", needs=Need.TOKEN, head=head, answer=str, answer_kind=EVENTS)
     async def live(self, request: web.Request) -> web.StreamResponse:
-        """GET /v1/live: events until the client disconnects or the service stops."""
-        query.read(request, NoQuery)
+        """Stream live counts and events, as server-sent events.
+
+        They end when the client disconnects or the service stops.
+        """
         self._live.check_ready()
         response = responses.events()
         with self._live.listening():
@@ -179,12 +189,6 @@ class LiveCalls:
                 if request.transport is not None:
                     request.transport.abort()
         return response
-
-    async def head(self, request: web.Request) -> web.Response:
-        """HEAD /v1/live: the headers of GET."""
-        query.read(request, NoQuery)
-        self._live.check_ready()
-        return responses.events_head()
 
     async def _stream(self, request: web.Request, response: web.StreamResponse) -> None:
         number = 0

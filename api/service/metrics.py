@@ -24,8 +24,9 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from timerwheel.api.engine_handle import EngineHandle
-from timerwheel.api.http import query
 from timerwheel.api.http.budget import Budgets
+from timerwheel.api.http.needs import Need
+from timerwheel.api.http.route import call
 from timerwheel.api.http.traffic import Traffic
 from timerwheel.api.security import access
 from timerwheel.api.security.access import Access
@@ -39,7 +40,6 @@ from timerwheel.push.stats import FAILURES_IN_ROW, SubscriptionCounts
 from timerwheel.runtime.counters import Counters, Histogram
 from timerwheel.runtime.gauges import NAMED_MAX, GaugeValues, Survey
 from timerwheel.version import version
-from timerwheel.wire.fields import NoQuery
 
 TEXT = "text/plain"
 CONTENT_TYPE = f"{TEXT}; version=0.0.4; charset=utf-8"
@@ -59,9 +59,12 @@ class Metrics:
         self._registry = registry_of(self._collector)
         self._turn = asyncio.Lock()
 
+    @call("GET", "/metrics", "getMetrics", needs=Need.TOKEN, answer=str, answer_kind=TEXT, needs_engine=False)
     async def scrape(self, request: web.Request) -> web.Response:
-        """GET /metrics. Scrapes are answered one after the other."""
-        query.read(request, NoQuery)
+        """Metrics for Prometheus.
+
+        Scrapes are answered one after the other.
+        """
         caller = access.of(request)
         async with self._turn:
             self._collector.seen = await self._look(caller)

@@ -1,5 +1,7 @@
 """The calls on one-call tasks and their queues."""
 
+from functools import partial
+
 import msgspec
 from aiohttp import web
 from msgspec import UNSET
@@ -7,19 +9,21 @@ from yarl import URL
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, idempotency, query, responses
+from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import RequestError
+from timerwheel.api.http.route import ADMISSION, DELAY, JSON, JSON_BODY, KEY, STORE, call
 from timerwheel.api.messages import intake
 from timerwheel.api.messages.delays import delay_property, new_time
 from timerwheel.api.messages.trace_headers import put_context
 from timerwheel.api.security import access
 from timerwheel.model.messages import Outgoing
 from timerwheel.push.tasks.task import Task, check_queue, topic_of
+from timerwheel.push.tasks.task_queue import TaskQueueView, TaskQueueWithSecret
 from timerwheel.push.tasks.tasks import Tasks
-from timerwheel.push.tasks.view import TaskView
+from timerwheel.push.tasks.view import TaskPage, TaskView
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec, check_name
 from timerwheel.tokens import Scope
-from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.messages import NewTime
 from timerwheel.wire.subscriptions import NewSecret
 from timerwheel.wire.tasks import (
@@ -31,6 +35,20 @@ from timerwheel.wire.tasks import (
     TaskQueues,
     TasksQuery,
 )
+
+TASK = "/v1/tasks/{id}"
+QUEUE = "/v1/task-queues/{queue}"
+KNOWN = ("unknown_task", "message_deleted")
+SETTLED = ("task_state", "already_delivered", "already_recalled", "unknown_message", "topic_ending", *STORE)
+KNOWN_QUEUE = ("illegal_task_queue", "unknown_task_queue")
+MAKES_QUEUE = ("illegal_task_queue", "too_many_task_queues", "too_many_groups", "setting_too_large")
+
+_reads = partial(call, needs=Need.RECEIVE, path_type=TaskPath, answer=TaskView, problems=KNOWN)
+_changes = partial(_reads, problems=(*KNOWN, *SETTLED))
+_reads_queue = partial(
+    call, needs=Need.RECEIVE, path_type=TaskQueuePath, answer=TaskQueueView, problems=KNOWN_QUEUE
+)
+_changes_queue = partial(_reads_queue, audited=True)
 
 _OF_CRON = ("zone", "schedule")
 
@@ -45,9 +63,33 @@ class TaskCalls:
     def _tasks(self) -> Tasks:
         return self._handle.push.tasks
 
+    @call(
+        "POST",
+        "/v1/tasks",
+        "createTask",
+        needs=Need.RECEIVE,
+        audited=True,
+        status=201,
+        also=(200,),
+        located=True,
+        takes_key=True,
+        takes_context=True,
+        answer=AcceptedTask,
+        body=NewTask,
+        problems=(
+            *ADMISSION,
+            *KEY,
+            *MAKES_QUEUE,
+            *("illegal_task", "conflicting_body", "conflicting_delay"),
+            *("illegal_schedule", "too_many_schedules"),
+            *STORE,
+        ),
+    )
     async def create(self, request: web.Request) -> web.Response:
-        """POST /v1/tasks: 201 once the task, or its schedule, is durable; 200 if the key has it already."""
-        query.read(request, NoQuery)
+        """Call a URL now, later, or again and again; the token needs both send and receive.
+
+        201 once the task, or its schedule, is durable; 200 if the key has it already.
+        """
         new = await bodies.read(request, NewTask, values_max=bodies.JSON_BODY_VALUES_MAX)
         self._check_may_call(request, new.queue)
         properties: dict[str, str] = {}
@@ -99,12 +141,22 @@ class TaskCalls:
         answer = AcceptedTask(queue=new.queue, schedule=info.name, due_ms=info.next_run_ms)
         return responses.created(answer, f"/v1/schedules/{info.name}")
 
+    @_reads("GET", TASK, "getTask")
     async def one(self, request: web.Request) -> web.Response:
-        """GET /v1/tasks/{id}: a task with its state."""
+        """Get a task with its state."""
         return responses.json(await self._tasks.get(_id(request)))
 
+    @call(
+        "GET",
+        "/v1/tasks",
+        "listTasks",
+        needs=Need.RECEIVE,
+        answer=TaskPage,
+        query_type=TasksQuery,
+        problems=("illegal_cursor", "illegal_task_queue"),
+    )
     async def all(self, request: web.Request) -> web.Response:
-        """GET /v1/tasks: a page of the tasks of a queue."""
+        """List the tasks of a queue: those that wait, then the others, newest first."""
         asked = query.read(request, TasksQuery)
         access.of(request).check([topic_of(check_queue(asked.queue))])
 
@@ -116,48 +168,87 @@ class TaskCalls:
         cursor = None if asked.cursor is UNSET else asked.cursor
         return responses.json(await self._tasks.page(asked.queue, wanted, asked.limit, cursor))
 
+    @_changes("DELETE", TASK, "cancelTask")
     async def cancel(self, request: web.Request) -> web.Response:
-        """DELETE /v1/tasks/{id}: it is not called any more."""
+        """Cancel a task that is not being called."""
         return responses.json(await self._tasks.cancel(_id(request)))
 
+    @_changes(
+        "PATCH",
+        TASK,
+        "rescheduleTask",
+        body=NewTime,
+        problems=(*KNOWN, *DELAY, "conflicting_delay", *SETTLED),
+    )
     async def reschedule(self, request: web.Request) -> web.Response:
-        """PATCH /v1/tasks/{id}: gives a waiting task another time."""
+        """Give a task that waits another time."""
         task_id = _id(request)
         properties = new_time(await bodies.read(request, NewTime))
         return responses.json(await self._tasks.reschedule(task_id, properties))
 
+    @_changes("POST", f"{TASK}/run", "runTask")
     async def run(self, request: web.Request) -> web.Response:
-        """POST /v1/tasks/{id}/run: calls a waiting task now."""
+        """Call a task that waits now."""
         return responses.json(await self._tasks.run(_id(request)))
 
     # ------------------------------------------------------------------ queues
 
+    @call("GET", "/v1/task-queues", "listTaskQueues", needs=Need.RECEIVE, answer=TaskQueues)
     async def queues(self, request: web.Request) -> web.Response:
-        """GET /v1/task-queues: every queue that the caller has access to."""
-        query.read(request, NoQuery)
+        """List all task queues."""
         may = access.of(request).may
         return responses.json(TaskQueues([one for one in self._tasks.queues() if may(one.topic)]))
 
+    @_reads_queue("GET", QUEUE, "getTaskQueue")
     async def queue(self, request: web.Request) -> web.Response:
-        """GET /v1/task-queues/{queue}: one queue."""
+        """Get a task queue."""
         return responses.json(self._tasks.get_queue(_queue(request)))
 
+    @_changes_queue(
+        "PUT",
+        QUEUE,
+        "putTaskQueue",
+        also=(201,),
+        located=True,
+        answer=(TaskQueueView, TaskQueueWithSecret),
+        body=TaskQueueChanges,
+        body_required=False,
+        problems=(*MAKES_QUEUE, "secret_rotation", "topic_ending", "too_many_topics", *STORE),
+    )
     async def put_queue(self, request: web.Request) -> web.Response:
-        """PUT /v1/task-queues/{queue}: 201 with the secret if this made it, else 200."""
+        """Create a task queue or change its limits; shows the secret only once.
+
+        201 with the secret if this made it, else 200.
+        """
         name = _queue(request)
         options = await bodies.read(request, TaskQueueChanges, may_be_empty=True)
         view, made = await self._tasks.put_queue(name, options)
         return responses.put(request, view, made=made)
 
+    @_changes_queue(
+        "POST",
+        f"{QUEUE}/rotate-secret",
+        "rotateTaskQueueSecret",
+        answer=TaskQueueWithSecret,
+        bodies={JSON: NewSecret},
+        body_required=False,
+        problems=(*KNOWN_QUEUE, *JSON_BODY, "secret_rotation", "topic_ending", *STORE),
+    )
     async def rotate(self, request: web.Request) -> web.Response:
-        """POST .../rotate-secret: signs with a new secret as well as the old one."""
+        """Start a rotation: sign with a new secret as well; shows it only once."""
         name = _queue(request)
         new = await bodies.read(request, NewSecret, may_be_empty=True)
         secret = None if new.secret is UNSET else new.secret
         return responses.json(await self._tasks.rotate_secret(name, secret))
 
+    @_changes_queue(
+        "POST",
+        f"{QUEUE}/finish-rotation",
+        "finishTaskQueueRotation",
+        problems=(*KNOWN_QUEUE, "secret_rotation", "topic_ending", *STORE),
+    )
     async def finish_rotation(self, request: web.Request) -> web.Response:
-        """POST .../finish-rotation: signs with the newest secret only."""
+        """Finish a rotation: sign with the newest secret only."""
         return responses.json(await self._tasks.finish_rotation(_queue(request)))
 
     def _check_may_call(self, request: web.Request, queue: str) -> None:
@@ -172,12 +263,10 @@ class TaskCalls:
 
 
 def _id(request: web.Request) -> str:
-    query.read(request, NoQuery)
     return query.path(request, TaskPath).id
 
 
 def _queue(request: web.Request) -> str:
-    query.read(request, NoQuery)
     return query.path(request, TaskQueuePath).queue
 
 

@@ -7,12 +7,13 @@ from msgspec import UNSET
 
 from timerwheel.api.engine_handle import LOOK_UP_MS, EngineHandle
 from timerwheel.api.http import arrow, bodies, etags, query, responses
+from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import RequestError
+from timerwheel.api.http.route import STORE, call
 from timerwheel.api.messages import arrow_answers
 from timerwheel.api.messages.while_connected import while_connected
 from timerwheel.api.security import access
-from timerwheel.model.messages import QueuePage, TopicInfo
-from timerwheel.wire.fields import NoQuery
+from timerwheel.model.messages import QueuePage, TopicDeletion, TopicInfo, TopicPurged
 from timerwheel.wire.messages import Message
 from timerwheel.wire.topics import (
     DeleteQuery,
@@ -25,6 +26,19 @@ from timerwheel.wire.topics import (
     Topics,
 )
 
+TOPIC = "/v1/topics/{topic}"
+CHANGE = ("unknown_topic", "illegal_topic", "system_topic", "too_many_topics", "topic_ending")
+
+_reads = partial(call, "GET", needs=Need.EITHER, answer=TopicInfo)
+_changes = partial(
+    call,
+    needs=Need.ADMIN,
+    audited=True,
+    answer=TopicInfo,
+    path_type=TopicPath,
+    problems=(*CHANGE, *STORE),
+)
+
 TOPICS_AT_ONCE = 500  # some milliseconds; what is due goes on in between
 
 
@@ -34,9 +48,9 @@ class TopicCalls:
     def __init__(self, handle: EngineHandle) -> None:
         self._handle = handle
 
+    @_reads("/v1/topics", "listTopics", answer=Topics)
     async def all(self, request: web.Request) -> web.Response:
-        """GET /v1/topics: every topic that the caller has access to, with its queues and counts."""
-        query.read(request, NoQuery)
+        """List all topics with their queues and counts."""
         may, engine = access.of(request).may, self._handle.engine
         found: list[TopicInfo] = []
         names = engine.queues.topic_names()
@@ -47,18 +61,28 @@ class TopicCalls:
             await engine.clock.breathe()
         return responses.json(Topics(found))
 
+    @_reads(TOPIC, "getTopic", etag=True, path_type=TopicPath, problems=("unknown_topic",))
     async def one(self, request: web.Request) -> web.Response:
-        """GET /v1/topics/{topic}: one topic."""
-        query.read(request, NoQuery)
+        """Get a topic with its queues and counts."""
         return self._tagged(query.path(request, TopicPath).topic)
 
     def _tagged(self, name: str) -> web.Response:
         engine = self._handle.engine
         return etags.tagged(responses.json(engine.queues.topic(name)), engine.topics.tag(name))
 
+    @_changes(
+        "PATCH",
+        TOPIC,
+        "changeTopic",
+        etag=True,
+        body=TopicChanges,
+        problems=(*CHANGE, "queues_shrink", "keys_move", *STORE),
+    )
     async def change(self, request: web.Request) -> web.Response:
-        """PATCH /v1/topics/{topic}: sets the options of a topic, which need not exist yet."""
-        query.read(request, NoQuery)
+        """Set the number of queues of a topic, or whether it is ordered by sharding key.
+
+        The topic need not exist yet.
+        """
         name = query.path(request, TopicPath).topic
         changes = await bodies.read(request, TopicChanges)
         ordered = None if changes.ordered is UNSET else changes.ordered
@@ -71,23 +95,33 @@ class TopicCalls:
         )
         return self._tagged(name)
 
+    @_changes("POST", f"{TOPIC}/pause", "pauseTopic")
     async def pause(self, request: web.Request) -> web.Response:
-        """POST /v1/topics/{topic}/pause: consumers get none of its messages until it is resumed."""
-        query.read(request, NoQuery)
+        """Pause a topic: deliver none of its messages to consumers until it is resumed."""
         name = query.path(request, TopicPath).topic
         await self._handle.engine.topics.pause(name)
         return responses.json(self._handle.engine.queues.topic(name))
 
+    @_changes("POST", f"{TOPIC}/resume", "resumeTopic")
     async def resume(self, request: web.Request) -> web.Response:
-        """POST /v1/topics/{topic}/resume: consumers get messages again."""
-        query.read(request, NoQuery)
+        """Resume a paused topic."""
         name = query.path(request, TopicPath).topic
         await self._handle.engine.topics.resume(name)
         return responses.json(self._handle.engine.queues.topic(name))
 
+    @_changes(
+        "POST",
+        f"{TOPIC}/purge",
+        "purgeTopic",
+        answer=TopicPurged,
+        body=NewPurge,
+        problems=("unknown_topic", "system_topic", "topic_ending", *STORE),
+    )
     async def purge(self, request: web.Request) -> web.Response:
-        """POST /v1/topics/{topic}/purge: takes away its messages; a client that disconnects breaks it off."""
-        query.read(request, NoQuery)
+        """Take away the scheduled or delivered messages of a topic, or both; all else stays.
+
+        A client that disconnects breaks it off.
+        """
         name = query.path(request, TopicPath).topic
         wanted = await bodies.read(request, NewPurge)
         if not (wanted.scheduled or wanted.delivered):
@@ -97,8 +131,21 @@ class TopicCalls:
         )
         return responses.json(await while_connected(request, self._handle, purge))
 
+    @_changes(
+        "DELETE",
+        TOPIC,
+        "deleteTopic",
+        etag=True,
+        also=(202,),
+        answer=TopicDeletion,
+        query_type=DeleteQuery,
+        problems=("unknown_topic", "system_topic", *STORE),
+    )
     async def delete(self, request: web.Request) -> web.Response:
-        """DELETE /v1/topics/{topic}: ends a topic with all that belongs to it; 202 if that goes on."""
+        """Delete a topic with its messages, groups, schedules and subscriptions.
+
+        202 if that goes on.
+        """
         wanted = query.read(request, DeleteQuery)
         name = query.path(request, TopicPath).topic
         when, deletions = etags.precondition(request), self._handle.engine.topic_deletions
@@ -107,8 +154,18 @@ class TopicCalls:
         deletion = await deletions.delete(name, wanted.wait_ms, when)
         return responses.json(deletion, status=202 if deletion.state == "ending" else 200)
 
+    @_reads(
+        f"{TOPIC}/queues/{{queue}}/messages",
+        "readQueue",
+        needs=Need.RECEIVE,
+        answer=Delivered,
+        answers_arrow=True,
+        path_type=QueuePath,
+        query_type=ReadQuery,
+        problems=("unknown_topic", "unknown_queue", "offset_out_of_range"),
+    )
     async def delivered(self, request: web.Request) -> web.StreamResponse:
-        """GET /v1/topics/{topic}/queues/{queue}/messages: delivered messages; waits if there are none."""
+        """Read delivered messages from an offset, and wait for one if there is none."""
         place = query.path(request, QueuePath)
         wanted = query.read(request, ReadQuery)
         pa = await arrow.for_answer(request)
