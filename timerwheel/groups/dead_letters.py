@@ -21,7 +21,7 @@ from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.retries import copy_record
 from timerwheel.model.messages import DeadLetter, DeadPage, MessageView
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
-from timerwheel.runtime.shielded import finished
+from timerwheel.runtime.shielded import shielded
 from timerwheel.state import lease_records
 from timerwheel.state.groups import DEAD_QUEUE, DeadLetters, GroupState, dead_topic, group_topic, retry_topic
 from timerwheel.store.errors import CorruptionError
@@ -101,6 +101,7 @@ class DeadLetterStore:
         unread = max(self._parts.queues.queue_bounds(name, 0)[1] - origins.next_offset, 0)
         return origins.counts(self._letters(name)).get(topic, 0) + unread
 
+    @shielded
     async def redrive(
         self, group: str, offsets: Sequence[int] | None = None, topics: Container[str] | None = None
     ) -> Redriven:
@@ -109,11 +110,6 @@ class DeadLetterStore:
         A group of kind `offsets` gets a copy in its topic of retries.
         With `topics`, only those of the groups on these topics.
         """
-        return await finished(self._redrive(group, offsets, topics))
-
-    async def _redrive(
-        self, group: str, offsets: Sequence[int] | None, topics: Container[str] | None
-    ) -> Redriven:
         async with self.turn:
             redriven = left = 0
             for part in _parts_of(await self._chosen(group, offsets, topics), REDRIVE_MESSAGES):
@@ -154,13 +150,11 @@ class DeadLetterStore:
         properties = message_properties(orjson.loads(record.properties or b"{}"))
         return topic, copy_record(topic, record.body, properties, now_ms)
 
+    @shielded
     async def drop(
         self, group: str, offsets: Sequence[int] | None = None, topics: Container[str] | None = None
     ) -> int:
         """Forget these dead letters, or all; returns how many those were. `topics` as in `redrive`."""
-        return await finished(self._drop(group, offsets, topics))
-
-    async def _drop(self, group: str, offsets: Sequence[int] | None, topics: Container[str] | None) -> int:
         async with self.turn:
             count = 0
             for part in _parts_of(await self._chosen(group, offsets, topics), REDRIVE_MESSAGES):

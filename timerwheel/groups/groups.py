@@ -58,7 +58,7 @@ from timerwheel.model.messages import (
 from timerwheel.model.precondition import ALWAYS, Precondition, tag_of
 from timerwheel.model.tags import TagFilter
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
-from timerwheel.runtime.shielded import finished
+from timerwheel.runtime.shielded import finished, shielded
 from timerwheel.state.batch import Batch
 from timerwheel.state.config_table import CONTROL_TOPIC, ConfigTable, Put, encode_puts
 from timerwheel.state.groups import (
@@ -316,11 +316,10 @@ class Groups:
             runtime.wake()  # another filter may let through what was passed over
             return state is None
 
+    @shielded
     async def delete(self, topic: str, group: str, when: Precondition = ALWAYS) -> None:
         """Forget a group and what it holds; its dead letters stay. UnknownGroupError."""
-        await finished(self._delete(self._known(topic, group), when))
-
-    async def _delete(self, state: GroupState, when: Precondition) -> None:
+        state = self._known(topic, group)
         name = state.name
         async with self._lock(name):
             self._check_kept(state)
@@ -336,6 +335,7 @@ class Groups:
             runtime.wake()
             await runtime.close()
 
+    @shielded
     async def rewind(
         self,
         topic: str,
@@ -350,24 +350,20 @@ class Groups:
         It forgets what it holds: receipts end, and what lies behind the new place is delivered again, what
         lies before it is not. Offsets are kept within the queues. UnknownGroupError.
         """
-        await finished(self._rewind(self._known(topic, group), to, time_ms, offsets or {}))
-        return self.info(topic, group)
-
-    async def _rewind(
-        self, state: GroupState, to: Start | None, time_ms: int | None, offsets: dict[int, int]
-    ) -> None:
+        state = self._known(topic, group)
         async with self._lock(state.name):
             self._check_kept(state)
             cursors = await cursors_for(self._parts, state.topic, to=to, time_ms=time_ms, offsets=offsets)
             if self._parts.keeps_offsets(state):
                 await self.offsets.rewind(state, cursors)
-                return
+                return self.info(topic, group)
             cursors = state.cursors | cursors
             runtime = self._runtime_of(state.name)
             texts = {str(queue): offset for queue, offset in cursors.items()}
             async with self.dead.turn:
                 await forget_items(self._parts, runtime, [Put(ConfigTable.CURSOR, state.name, texts)])
         runtime.wake()
+        return self.info(topic, group)
 
     def left_before(self, topic: str, ends: Mapping[int, int]) -> list[tuple[str, int]]:
         """Return the groups of a topic, and how many messages before these queue offsets each has left.

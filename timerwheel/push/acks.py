@@ -4,11 +4,12 @@ It comes to the same as the calls of a consumer with the receipt; of a task, it 
 the callback, as an answer would. Belongs to the event loop.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import UnknownGroupError
+from timerwheel.model.messages import ReceiptResult
 from timerwheel.push.ack_urls import AckUrls, Attempted
 from timerwheel.push.dispatcher import Dispatcher
 from timerwheel.push.tasks.task import GROUP, queue_in
@@ -39,52 +40,41 @@ class Acks:
 
     async def acknowledge(self, token: str) -> None:
         """The message is done, durably; a repetition is fine."""
-        one = self._read(token)
-        queue = _queue_of(one)
-        try:
-            if queue is not None:
-                ok = await self._tasks.acknowledge(queue, one.receipt)
-            else:
-                (result,) = await self._engine.groups.ack(one.topic, one.group, [one.receipt])
-                ok = result.ok
-        except (UnknownGroupError, UnknownTaskQueueError):
-            raise AckEndedError from None
-        self._settled(one, ok=ok)
+        one = await self._say(token, self._tasks.acknowledge, self._engine.groups.ack)
+        self._settled(one)
 
     async def give_back(self, token: str, delay_ms: int | None, reason: str | None) -> None:
         """The attempt failed: the next one comes after the delay, or the backoff; AdmissionError."""
-        one = self._read(token)
-        queue = _queue_of(one)
-        why = reason or RETURNED
-        try:
-            if queue is not None:
-                ok = await self._tasks.give_back(queue, one.receipt, delay_ms, why)
-            else:
-                groups = self._engine.groups
-                (result,) = await groups.nack(one.topic, one.group, [one.receipt], delay_ms, why)
-                ok = result.ok
-        except (UnknownGroupError, UnknownTaskQueueError):
-            raise AckEndedError from None
-        self._settled(one, ok=ok)
+        tasks, groups, why = self._tasks, self._engine.groups, reason or RETURNED
+        self._settled(await self._say(token, tasks.give_back, groups.nack, delay_ms, why))
 
     async def extend(self, token: str, invisible_ms: int) -> int:
         """Have that long from now to acknowledge; returns until when. GroupFieldError."""
+        one = await self._say(token, self._tasks.extend, self._engine.groups.extend, invisible_ms)
+        for dispatcher in self._of(one):
+            dispatcher.extended(one.receipt, invisible_ms)
+        return self._engine.clock.now_ms() + invisible_ms
+
+    async def _say(
+        self,
+        token: str,
+        of_task: Callable[..., Awaitable[bool]],
+        of_message: Callable[..., Awaitable[list[ReceiptResult]]],
+        *more: object,
+    ) -> Attempted:
+        """Say something of the attempt: `of_task` to its queue, or `of_message` to its group."""
         one = self._read(token)
-        queue = _queue_of(one)
         try:
-            if queue is not None:
-                ok = await self._tasks.extend(queue, one.receipt, invisible_ms)
+            if one.group == GROUP and (queue := queue_in(one.topic)) is not None:
+                ok = await of_task(queue, one.receipt, *more)
             else:
-                groups = self._engine.groups
-                (result,) = await groups.extend(one.topic, one.group, [one.receipt], invisible_ms)
+                (result,) = await of_message(one.topic, one.group, [one.receipt], *more)
                 ok = result.ok
         except (UnknownGroupError, UnknownTaskQueueError):
             raise AckEndedError from None
         if not ok:
             raise AckEndedError
-        for dispatcher in self._of(one):
-            dispatcher.extended(one.receipt, invisible_ms)
-        return self._engine.clock.now_ms() + invisible_ms
+        return one
 
     def _read(self, token: str) -> Attempted:
         found = self._urls.read(token)
@@ -92,9 +82,7 @@ class Acks:
             raise UnknownAckError
         return found
 
-    def _settled(self, one: Attempted, *, ok: bool) -> None:
-        if not ok:
-            raise AckEndedError
+    def _settled(self, one: Attempted) -> None:
         for dispatcher in self._of(one):
             dispatcher.settled(one.receipt)
 
@@ -102,10 +90,6 @@ class Acks:
         place = (one.topic, one.group)
         every = self._dispatchers.values()
         return [each for each in every if (each.subscription.topic, each.subscription.group) == place]
-
-
-def _queue_of(one: Attempted) -> str | None:
-    return queue_in(one.topic) if one.group == GROUP else None
 
 
 class UnknownAckError(TimerwheelError):

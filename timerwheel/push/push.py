@@ -60,7 +60,7 @@ from timerwheel.push.subscription import (
 )
 from timerwheel.push.tasks.tasks import Tasks
 from timerwheel.push.traces import Traces
-from timerwheel.runtime.shielded import finished
+from timerwheel.runtime.shielded import shielded
 from timerwheel.state.config_table import ConfigTable, Put
 
 CLOSE_GRACE_MS = 2_000
@@ -199,6 +199,7 @@ class Push:
 
     # ------------------------------------------------------------------ changing
 
+    @shielded
     async def create(self, draft: Draft) -> SubscriptionWithSecret:
         """Create the group, store the subscription, begin to deliver.
 
@@ -206,9 +207,6 @@ class Push:
         this subscription's alone and differs from the draft. A failure after the group was created leaves an
         empty group.
         """
-        return await finished(self._create(draft))
-
-    async def _create(self, draft: Draft) -> SubscriptionWithSecret:
         async with self._changing:
             subscription_id = draft.id
             if subscription_id is UNSET:
@@ -229,6 +227,7 @@ class Push:
             self._add(subscription)
             return _with_secret(self._view(subscription), secret)
 
+    @shielded
     async def update(
         self, subscription_id: str, changes: Changes, when: Precondition = ALWAYS
     ) -> SubscriptionView:
@@ -237,9 +236,6 @@ class Push:
         Raises SubscriptionError, UnknownSubscriptionError, GroupDiffersError as `create` does;
         PreconditionFailedError if the subscription is not as `when` says.
         """
-        return await finished(self._update(subscription_id, changes, when))
-
-    async def _update(self, subscription_id: str, changes: Changes, when: Precondition) -> SubscriptionView:
         async with self._changing:
             stored = self._find(subscription_id).subscription
             when.check(partial(self.tag, subscription_id))
@@ -251,20 +247,18 @@ class Push:
 
     async def pause(self, subscription_id: str) -> SubscriptionView:
         """Take no more messages; requests in progress finish. Raises UnknownSubscriptionError."""
-        return await finished(self._change(subscription_id, paused=True))
+        return await self._change(subscription_id, paused=True)
 
     async def resume(self, subscription_id: str) -> SubscriptionView:
         """Deliver at once, even if disabled or paused after failures. UnknownSubscriptionError."""
-        return await finished(self._change(subscription_id, paused=False, disabled=None))
+        return await self._change(subscription_id, paused=False, disabled=None)
 
+    @shielded
     async def rotate_secret(self, subscription_id: str, secret: str | None = None) -> SubscriptionWithSecret:
         """Sign with a new secret and with the old one, until `finish_rotation`.
 
         Raises RotationError if two secrets are valid already, SubscriptionError, UnknownSubscriptionError.
         """
-        return await finished(self._rotate_secret(subscription_id, secret))
-
-    async def _rotate_secret(self, subscription_id: str, secret: str | None) -> SubscriptionWithSecret:
         async with self._changing:
             subscription = self._find(subscription_id).subscription
             if len(subscription.secrets) > 1:
@@ -277,11 +271,9 @@ class Push:
             after = self._checked(msgspec.structs.replace(subscription, secrets=both))
             return _with_secret(await self._replace(after), secret)
 
+    @shielded
     async def finish_rotation(self, subscription_id: str) -> SubscriptionView:
         """Sign with the newest secret alone. RotationError if none is rotated, UnknownSubscriptionError."""
-        return await finished(self._finish_rotation(subscription_id))
-
-    async def _finish_rotation(self, subscription_id: str) -> SubscriptionView:
         async with self._changing:
             subscription = self._find(subscription_id).subscription
             if len(subscription.secrets) == 1:
@@ -290,15 +282,13 @@ class Push:
                 msgspec.structs.replace(subscription, secrets=subscription.secrets[:1])
             )
 
+    @shielded
     async def delete(self, subscription_id: str, when: Precondition = ALWAYS) -> None:
         """Delete a subscription, and its group if that is its own; requests in progress are cut off.
 
         If other subscriptions use the group, the first of them inherits it. Raises UnknownSubscriptionError.
         A failure after the subscription was deleted leaves the group.
         """
-        await finished(self._delete(subscription_id, when))
-
-    async def _delete(self, subscription_id: str, when: Precondition) -> None:
         async with self._changing:
             dispatcher = self._find(subscription_id)
             when.check(partial(self.tag, subscription_id))
@@ -323,13 +313,11 @@ class Push:
         for subscription in every:
             if subscription.topic == topic:
                 with contextlib.suppress(UnknownSubscriptionError):
-                    await self._delete(subscription.id, ALWAYS)
+                    await self.delete(subscription.id)
 
+    @shielded
     async def delete_group(self, topic: str, group: str, when: Precondition = ALWAYS) -> None:
         """Delete a group that no subscription uses: GroupInUseError, UnknownGroupError."""
-        await finished(self._delete_group(topic, group, when))
-
-    async def _delete_group(self, topic: str, group: str, when: Precondition) -> None:
         async with self._changing:  # a subscription may be about to use it
             if self.tasks.uses(topic, group):
                 raise TaskGroupError(topic, group)
@@ -434,6 +422,7 @@ class Push:
             await dispatcher.halt()
         return self._view(subscription)
 
+    @shielded
     async def _change(self, subscription_id: str, **fields: Any) -> SubscriptionView:  # noqa: ANN401
         async with self._changing:
             subscription = self._find(subscription_id).subscription

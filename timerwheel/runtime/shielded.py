@@ -1,10 +1,12 @@
 """Work that runs to its end even if its caller goes away, so nothing stays half done."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 async def finished(work: Coroutine[Any, Any, T]) -> T:
@@ -12,6 +14,16 @@ async def finished(work: Coroutine[Any, Any, T]) -> T:
     task = asyncio.ensure_future(work)
     task.add_done_callback(_seen)
     return await asyncio.shield(task)
+
+
+def shielded(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Have each call run to its end, as `finished` does."""
+
+    @functools.wraps(function)
+    async def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await finished(function(*args, **kwargs))
+
+    return run
 
 
 def _seen(task: asyncio.Future[Any]) -> None:

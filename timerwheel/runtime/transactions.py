@@ -40,7 +40,7 @@ from timerwheel.runtime.core import Core
 from timerwheel.runtime.message_reader import Current, MessageReader
 from timerwheel.runtime.recall import Recalls
 from timerwheel.runtime.sender import Sender, explain
-from timerwheel.runtime.shielded import finished
+from timerwheel.runtime.shielded import finished, shielded
 from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.state.limited_records import flag_of
 from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError
@@ -130,6 +130,7 @@ class Transactions:
         self._watch(message_id, message.topic, now_ms)
         return self._view(self._open[offset])
 
+    @shielded
     async def commit(self, message_id: str) -> Receipt:
         """Have a message delivered after the delay that it was begun with; final when this returns.
 
@@ -137,9 +138,6 @@ class Transactions:
         AlreadyDeliveredError or NoOpenTransactionError if it was committed. After CongestedError or
         NoSpaceError it stays open. Limits that were lowered since the beginning do not count.
         """
-        return await finished(self._commit(message_id))
-
-    async def _commit(self, message_id: str) -> Receipt:
         current, taken = await self._recalls.timers.take(message_id, half=True)
         record, now_ms = current.record, self._clock.now_ms()
         header = record.header

@@ -44,7 +44,7 @@ from timerwheel.push.tasks.task_queue import (
     UnknownTaskQueueError,
 )
 from timerwheel.push.tasks.view import TaskPage, TaskView, view_of
-from timerwheel.runtime.shielded import finished
+from timerwheel.runtime.shielded import shielded
 from timerwheel.schedules.info import ScheduleInfo
 from timerwheel.schedules.spec import ScheduleSpec
 from timerwheel.state.config_table import ConfigTable, Put
@@ -170,11 +170,9 @@ class Tasks:
                 return await self.get(task_id)
         return await self.reschedule(task_id, {"TIMER_DELAY_MS": "0"})
 
+    @shielded
     async def cancel(self, task_id: str) -> TaskView:
         """End a task that is not being called: it is not called again. TaskStateError otherwise."""
-        return await finished(self._cancel(task_id))
-
-    async def _cancel(self, task_id: str) -> TaskView:
         message, task, queue = await self._known(task_id)
         if message.state is State.SCHEDULED:
             await self._engine.recalls.recall(task_id)
@@ -262,11 +260,10 @@ class Tasks:
         """Whether a queue makes its calls as this group."""
         return group == GROUP and queue_in(topic) in self._runners
 
+    @shielded
     async def put_queue(self, name: str, options: TaskQueueOptions) -> tuple[TaskQueueView, bool]:
         """Make or change a queue, and say whether it was made: then the view is one with its secret."""
-        return await finished(self._put_queue(check_queue(name), options))
-
-    async def _put_queue(self, name: str, options: TaskQueueOptions) -> tuple[TaskQueueView, bool]:
+        check_queue(name)
         async with self._changing:
             runner = self._runners.get(name)
             if runner is not None:
@@ -290,11 +287,9 @@ class Tasks:
         elif options.paused is False:
             await self._engine.topics.resume(topic_of(name))
 
+    @shielded
     async def rotate_secret(self, name: str, secret: str | None = None) -> TaskQueueWithSecret:
         """Sign with a new secret and with the old one, until `finish_rotation`; RotationError."""
-        return await finished(self._rotate_secret(name, secret))
-
-    async def _rotate_secret(self, name: str, secret: str | None) -> TaskQueueWithSecret:
         async with self._changing:
             runner = self._runner(name)
             if len(runner.queue.secrets) > 1:
@@ -303,11 +298,9 @@ class Tasks:
             both = msgspec.structs.replace(runner.queue, secrets=[secret, *runner.queue.secrets])
             return _with_secret(await self._replace(runner, both), secret)
 
+    @shielded
     async def finish_rotation(self, name: str) -> TaskQueueView:
         """Sign with the newest secret alone; RotationError if none is rotated."""
-        return await finished(self._finish_rotation(name))
-
-    async def _finish_rotation(self, name: str) -> TaskQueueView:
         async with self._changing:
             runner = self._runner(name)
             if len(runner.queue.secrets) == 1:
