@@ -18,9 +18,8 @@ from timerwheel.api.http import idempotency, openapi, query, responses
 from timerwheel.api.http.budget import Budgets
 from timerwheel.api.http.compression import Compression
 from timerwheel.api.http.cors import Cors
-from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import problem
-from timerwheel.api.http.route import Handler, Route
+from timerwheel.api.http.route import Handler, Need, Route
 from timerwheel.api.memory import MemoryKeeper
 from timerwheel.api.middleware import Middleware
 from timerwheel.api.routes import routes

@@ -29,7 +29,7 @@ from timerwheel.model.ids import Ids
 from timerwheel.model.shards import ALONE, Shard, shard_of_log
 from timerwheel.runtime.bulk_recall import BulkRecalls
 from timerwheel.runtime.column_sender import ColumnSender
-from timerwheel.runtime.core import Core
+from timerwheel.runtime.core import Core, Life, Status
 from timerwheel.runtime.counters import Counters
 from timerwheel.runtime.data_directory import close_to_others
 from timerwheel.runtime.dedup_keys import DedupKeys
@@ -45,11 +45,9 @@ from timerwheel.runtime.message_reader import MessageReader
 from timerwheel.runtime.queue_reader import QueueReader
 from timerwheel.runtime.recall import Recalls
 from timerwheel.runtime.record_cache import RecordCache, read_ahead
-from timerwheel.runtime.recovery import REBUILD_MARK, Recovered, Replica, recover
+from timerwheel.runtime.recovery import REBUILD_MARK, Recovered, Replica, check_log, recover
 from timerwheel.runtime.retention import Retention
-from timerwheel.runtime.scrub import check_log
 from timerwheel.runtime.sender import CLOCK_STEP_MS, Sender
-from timerwheel.runtime.status import Life, Status
 from timerwheel.runtime.threads import Threads
 from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.runtime.transactions import Transactions

@@ -7,9 +7,8 @@ from msgspec import UNSET
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, query, responses
-from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import RequestError
-from timerwheel.api.http.route import DELAY, STORE, call
+from timerwheel.api.http.route import DELAY, STORE, Need, call
 from timerwheel.model.durations import parse_delay_ms
 from timerwheel.push.acks import Acks
 from timerwheel.wire.acks import AckAnswer, AckPath, GiveBack, Prolong

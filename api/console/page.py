@@ -14,8 +14,7 @@ from pathlib import PurePosixPath
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from timerwheel.api.http.needs import Need
-from timerwheel.api.http.route import call
+from timerwheel.api.http.route import Need, call
 
 # They hold no data and are not part of the API.
 _serves = partial(

@@ -22,8 +22,8 @@ from timerwheel.api.groups.consumer import give_back
 from timerwheel.api.groups.window import Windows
 from timerwheel.api.http.budget import OverloadedError
 from timerwheel.api.http.compression import GZIP_BYTES_MIN
-from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import RequestError, of_error
+from timerwheel.api.http.route import Need
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import UnknownGroupError
 from timerwheel.model.messages import Delivery

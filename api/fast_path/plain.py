@@ -18,8 +18,8 @@ from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.arrow import wants_arrow
 from timerwheel.api.http.bodies import FORMS
 from timerwheel.api.http.json_steps import DIRECT_BYTES
-from timerwheel.api.http.needs import Need
 from timerwheel.api.http.responses import PLAIN_HEADERS, REQUEST_ID_HEADER, SERVER
+from timerwheel.api.http.route import Need
 from timerwheel.api.middleware import Middleware
 from timerwheel.api.security.access import Access
 from timerwheel.api.security.auth import Auth, Running

@@ -14,8 +14,8 @@ from aiohttp import hdrs, web
 from aiohttp.http import RawRequestMessage
 
 from timerwheel.api.fast_path.plain import PlainRequests, Sender, Taken, head_of, head_of_response
-from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import RequestError, of_error
+from timerwheel.api.http.route import Need
 from timerwheel.api.messages import intake
 from timerwheel.errors import RefusedError, TimerwheelError
 from timerwheel.model.messages import Outgoing, Receipt

@@ -12,9 +12,8 @@ from msgspec import UNSET
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.groups.handlers import GROUP
 from timerwheel.api.http import bodies, query, responses
-from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import RequestError
-from timerwheel.api.http.route import STORE, call
+from timerwheel.api.http.route import STORE, Need, call
 from timerwheel.groups.config import UnknownGroupError
 from timerwheel.state.config_table import ConfigTable
 from timerwheel.state.groups import SEPARATOR

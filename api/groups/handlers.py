@@ -12,9 +12,8 @@ from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.groups.consumer import Consumer
 from timerwheel.api.groups.window import Windows
 from timerwheel.api.http import arrow, bodies, etags, query, responses
-from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import RequestError
-from timerwheel.api.http.route import DELAY, STORE, call
+from timerwheel.api.http.route import DELAY, STORE, Need, call
 from timerwheel.api.messages import arrow_answers
 from timerwheel.api.security import access
 from timerwheel.groups.config import GroupConfig, UnknownGroupError

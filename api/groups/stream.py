@@ -23,8 +23,7 @@ from timerwheel.api.groups.consumer import Consumer
 from timerwheel.api.groups.handlers import GROUP, MAKING
 from timerwheel.api.groups.window import Window, Windows
 from timerwheel.api.http import budget, problems, query, responses
-from timerwheel.api.http.needs import Need
-from timerwheel.api.http.route import EVENTS, call
+from timerwheel.api.http.route import EVENTS, Need, call
 from timerwheel.model.messages import Delivery
 from timerwheel.wire.groups import GroupPath, Held, StreamQuery
 

@@ -8,9 +8,8 @@ from aiohttp import hdrs
 from timerwheel.api.http import idempotency, query
 from timerwheel.api.http.etags import IF_MATCH, IF_NONE_MATCH
 from timerwheel.api.http.idempotency import HEADER
-from timerwheel.api.http.needs import SIGN, Need
 from timerwheel.api.http.problems import CONTENT_TYPE, PROBLEMS, status_of
-from timerwheel.api.http.route import ALWAYS, ARROW, ARROW_ANSWER, AUTH, Route, Tag
+from timerwheel.api.http.route import ALWAYS, ARROW, ARROW_ANSWER, AUTH, SIGN, Need, Route, Tag
 from timerwheel.api.http.webhook_description import webhooks
 from timerwheel.model.trace_context import TRACEPARENT, TRACESTATE
 from timerwheel.wire.fields import Answer

@@ -3,6 +3,7 @@
 A handler declares its route in the decorator `call`; `calls_of` collects those of an object.
 """
 
+import enum
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
@@ -11,8 +12,9 @@ from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
+from multidict import istr
 
-from timerwheel.api.http.needs import Need
+from timerwheel.tokens import Scope
 from timerwheel.wire import arrow
 from timerwheel.wire.fields import NoQuery
 
@@ -77,6 +79,36 @@ class Tag(StrEnum):
     TASKS = "tasks"
     ACKS = "acks"
     SERVICE = "service"
+
+
+SIGN = istr("X-Requested-With")
+"""A header, with any value, that no page of another site can send; some calls without a token need it."""
+
+
+class Need(enum.Enum):
+    """Who may make a call: the values are scopes, any one of which is enough. Every `Route` states it."""
+
+    OPEN = "nothing"
+    TOKEN = "any token"  # noqa: S105 - a name
+    SEND = "send"
+    RECEIVE = "receive"
+    EITHER = "send or receive"
+    ADMIN = "admin"
+
+    @property
+    def scopes(self) -> frozenset[Scope]:
+        """Return the scopes, any one of which is enough; admin always is."""
+        return _SCOPES[self]
+
+
+_SCOPES = {
+    Need.OPEN: frozenset(Scope),
+    Need.TOKEN: frozenset(Scope),
+    Need.SEND: frozenset({Scope.SEND}),
+    Need.RECEIVE: frozenset({Scope.RECEIVE}),
+    Need.EITHER: frozenset({Scope.SEND, Scope.RECEIVE}),
+    Need.ADMIN: frozenset({Scope.ADMIN}),
+}
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,6 @@ from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import arrow, bodies, etags, idempotency, query, responses
 from timerwheel.api.http.bodies import JsonForm
 from timerwheel.api.http.json_steps import Text, after_space
-from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import RequestError, refused
 from timerwheel.api.http.route import (
     ADMISSION,
@@ -27,6 +26,7 @@ from timerwheel.api.http.route import (
     RAW_CONFLICTS,
     SETTLED,
     STORE,
+    Need,
     call,
 )
 from timerwheel.api.messages import arrow_answers, arrow_intake, intake

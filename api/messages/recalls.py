@@ -9,9 +9,8 @@ from msgspec import UNSET
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, responses
-from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import RequestError
-from timerwheel.api.http.route import DELAY, STORE, call
+from timerwheel.api.http.route import DELAY, STORE, Need, call
 from timerwheel.api.messages.delays import delay_property
 from timerwheel.api.messages.while_connected import while_connected
 from timerwheel.api.security import access

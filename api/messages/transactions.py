@@ -8,8 +8,7 @@ from msgspec import UNSET
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, query, responses
-from timerwheel.api.http.needs import Need
-from timerwheel.api.http.route import ADMISSION, CONFLICTS, SETTLED, STORE, call
+from timerwheel.api.http.route import ADMISSION, CONFLICTS, SETTLED, STORE, Need, call
 from timerwheel.api.messages import intake
 from timerwheel.api.messages.intake import Bounds
 from timerwheel.api.messages.trace_headers import put_context

@@ -8,8 +8,7 @@ from msgspec import UNSET, UnsetType
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, etags, query, responses
 from timerwheel.api.http.bodies import JSON_BODY_VALUES_MAX
-from timerwheel.api.http.needs import Need
-from timerwheel.api.http.route import ADMISSION, STORE, call
+from timerwheel.api.http.route import ADMISSION, STORE, Need, call
 from timerwheel.api.messages import intake
 from timerwheel.api.security import access
 from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms

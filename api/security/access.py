@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import msgspec
 from aiohttp import web
 
-from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import RequestError
+from timerwheel.api.http.route import Need
 from timerwheel.api.security.rates import Rates
 from timerwheel.runtime.queue_reader import SYSTEM_TOPICS
 from timerwheel.state.groups import is_internal

@@ -20,9 +20,8 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, query
 from timerwheel.api.http.cors import Cors
-from timerwheel.api.http.needs import SIGN, Need
 from timerwheel.api.http.problems import RequestError, problem
-from timerwheel.api.http.route import EVENTS, Handler, Route
+from timerwheel.api.http.route import EVENTS, SIGN, Handler, Need, Route
 from timerwheel.api.security import access, audit
 from timerwheel.api.security.access import Access
 from timerwheel.api.security.browsers import is_cross_site, is_of_page, is_rebound, may_be_of_any_page

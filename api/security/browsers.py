@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from aiohttp import hdrs, web
 from multidict import istr
 
-from timerwheel.api.http.needs import SIGN
+from timerwheel.api.http.route import SIGN
 
 FETCH_SITE = istr("Sec-Fetch-Site")
 OWN_SITES = frozenset({"same-origin", "none"})  # none: typed in, or a bookmark

@@ -13,8 +13,7 @@ from aiohttp import web
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import query, responses
-from timerwheel.api.http.needs import Need
-from timerwheel.api.http.route import call
+from timerwheel.api.http.route import Need, call
 from timerwheel.clock import Clock
 from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError

@@ -7,9 +7,8 @@ from msgspec import UNSET
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import query, responses
-from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import RequestError
-from timerwheel.api.http.route import call
+from timerwheel.api.http.route import Need, call
 from timerwheel.api.security import access
 from timerwheel.model.messages import WheelInfo
 from timerwheel.runtime.election import NoStandbyError

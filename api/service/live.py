@@ -18,8 +18,7 @@ from aiohttp import web
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import problems, responses
-from timerwheel.api.http.needs import Need
-from timerwheel.api.http.route import EVENTS, call
+from timerwheel.api.http.route import EVENTS, Need, call
 from timerwheel.api.service.figures import FigureKeeper, pending_of
 from timerwheel.clock import Clock
 from timerwheel.engine import Engine

@@ -25,8 +25,7 @@ from prometheus_client.registry import Collector
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.budget import Budgets
-from timerwheel.api.http.needs import Need
-from timerwheel.api.http.route import call
+from timerwheel.api.http.route import Need, call
 from timerwheel.api.http.traffic import Traffic
 from timerwheel.api.security import access
 from timerwheel.api.security.access import Access

@@ -7,8 +7,7 @@ from msgspec import UNSET
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, etags, query, responses
-from timerwheel.api.http.needs import Need
-from timerwheel.api.http.route import STORE, call
+from timerwheel.api.http.route import STORE, Need, call
 from timerwheel.api.security import access
 from timerwheel.push.attempts import Attempt
 from timerwheel.push.outcome import Outcome

@@ -9,9 +9,8 @@ from yarl import URL
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, idempotency, query, responses
-from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import RequestError
-from timerwheel.api.http.route import ADMISSION, DELAY, JSON, JSON_BODY, KEY, STORE, call
+from timerwheel.api.http.route import ADMISSION, DELAY, JSON, JSON_BODY, KEY, STORE, Need, call
 from timerwheel.api.messages import intake
 from timerwheel.api.messages.delays import delay_property, new_time
 from timerwheel.api.messages.trace_headers import put_context

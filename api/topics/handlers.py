@@ -7,9 +7,8 @@ from msgspec import UNSET
 
 from timerwheel.api.engine_handle import LOOK_UP_MS, EngineHandle
 from timerwheel.api.http import arrow, bodies, etags, query, responses
-from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import RequestError
-from timerwheel.api.http.route import STORE, call
+from timerwheel.api.http.route import STORE, Need, call
 from timerwheel.api.messages import arrow_answers
 from timerwheel.api.messages.while_connected import while_connected
 from timerwheel.api.security import access

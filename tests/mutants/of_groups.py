@@ -211,7 +211,7 @@ MUTANTS = [
     ),
     Mutant(
         "lane-joined-in-front",
-        "timerwheel/groups/lanes.py",
+        "timerwheel/groups/choosing.py",
         "a message whose key an older one of the log holds is parked",
         "        if queue is None and not behind:",
         "        if queue is None:",
@@ -219,7 +219,7 @@ MUTANTS = [
     ),
     Mutant(
         "lane-lets-the-parked-pass",
-        "timerwheel/groups/lanes.py",
+        "timerwheel/groups/choosing.py",
         "of a lane one message is in work",
         "        if queue[0] not in self._parked:\n            return None\n",
         "",

@@ -26,7 +26,7 @@ from timerwheel.client import DEFAULT_URL, Client
 from timerwheel.client.connection import given
 from timerwheel.model.durations import format_duration
 from timerwheel.model.text import printable
-from timerwheel.schedules.info import NextRun
+from timerwheel.schedules.spec import NextRun
 from timerwheel.wire.schedules import Schedule
 
 RUNS_SHOWN = 5

@@ -9,7 +9,7 @@ from msgspec import UNSET
 from timerwheel.client.bodies import Body, content_of, json_given
 from timerwheel.client.connection import Connection, given, part, with_query
 from timerwheel.client.drafts import length_ms, time_ms
-from timerwheel.schedules.info import NextRun
+from timerwheel.schedules.spec import NextRun
 from timerwheel.wire import schedules as wire
 from timerwheel.wire.messages import Accepted
 from timerwheel.wire.schedules import NextRuns, Schedule

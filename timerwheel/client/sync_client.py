@@ -58,7 +58,7 @@ from timerwheel.push.subscription import SubscriptionView, SubscriptionWithSecre
 from timerwheel.push.tasks.task import Method
 from timerwheel.push.tasks.task_queue import TaskQueueView, TaskQueueWithSecret
 from timerwheel.push.tasks.view import TaskPage, TaskState, TaskView
-from timerwheel.schedules.info import NextRun
+from timerwheel.schedules.spec import NextRun
 from timerwheel.wire.acks import AckAnswer
 from timerwheel.wire.cluster import ClusterInfo
 from timerwheel.wire.groups import Held, Letter, Letters, Received, RedrivenCount, Settled

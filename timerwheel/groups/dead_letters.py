@@ -4,9 +4,11 @@ A dead letter stays in its queue as long as retention keeps it; which ones were 
 in the log, so that each is dealt with once.
 """
 
+from array import array
 from collections.abc import Container, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import orjson
 
 from timerwheel.groups.dead_letter_properties import (
@@ -16,7 +18,6 @@ from timerwheel.groups.dead_letter_properties import (
     REASON,
     message_properties,
 )
-from timerwheel.groups.origins import Origins
 from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.retries import copy_record
 from timerwheel.model.messages import DeadLetter, DeadPage, MessageView
@@ -45,6 +46,73 @@ class _Place(NamedTuple):
 
     offset: int
     origin_topic: str
+
+
+class Origins:
+    """Which topics the letters of a dead-letter topic came from, at offsets from `first` to `next_offset`.
+
+    A dead-letter topic takes the letters of every group of one name. Each letter is read once while the
+    service runs, when it is first asked for, and takes 4 bytes from then on.
+    """
+
+    def __init__(self) -> None:
+        self.first = 0
+        self._codes = array("I")
+        self._topics: list[str] = []
+        self._code_of: dict[str, int] = {}
+        self._counted: tuple[object, ...] = ()  # what `_counts` was counted from
+        self._counts: dict[str, int] = {}
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the first letter that was not read yet."""
+        return self.first + len(self._codes)
+
+    def add(self, offset: int, topic: str) -> None:
+        """A letter was read; offsets come in order. What lies between two of them is gone."""
+        if not self._codes:
+            self.first = offset
+        elif offset > self.next_offset:
+            self._codes.extend([self._code("")] * (offset - self.next_offset))
+        self._codes.append(self._code(topic))
+
+    def forget_before(self, offset: int) -> None:
+        """Retention has removed the letters before this one."""
+        if offset > self.first:
+            del self._codes[: offset - self.first]
+            self.first = offset
+
+    def counts(self, letters: DeadLetters | None) -> dict[str, int]:
+        """How many there are of each topic, without those that were dealt with."""
+        asked = (self.first, self.next_offset, letters and letters.low, letters and len(letters.removed))
+        if asked != self._counted:
+            self._counted, self._counts = asked, self._count(letters)
+        return self._counts
+
+    def _count(self, letters: DeadLetters | None) -> dict[str, int]:
+        codes = np.array(self._codes, np.uint32)
+        if letters is not None:
+            is_dead = np.arange(self.first, self.next_offset) >= letters.low
+            is_dead[[at - self.first for at in letters.removed if self.first <= at < self.next_offset]] = (
+                False
+            )
+            codes = codes[is_dead]
+        counts = np.bincount(codes, minlength=len(self._topics)).tolist()
+        return {topic: count for topic, count in zip(self._topics, counts, strict=True) if count}
+
+    def find(self, topics: Container[str], offset: int) -> int:
+        """The offset of the next letter of these topics; if there is none, the next to be read."""
+        wanted = [code for code, topic in enumerate(self._topics) if topic in topics]
+        codes = np.array(self._codes[max(offset - self.first, 0) :], np.uint32)
+        hits = np.flatnonzero(np.isin(codes, wanted))
+        return max(offset, self.first) + int(hits[0]) if len(hits) else max(offset, self.next_offset)
+
+    def _code(self, topic: str) -> int:
+        code = self._code_of.get(topic)
+        if code is None:
+            code = self._code_of[topic] = len(self._topics)
+            self._topics.append(topic)
+        return code
 
 
 class DeadLetterStore:

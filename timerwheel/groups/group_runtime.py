@@ -8,8 +8,9 @@ What cannot be stored now is tried again. After a start the runtime looks for ex
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.groups.acknowledging import Acknowledging
@@ -20,14 +21,20 @@ from timerwheel.groups.leasing import Leasing, pending_of
 from timerwheel.groups.outlook import Outlook, attempts_max_of, sorted_out
 from timerwheel.groups.parts import GroupParts, stored_offset
 from timerwheel.model.messages import Delivery, ReceiptResult
-from timerwheel.state.groups import GroupState
+from timerwheel.state import lease_records
+from timerwheel.state.config_table import CONTROL_TOPIC, Put, encode_puts
+from timerwheel.state.groups import DEAD_QUEUE, OFFSET_BITS, GroupState
 from timerwheel.store.errors import NoSpaceError
+from timerwheel.store.record import unit_of
 
 logger = logging.getLogger("timerwheel")
 
 RETRY_MS = 1_000
 EXPIRED_LEASES = 1_000
 """How many leases that ended are dealt with together."""
+STEP_MESSAGES = 500
+"""How many messages a purge ends together."""
+_OFFSETS = (1 << OFFSET_BITS) - 1
 
 
 class Look:
@@ -278,6 +285,75 @@ class GroupRuntime:
             await stored_offset(one)
         await self.dead_lettering.end_all(config, endings, None)
 
+    # ------------------------------------------------------------------ ending what it holds
+
+    async def forget_items(self, puts: list[Put]) -> None:
+        """Store a change that makes the group forget what it holds, as one unit with the ends of its timers."""
+        leasing, state, in_flight = self.leasing, self.state, self._parts.core.in_flight
+        async with leasing.turn:
+            while True:
+                await leasing.settle()
+                under_way = in_flight.outcomes(item.offset for item in state.items.values() if item.timed)
+                if not under_way:
+                    break
+                await asyncio.wait(under_way)
+            now_ms = self.clock.now_ms()
+            timed = [item for item in state.items.values() if item.timed]
+            unit = [lease_records.end(state.name.encode(), item, now_ms) for item in timed]
+            topics = [state.name] * len(unit)
+            taken = in_flight.take(self._parts.entries(state, timed))
+            records = unit_of([*unit, encode_puts(puts, now_ms)])
+            leasing.resetting = taken.submit(records, [*topics, CONTROL_TOPIC])
+            try:
+                await stored_offset(leasing.resetting)
+                leasing.restart()
+            finally:
+                leasing.resetting = None
+
+    async def end_held(self, ends: Mapping[int, int]) -> None:
+        """End leases and items of messages before these queue offsets; NoSpaceError, NotReadyError and so on.
+
+        The messages themselves are hidden before that, so the group passes over those that are fresh. What is
+        left are leases, items, parked messages and redriven dead letters. If this is broken off, the group
+        finds that the messages of its items are gone once their retries fall due.
+        """
+        leasing = self.leasing
+        async with leasing.turn:
+            while held := self._held_before(ends):
+                under_way: set[asyncio.Future[Any]] = set()
+                for at in range(0, len(held), STEP_MESSAGES):
+                    await self.clock.breathe()
+                    free, busy = self._free(held[at : at + STEP_MESSAGES])
+                    under_way |= busy
+                    if free:
+                        await stored_offset(leasing.end(free))
+                under_way = {outcome for outcome in under_way if not outcome.done()}
+                if under_way:
+                    await asyncio.wait(under_way)
+            leasing.chooser.drop_before(ends)
+
+    def _held_before(self, ends: Mapping[int, int]) -> list[int]:
+        keys = self.leasing.leases.by_key.keys() | self.state.items.keys()
+        return sorted(key for key in keys if is_before(key, ends))
+
+    def _free(self, keys: list[int]) -> tuple[list[Lease], set[asyncio.Future[Any]]]:
+        """Return what can be ended in this step of the loop, and the outcomes to wait for of the rest."""
+        leasing, items, in_flight = self.leasing, self.state.items, self._parts.core.in_flight
+        free: list[Lease] = []
+        under_way: set[asyncio.Future[Any]] = set()
+        for key in keys:
+            lease, item = leasing.leases.by_key.get(key), items.get(key)
+            timer = in_flight.outcome(item.offset) if item is not None and item.timed else None
+            if key in leasing.busy:
+                under_way.add(leasing.busy[key])
+            elif timer is not None:
+                under_way.add(timer)
+            elif lease is not None:
+                free.append(lease)
+            elif item is not None:
+                free.append(pending_of(item))
+        return free, under_way
+
     # ------------------------------------------------------------------ across a planned restart
 
     def kept_leases(self) -> list[list[int]]:
@@ -303,3 +379,14 @@ class GroupRuntime:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
+
+
+def is_before(key: int, ends: Mapping[int, int]) -> bool:
+    """Whether a message lies before the end of its queue, or is a redriven dead letter."""
+    queue = key >> OFFSET_BITS
+    return queue == DEAD_QUEUE or key & _OFFSETS < ends.get(queue, 0)
+
+
+def count_held(state: GroupState, ends: Mapping[int, int]) -> int:
+    """Count the items of a group that `end_held` up to these queue offsets would end."""
+    return sum(is_before(key, ends) for key in state.items)

@@ -37,13 +37,11 @@ from timerwheel.groups.config import (
     leases_nothing,
     value_of,
 )
-from timerwheel.groups.cursors import cursors_for, forget_items
 from timerwheel.groups.dead_letters import DeadLetterStore
-from timerwheel.groups.group_runtime import GroupRuntime
+from timerwheel.groups.group_runtime import GroupRuntime, count_held
 from timerwheel.groups.leases import Lease
 from timerwheel.groups.offset_commits import OffsetCommits
 from timerwheel.groups.parts import GroupParts
-from timerwheel.groups.purging import count_held, end_held
 from timerwheel.groups.receipts import place_in
 from timerwheel.groups.retries import Retries
 from timerwheel.model.admission import check_topic
@@ -330,7 +328,7 @@ class Groups:
                 return
             runtime = self._runtime_of(name)
             async with self.dead.turn:
-                await forget_items(self._parts, runtime, [Put(ConfigTable.GROUP, name, None)])
+                await runtime.forget_items([Put(ConfigTable.GROUP, name, None)])
             self._runtimes.pop(name, None)
             runtime.wake()
             await runtime.close()
@@ -353,7 +351,7 @@ class Groups:
         state = self._known(topic, group)
         async with self._lock(state.name):
             self._check_kept(state)
-            cursors = await cursors_for(self._parts, state.topic, to=to, time_ms=time_ms, offsets=offsets)
+            cursors = await self._parts.cursors_for(state.topic, to=to, time_ms=time_ms, offsets=offsets)
             if self._parts.keeps_offsets(state):
                 await self.offsets.rewind(state, cursors)
                 return self.info(topic, group)
@@ -361,7 +359,7 @@ class Groups:
             runtime = self._runtime_of(state.name)
             texts = {str(queue): offset for queue, offset in cursors.items()}
             async with self.dead.turn:
-                await forget_items(self._parts, runtime, [Put(ConfigTable.CURSOR, state.name, texts)])
+                await runtime.forget_items([Put(ConfigTable.CURSOR, state.name, texts)])
         runtime.wake()
         return self.info(topic, group)
 
@@ -402,7 +400,7 @@ class Groups:
         for state in self._by_name(topic):
             async with self._lock(state.name), self.dead.turn:
                 if self._parts.is_kept(state) and not self._parts.keeps_offsets(state):
-                    await end_held(self._parts, self._runtime_of(state.name), ends)
+                    await self._runtime_of(state.name).end_held(ends)
 
     async def describe(self, topic: str, group: str) -> GroupInfo:
         """A group now, with what must be read from the log for that; UnknownGroupError."""
@@ -740,7 +738,7 @@ class Groups:
             )
         puts = [Put(ConfigTable.GROUP, name, value_of(config))]
         if config.kind != OFFSETS or config.start == "tail":  # at the head, a queue has no committed offset
-            cursors = await cursors_for(self._parts, topic, to=config.start)
+            cursors = await self._parts.cursors_for(topic, to=config.start)
             texts = {str(queue): offset for queue, offset in cursors.items()}
             puts.append(Put(ConfigTable.CURSOR, name, texts))
         self._parts.topics.check_open([topic])

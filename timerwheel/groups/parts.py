@@ -2,15 +2,22 @@
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from timerwheel.clock import Clock
 from timerwheel.errors import NotReadyError
-from timerwheel.groups.ages import Ages
-from timerwheel.groups.config import OFFSETS, GroupConfig, UnknownGroupError, config_of
+from timerwheel.groups.config import (
+    OFFSETS,
+    GroupConfig,
+    GroupFieldError,
+    Start,
+    UnknownGroupError,
+    config_of,
+)
 from timerwheel.model.delay_levels import LevelTable
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.in_flight import Taken
@@ -26,6 +33,40 @@ from timerwheel.store.record import unit_of
 from timerwheel.wheel.slot_table import ENTRY_DTYPE, Entries
 
 ACKNOWLEDGED_MAX = 100_000
+
+
+STEP_MS = 1_000
+"""By so much the wall clock must gain on the monotonic one to have been stepped; it may drift by less."""
+
+
+class Ages:
+    """The age of delivered messages, whatever is done to the wall clock while the service runs.
+
+    A message that is too old ends for a group, which cannot be undone. So a clock that is stepped forward
+    must not make it older: a step does not count for messages that were delivered before it. After a step
+    back messages seem younger, and live longer by that at most. A step while the service is down cannot be
+    noticed.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead_ms = clock.now_ms() - clock.monotonic_ms()
+        self._steps: list[tuple[int, int]] = []  # wall time before the step, milliseconds forward
+
+    def look(self) -> None:
+        """Notice a step; call this now and then, so that later deliveries are not taken for earlier ones."""
+        now_ms = self._clock.now_ms()
+        step_ms = now_ms - self._clock.monotonic_ms() - self._ahead_ms
+        if abs(step_ms) >= STEP_MS:
+            if step_ms > 0:
+                self._steps.append((now_ms - step_ms, step_ms))
+            self._ahead_ms += step_ms
+
+    def age_ms(self, from_ms: int) -> int:
+        """Return how long ago a message was delivered that was at this wall time."""
+        self.look()
+        now_ms = self._clock.now_ms()
+        return now_ms - from_ms - sum(step for before_ms, step in self._steps if from_ms <= before_ms)
 
 
 class Acknowledged:
@@ -171,6 +212,34 @@ class GroupParts:
         # Retention may have dropped segments since: their records are gone, not damaged.
         gone = int(np.searchsorted(positions["offset"], self.core.log.bases[0]))
         return Found(offset + gone, positions["root"][gone:].tolist(), data[gone:])
+
+    async def cursors_for(
+        self,
+        topic: str,
+        *,
+        to: Start | None = None,
+        time_ms: int | None = None,
+        offsets: Mapping[int, int] | None = None,
+    ) -> dict[int, int]:
+        """Return where a group is to begin in each queue of a topic, or with `offsets` in those.
+
+        Offsets are kept within the queues. Raises GroupFieldError for a queue that the topic does not have.
+        """
+        found: dict[int, int] = {}
+        offsets = offsets or {}
+        count = self.queues.queues_of(topic)
+        unknown = sorted(queue for queue in offsets if not 0 <= queue < count)
+        if unknown:
+            raise GroupFieldError(f"offsets: topic {topic!r} has no queue {unknown[0]}")
+        for queue in range(count):
+            low, high = self.queues.queue_bounds(topic, queue)
+            if to is not None:
+                found[queue] = low if to == "head" else high
+            elif time_ms is not None:
+                found[queue] = await self.queues.first_from(topic, queue, time_ms)
+            elif queue in offsets:
+                found[queue] = min(max(offsets[queue], low), high)
+        return found
 
     async def submit(self, records: list[bytes], topics: list[str], taken: Taken | None = None) -> None:
         """Store records as one unit; NoSpaceError, NotReadyError, OutcomeUnknownError."""

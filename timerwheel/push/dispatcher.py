@@ -33,8 +33,7 @@ from timerwheel.model.messages import Delivery, MessageView
 from timerwheel.push.ack_urls import AckUrls
 from timerwheel.push.attempts import Attempt, AttemptLog
 from timerwheel.push.outcome import Outcome, Taken
-from timerwheel.push.pace import Pace
-from timerwheel.push.rate_limit import RateLimit
+from timerwheel.push.pace import Pace, RateLimit
 from timerwheel.push.stats import Health, Stats, StatsView, SubscriptionCounts
 from timerwheel.push.subscription import Subscription
 from timerwheel.runtime.counters import Counters

@@ -2,8 +2,10 @@
 
 import asyncio
 from dataclasses import dataclass
+from enum import StrEnum
 
 from timerwheel.clock import Clock
+from timerwheel.errors import NotReadyError
 from timerwheel.index.writer import IndexWriter
 from timerwheel.model.ids import Ids
 from timerwheel.runtime.counters import Counters
@@ -11,7 +13,6 @@ from timerwheel.runtime.disk_space import DiskSpace
 from timerwheel.runtime.group_commit import GroupCommit
 from timerwheel.runtime.in_flight import InFlight
 from timerwheel.runtime.record_cache import RecordCache
-from timerwheel.runtime.status import Life
 from timerwheel.runtime.threads import Threads
 from timerwheel.settings import Settings
 from timerwheel.state.state import LogState
@@ -19,6 +20,54 @@ from timerwheel.store.files import Files
 from timerwheel.store.log import CommitLog
 from timerwheel.wheel.near import NearWheel
 from timerwheel.wheel.slot_limit import SlotLimit
+
+
+class Status(StrEnum):
+    """A state of an engine's life."""
+
+    STARTING = "starting"
+    READY = "ready"
+    FAILED = "failed"
+    STOPPING = "stopping"
+    CLOSED = "closed"
+
+
+_NEXT = {
+    Status.STARTING: {Status.READY, Status.FAILED, Status.STOPPING, Status.CLOSED},
+    Status.READY: {Status.FAILED, Status.STOPPING, Status.CLOSED},
+    Status.FAILED: {Status.STOPPING, Status.CLOSED},
+    Status.STOPPING: {Status.FAILED, Status.CLOSED},
+    Status.CLOSED: set(),
+}
+
+
+class Life:
+    """The status of one engine, and the reason if it failed. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self.status = Status.STARTING
+        self._reason = ""
+
+    def __str__(self) -> str:
+        """Return the status in words, for people and for `/readyz`."""
+        return f"{self.status}: {self._reason}" if self.status is Status.FAILED else str(self.status)
+
+    def become(self, status: Status, reason: str = "") -> bool:
+        """Enter a state; returns False, and changes nothing, if it may not follow the current one."""
+        if status not in _NEXT[self.status]:
+            return False
+        self.status, self._reason = status, reason
+        return True
+
+    @property
+    def ready(self) -> bool:
+        """Whether the engine accepts work."""
+        return self.status is Status.READY
+
+    def check_ready(self) -> None:
+        """Raise NotReadyError unless the engine accepts work."""
+        if not self.ready:
+            raise NotReadyError(f"the service is {self}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,17 +5,22 @@
 The log is the truth. An index that is missing, damaged, of another log, of another format, ahead of the log
 or behind its beginning is moved aside and rebuilt from the log. An index that is only behind is brought up to
 date.
+
+A rebuild reads the sidecars of sealed segments, so it does not notice damage in the records behind them: they
+would be found damaged one by one, when they are due or requested. So `check_log` reads the whole log once
+afterwards. It runs beside normal work, in steps, because it takes as long as the disk needs.
 """
 
 import contextlib
 import errno
+import itertools
 import logging
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -25,6 +30,7 @@ from timerwheel.index.swap import STAGING_NAME, aside_path, new_path
 from timerwheel.index.writer import IndexWriter, new_state, read_kept, read_state
 from timerwheel.model.shards import ALONE, Shard, log_id_of, shard_of_log
 from timerwheel.runtime.data_directory import is_backup
+from timerwheel.runtime.threads import Threads
 from timerwheel.settings import Settings
 from timerwheel.state.config_table import encode_puts
 from timerwheel.state.log_manifest import LOG_DIRECTORY, UNFINISHED_LOG, LogStart, begin_state, read_start
@@ -40,6 +46,7 @@ from timerwheel.store.errors import (
     JournalMismatchError,
     LogDamagedError,
     NoSpaceError,
+    OffsetError,
 )
 from timerwheel.store.files import Files, remove
 from timerwheel.store.index import FORMATS_READ, INDEX_FORMAT, Index
@@ -47,7 +54,7 @@ from timerwheel.store.journal import Extent, Journal
 from timerwheel.store.journaled_log import JournaledLog, read_mark
 from timerwheel.store.log import CommitLog, OnDamage, Truncation
 from timerwheel.store.record import Kind
-from timerwheel.store.segment import SIDECAR_SUFFIX, segment_base
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE, SIDECAR_SUFFIX, Gap, segment_base, walk
 from timerwheel.store.table import ROW_DTYPE, Table
 from timerwheel.wheel.geometry import first_horizons
 
@@ -616,3 +623,63 @@ def _end(commit: Future[None] | None, log_state: LogState) -> None:
     if commit is not None:
         commit.result()
         log_state.committed()
+
+
+# ---------------------------------------------------------------------- the check after a rebuild
+
+
+Place: TypeAlias = tuple[Gap, int]
+
+BLOCKS_AT_ONCE = 4  # each of about a mebibyte
+PLACES_LOGGED_MAX = 20
+
+
+async def check_log(log: CommitLog, threads: Threads) -> None:
+    """Read every sealed segment and log each damaged place; the start has already read the last one."""
+    places = 0
+    for base in log.bases[:-1]:
+        found = _damages(log, base)
+        while step := await threads.read(_step, found):
+            for gap, end in filter(None, step):
+                places += 1
+                if places <= PLACES_LOGGED_MAX:
+                    _log_damage(log, base, gap, end)
+    if places:
+        logger.error(
+            "the log is damaged in %d place(s); the records there cannot be read. Delete nothing. "
+            "`timerwheel fsck` lists the damage; check whether a backup has these records",
+            places,
+        )
+    else:
+        logger.info("checked the log after the index rebuild: no sealed segment is damaged")
+
+
+def _step(found: Iterator[Place | None]) -> list[Place | None]:
+    return list(itertools.islice(found, BLOCKS_AT_ONCE))
+
+
+def _damages(log: CommitLog, base: int) -> Iterator[Place | None]:
+    """Yield None for each intact part of the segment, and (gap, end of the segment) for each damaged one."""
+    at = end = base + SEGMENT_HEADER_SIZE
+    try:
+        end = log.end_of(base)
+        for found in walk(log.file(base), base, at, end):
+            if isinstance(found, Gap):
+                at = found.end
+                yield found, end
+            else:
+                at = found.offset
+                yield None
+    except OffsetError:
+        return  # retention has just removed it
+    except OSError as error:
+        yield Gap(at, end, f"it cannot be read: {error}"), end
+
+
+def _log_damage(log: CommitLog, base: int, gap: Gap, end: int) -> None:
+    goes_on = (
+        f"intact records continue at offset {gap.end}"
+        if gap.end < end
+        else "no intact record follows in this file"
+    )
+    logger.error("%s: damaged at log offset %d: %s; %s", log.path(base), gap.start, gap.reason, goes_on)

@@ -41,9 +41,8 @@ from timerwheel.schedules.errors import (
     TooManySchedulesError,
     UnknownScheduleError,
 )
-from timerwheel.schedules.info import NEXT_RUNS_MAX, NextRun, ScheduleInfo
 from timerwheel.schedules.planning import overdue_runs, plan
-from timerwheel.schedules.spec import ScheduleSpec, check_name, run_key
+from timerwheel.schedules.spec import NEXT_RUNS_MAX, NextRun, ScheduleInfo, ScheduleSpec, check_name, run_key
 from timerwheel.schedules.stored import Stored
 from timerwheel.state.config_table import ConfigTable, Control, Put
 from timerwheel.store.errors import CorruptionError, StoreError

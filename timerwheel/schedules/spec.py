@@ -119,3 +119,27 @@ def run_key(name: str, generation: int, run_ms: int) -> str:
 def now_key(name: str, key: str) -> str:
     """Return the deduplication key of a run on demand; unlike that of a planned run it has no number."""
     return f"{SCHEDULE_KEY_PREFIX}{name}:now:{key}"
+
+
+NEXT_RUNS_MAX = 1_000
+
+
+class NextRun(msgspec.Struct, frozen=True):
+    """One run to come, and when its message is due, jitter included."""
+
+    run_ms: int
+    due_ms: int
+
+
+class ScheduleInfo(msgspec.Struct, frozen=True):
+    """A schedule and its current state.
+
+    `next_run_ms` is None if it is paused or has ended; `problem` says what blocks it, if anything does.
+    """
+
+    name: str
+    spec: ScheduleSpec
+    generation: int
+    made_ms: int
+    next_run_ms: int | None
+    problem: str | None

@@ -3,7 +3,7 @@
 import asyncio
 
 from timerwheel.engine import Engine
-from timerwheel.runtime.status import Status
+from timerwheel.runtime.core import Status
 
 SPINS_MAX = 20_000
 CALM_SPINS = 12

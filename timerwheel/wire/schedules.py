@@ -7,9 +7,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from timerwheel.model.instants import instant_or_none
-from timerwheel.schedules.info import NEXT_RUNS_MAX, NextRun, ScheduleInfo
 from timerwheel.schedules.recurrence import RepeatedHour, SkippedHour
-from timerwheel.schedules.spec import RUN_KEY_CHARACTERS_MAX, Missed
+from timerwheel.schedules.spec import NEXT_RUNS_MAX, RUN_KEY_CHARACTERS_MAX, Missed, NextRun, ScheduleInfo
 from timerwheel.wire.fields import Answer, Int64, Json, Natural, text_or_bytes
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.harness.route_table import route_table
-from timerwheel.api.http.needs import Need
+from timerwheel.api.http.route import Need
 from timerwheel.api.security.targets import TARGETS
 from timerwheel.tokens import Scope
 

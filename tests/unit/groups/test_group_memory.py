@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from timerwheel.groups.lanes import Lanes
+from timerwheel.groups.choosing import Lanes
 from timerwheel.groups.leases import Lease, Leases
 from timerwheel.state.groups import GroupState
 

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from timerwheel.groups.lanes import Lanes
+from timerwheel.groups.choosing import Lanes
 
 LANES = st.integers(1, 4)
 

@@ -1,6 +1,6 @@
 """Which topic each dead letter came from, as it is kept in memory."""
 
-from timerwheel.groups.origins import Origins
+from timerwheel.groups.dead_letters import Origins
 from timerwheel.state.groups import DeadLetters
 
 

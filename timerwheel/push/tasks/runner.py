@@ -33,7 +33,7 @@ from timerwheel.push.ack_urls import AckUrls
 from timerwheel.push.dispatcher import RETRY_MS
 from timerwheel.push.endpoint import Caller, Reply
 from timerwheel.push.outcome import Taken, failed
-from timerwheel.push.rate_limit import RateLimit
+from timerwheel.push.pace import RateLimit
 from timerwheel.push.subscription import LEASE_MARGIN_MS
 from timerwheel.push.tasks.call import call_of
 from timerwheel.push.tasks.lane import Lane, Places, Waiting

@@ -45,8 +45,7 @@ from timerwheel.push.tasks.task_queue import (
 )
 from timerwheel.push.tasks.view import TaskPage, TaskView, view_of
 from timerwheel.runtime.shielded import shielded
-from timerwheel.schedules.info import ScheduleInfo
-from timerwheel.schedules.spec import ScheduleSpec
+from timerwheel.schedules.spec import ScheduleInfo, ScheduleSpec
 from timerwheel.state.config_table import ConfigTable, Put
 from timerwheel.store.record import Identity
 
