@@ -288,7 +288,7 @@ class GroupRuntime:
     # ------------------------------------------------------------------ ending what it holds
 
     async def forget_items(self, puts: list[Put]) -> None:
-        """Store a change that makes the group forget what it holds, as one unit with the ends of its timers."""
+        """Store a change that makes the group forget what it holds, in one unit with its timers' ends."""
         leasing, state, in_flight = self.leasing, self.state, self._parts.core.in_flight
         async with leasing.turn:
             while True:
