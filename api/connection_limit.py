@@ -67,6 +67,15 @@ class Shares(NamedTuple):
         return cls(log_files, push_calls, max(rest, 1))
 
 
+def connections_in_front(files: int) -> int:
+    """Return how many connections a process may take that makes a call of its own for each.
+
+    Raises FileLimitError.
+    """
+    Shares.of(files)
+    return max((files - OWN_FILES) // 2, 1)
+
+
 class Runner(web.AppRunner):
     """An application's runner that takes no more than `connections` at once; with `handshakes`, over TLS.
 

@@ -398,6 +398,15 @@ class JournalAddress(NamedTuple):
     servers: str
     cluster: str
 
+    def of_shard(self, shard: int) -> "JournalAddress":
+        """Return the address of a shard's journal, if this is that of a service in shards."""
+        return self._replace(cluster=f"{self.cluster}-{shard}")
+
+    @property
+    def text(self) -> str:
+        """The address as the setting `journal` has it."""
+        return f"kafka://{self.servers}/{self.cluster}"
+
 
 _match_journal = re.compile(r"kafka://([^/]+)/([A-Za-z0-9._-]{1,200})").fullmatch
 

@@ -8,6 +8,9 @@ from pathlib import Path
 from timerwheel.errors import SettingsError
 from timerwheel.settings import Serving
 
+HANDSHAKE_TURNS = 3
+"""How often each side of a handshake has to speak at most."""
+
 Digests = dict[str, bytes]  # of what a file held, by its setting
 
 
@@ -61,8 +64,8 @@ def own_context(serving: Serving) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    _load(context, serving.tls_certificate, serving.tls_key)  # first: it says what is wrong with a file
     context.load_verify_locations(cafile=serving.tls_certificate)
-    _load(context, serving.tls_certificate, serving.tls_key)
     return context
 
 
@@ -76,11 +79,33 @@ def peer_context(serving: Serving) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context()
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    _load(context, serving.tls_certificate, serving.tls_key)  # first: it says what is wrong with a file
     context.load_verify_locations(cafile=serving.tls_certificate)
     if serving.tls_client_ca is not None:
         context.load_verify_locations(cafile=serving.tls_client_ca)
-    _load(context, serving.tls_certificate, serving.tls_key)
     return context
+
+
+def check_own(serving: Serving) -> None:
+    """Raise SettingsError if a service with these settings would refuse its own certificate from a client."""
+    served, own = ssl_context(serving), own_context(serving)
+    if served is None or own is None:
+        return
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = own.wrap_bio(to_client, to_server)
+    server = served.wrap_bio(to_server, to_client, server_side=True)
+    try:
+        for _ in range(HANDSHAKE_TURNS):
+            for side in (client, server):
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
+    except ssl.SSLError as error:
+        reason = getattr(error, "verify_message", "") or error.reason or str(error)
+        raise SettingsError(
+            f"tls_client_ca = {serving.tls_client_ca}: a node is a client of its shards and shows them its "
+            f"own certificate, which this authority does not confirm for clients ({reason}); use one that it "
+            "does"
+        ) from error
 
 
 def reload(context: ssl.SSLContext, serving: Serving) -> None:

@@ -127,6 +127,20 @@ class KafkaView(NamedTuple):
     targets: Sequence[Stretch]
 
 
+def has_bridge(brokers: Brokers, inlet: str) -> bool:
+    """Whether a service has ever brought anything to Kafka for this inlet. JobError if it cannot be reached."""
+    from confluent_kafka import KafkaException  # noqa: PLC0415 - only with the extra
+
+    from timerwheel.kafka.cluster import Cluster, said  # noqa: PLC0415 - as above
+
+    topics = KafkaTopics(inlet)
+    try:
+        with Cluster(brokers.servers, brokers.properties, topics).admin() as admin:
+            return topics.positions in admin.list_topics(timeout=CALL_S).topics
+    except KafkaException as error:
+        raise JobError(f"Kafka at {brokers.servers}: {said(error)}") from None
+
+
 def look(brokers: Brokers, inlet: str, logs: Sequence[NodeLog]) -> KafkaView:
     """Look at Kafka before the logs are read. JobError if it cannot be reached, or has no bridge's topics."""
     from confluent_kafka import KafkaException  # noqa: PLC0415 - only with the extra

@@ -17,7 +17,7 @@ from timerwheel.shards.doors import Doors
 from timerwheel.shards.forwarder import Forwarder
 from timerwheel.shards.front import Front
 from timerwheel.shards.layout import data_of
-from timerwheel.shards.leaders import Leaders, Place
+from timerwheel.shards.leaders import Leaders, Place, Seek
 
 
 class Shards:
@@ -53,9 +53,9 @@ class Shards:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def node(self) -> "Node":
-        """Start another node that finds the leaders by itself."""
-        node = Node(self)
+    async def node(self, seek: Seek | None = None) -> "Node":
+        """Start another node; `seek` asks the elections who leads."""
+        node = Node(self, seek)
         await self._stack.enter_async_context(node)
         return node
 
@@ -67,14 +67,16 @@ class Shards:
 class Node:
     """A node in front of shards."""
 
-    def __init__(self, shards: Shards) -> None:
+    def __init__(self, shards: Shards, seek: Seek | None) -> None:
         self._shards = shards
+        self._seek = seek
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> "Node":
         clock, urls, serving = SystemClock(), self._shards.urls, Serving()
         doors = await self._stack.enter_async_context(Doors(serving, urls))
-        self.leaders = Leaders([Place(shard, url, url) for shard, url in enumerate(urls)], doors, clock)
+        places = [Place(shard, url, url) for shard, url in enumerate(urls)]
+        self.leaders = Leaders(places, doors, clock, self._seek)
         for place in self.leaders.places:
             place.leader, place.role = place.own_url, "leader"
         self.forwarder = Forwarder(self.leaders, doors)

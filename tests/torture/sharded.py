@@ -20,7 +20,10 @@ BACK_S_MAX = 60.0
 
 @dataclass
 class ShardsLoop(Loop):
-    """`service` is the node. Clients go on while a shard is away; three kills of four are of one shard."""
+    """`service` is the node. Clients go on while a shard is away; three kills of four are of one shard.
+
+    `after_kill` is called when a node and its shards are gone.
+    """
 
     def _flags(self) -> list[object]:
         return [*super()._flags(), "--shards", SHARDS]
@@ -32,6 +35,7 @@ class ShardsLoop(Loop):
                 self.service.signal(signal.SIGKILL)
                 await self.service.killed()
                 await self._free()
+                self.after_kill()
                 self.counts["kills"] += 1
                 await self._while_down("node killed", [])
             self.service.start(*self._flags())

@@ -90,7 +90,8 @@ def audit(
     clock = SystemClock()
     if out is None:
         out = f"audit-{dt.datetime.fromtimestamp(clock.now_ms() / 1_000, dt.UTC):%Y%m%dT%H%M%SZ}"
-    logs, view = _logs_and_kafka(data, kafka, kafka_inlet, kafka_properties)
+    directories, view = _directories_and_kafka(data, kafka, kafka_inlet, kafka_properties)
+    logs = find_logs(directories)
     from timerwheel.spark_jobs.audit.checkpoint import open_checkpoint
     from timerwheel.spark_jobs.audit.job import TABLES
     from timerwheel.spark_jobs.audit.report import Run, versions, write_audit
@@ -103,7 +104,9 @@ def audit(
         kept = None
         if checkpoint is not None:
             kept = stack.enter_context(open_checkpoint(checkpoint, format_ms(clock.now_ms())))
-            logs = find_logs(data)  # again: another run may have read further before this one had the lock
+            logs = find_logs(
+                directories
+            )  # again: another run may have read further before this one had the lock
         written = [("--out", out)] + ([] if kept is None else [("--checkpoint", kept.url)])
         job = stack.enter_context(spark_job("audit", options, logs=logs, out=written))
         with out_directory(out, *(() if report_only else TABLES)) as place:
@@ -124,23 +127,28 @@ def audit(
         raise typer.Exit(1)
 
 
-def _logs_and_kafka(
+def _directories_and_kafka(
     data: list[str], kafka: str | None, inlet: str, properties: Path | None
-) -> "tuple[list[NodeLog], KafkaView | None]":
-    """The logs, and what Kafka had before they were read. A log that Kafka keeps is copied first."""
+) -> "tuple[list[str], KafkaView | None]":
+    """The directories with logs, and what Kafka had before these were read.
+
+    A log that Kafka keeps is copied first. A service that has it there need not have the bridge's topics.
+    """
     if kafka is None:
-        return find_logs(data), None
+        return data, None
     require_spark()
     place = kafka_place(kafka, properties)
-    if place.cluster is not None:
-        copy_journal(place, data)
-    from timerwheel.spark_jobs.audit.kafka import look
+    found = data if place.cluster is None else copy_journal(place, data)
+    from timerwheel.spark_jobs.audit.kafka import has_bridge, look
     from timerwheel.spark_jobs.kafka_topics import Brokers
 
-    view = look(Brokers(place.servers, place.properties), inlet, find_logs(data))
+    brokers = Brokers(place.servers, place.properties)
+    if place.cluster is not None and inlet == INLET_DEFAULT and not has_bridge(brokers, inlet):
+        return found, None
+    view = look(brokers, inlet, find_logs(found))
     if place.cluster is not None:
         copy_journal(place, data)  # again: what the topics have by now must be in the copy
-    return find_logs(data), view
+    return found, view
 
 
 def _with_kafka(

@@ -63,7 +63,7 @@ def rebuild(
             raise SettingsError(
                 f"--kafka {kafka}: name the log that is to be copied, kafka://HOST:PORT/CLUSTER"
             )
-        copy_journal(place, data)
+        data = copy_journal(place, data)
     logs = find_logs(data)
     from timerwheel.spark_jobs.monitoring.lineage import dataset_of
     from timerwheel.spark_jobs.rebuild.job import Rebuild, locked

@@ -147,7 +147,26 @@ def _run_node(found: Configuration, again: Callable[[], Configuration], *, json_
             )
         systemd.notify(systemd.READY)
 
-    uvloop.run(serve_node(settings, found.serving, sys.argv[1:], ready, reload=lambda: again()[1:3]))
+    uvloop.run(
+        serve_node(
+            settings,
+            found.serving,
+            sys.argv[1:],
+            ready,
+            reload=lambda: again()[1:3],
+            seek=_seek(settings, found.serving),
+        )
+    )
+
+
+def _seek(settings: Settings, serving: Serving) -> Callable[[int], str | None] | None:
+    """Return what asks the election of a shard who leads it; None without a journal. SettingsError."""
+    if not serving.journal:
+        return None
+    from timerwheel.kafka.front import leader_finder
+
+    each = [leader_finder(layout.settings_of(settings, serving, shard)[1]) for shard in range(serving.shards)]
+    return lambda shard: each[shard]()
 
 
 def _run_shard(

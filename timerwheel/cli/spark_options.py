@@ -18,6 +18,7 @@ from timerwheel.cli.options import parse_pairs
 from timerwheel.cli.output import progress_bar
 from timerwheel.errors import SettingsError
 from timerwheel.settings import JournalAddress, journal_of
+from timerwheel.shards import layout
 from timerwheel.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -155,19 +156,34 @@ def kafka_place(text: str, properties: Path | None) -> KafkaPlace:
     return KafkaPlace(address.servers, found, address.cluster if has_cluster else None)
 
 
-def copy_journal(place: KafkaPlace, data: list[str]) -> None:
-    """Copy the log that brokers keep into the one directory that `--data` names, with progress."""
+def copy_journal(place: KafkaPlace, data: list[str]) -> list[str]:
+    """Copy the log that brokers keep into the one directory that `--data` names, with progress.
+
+    Returns the directories with a log. Those of a service in shards are in it, as a node has them.
+    """
     assert place.cluster is not None
-    from timerwheel.kafka.log_copy import copy_log
+    from timerwheel.kafka.log_copy import copy_log, shards_of
     from timerwheel.spark_jobs.storage import is_local
 
     if len(data) != 1 or not is_local(data[0]):
         raise SettingsError(
             f"--data {', '.join(data)}: with --kafka, give one local directory for the copy of the log"
         )
-    address = JournalAddress(place.servers, place.cluster)
-    with progress_bar("copying the log from Kafka") as report:
-        copy_log(address, place.properties, Path(data[0]), report)
+    address, home = JournalAddress(place.servers, place.cluster), Path(data[0])
+    shards = shards_of(address, place.properties)
+    if not shards:
+        with progress_bar("copying the log from Kafka") as report:
+            copy_log(address, place.properties, home, report)
+        return data
+    for shard, log in enumerate(shards):
+        with progress_bar(f"copying the log of shard {shard} from Kafka") as report:
+            found = copy_log(log, place.properties, layout.data_of(home, shard), report).shard
+        if found != (shard, len(shards)):
+            raise SettingsError(
+                f"--kafka {address.text}: the log of {log.cluster} is that of shard {found.number} of "
+                f"{found.of}, but there are topics of {len(shards)} shards"
+            )
+    return [str(layout.data_of(home, shard)) for shard in range(len(shards))]
 
 
 @contextlib.contextmanager

@@ -43,6 +43,51 @@ def has_partitions(assignment: bytes) -> bool:
     return int.from_bytes(assignment[2:6], "big", signed=True) > 0  # a version, then the number of topics
 
 
+def group_of(address: JournalAddress) -> str:
+    """Return the name of the consumer group that elects the leader of a journal."""
+    return f"{address.cluster}-leader"
+
+
+def client_properties(address: JournalAddress, properties: Mapping[str, str]) -> dict[str, Any]:
+    """Return the properties of every client that asks about an election."""
+    return {
+        **properties,
+        "bootstrap.servers": address.servers,
+        "logger": client_logger,
+        "log_level": 4,
+        "log.connection.close": False,
+    }
+
+
+def members(common: Mapping[str, Any], group: str) -> dict[str, bool]:
+    """Return the URLs of a group's members, and which of them leads; KafkaException.
+
+    `describe_consumer_groups` would be the newer call, but it may end the process with an assertion of
+    librdkafka 2.16 when it is asked while brokers are away.
+    """
+    found: dict[str, bool] = {}
+    with AdminClient(dict(common)) as admin:
+        groups: list[Any] = admin.list_groups(group, CALL_S)
+        for one in groups:
+            for member in one.members:
+                leads = has_partitions(member.assignment)
+                found[member.client_id] = leads or found.get(member.client_id, False)
+    return found
+
+
+def leader_of(address: JournalAddress, properties: Mapping[str, str]) -> str | None:
+    """Return the URL of the node that is to lead a journal; None if there is none, or Kafka does not say.
+
+    Takes no part in the election. It waits for the brokers.
+    """
+    try:
+        found = members(client_properties(address, properties), group_of(address))
+    except KafkaException as error:
+        logger.debug("cannot see who leads %s: %s", address.cluster, said(error))
+        return None
+    return next((url for url, leads in found.items() if leads), None)
+
+
 class KafkaElection:
     """See the module. Belongs to the event loop, but for what says that it runs in the thread."""
 
@@ -50,18 +95,11 @@ class KafkaElection:
         self, address: JournalAddress, properties: Mapping[str, str], clock: Clock, url: str
     ) -> None:
         self.topic = f"{address.cluster}-log"
-        self.group = f"{address.cluster}-leader"
+        self.group = group_of(address)
         self.url = url
         self.leader_url: str | None = None
         """Who leads, as far as this node has heard."""
-        self._common: dict[str, Any] = {
-            **properties,
-            "bootstrap.servers": address.servers,
-            "client.id": url,
-            "logger": client_logger,
-            "log_level": 4,
-            "log.connection.close": False,
-        }
+        self._common = client_properties(address, properties) | {"client.id": url}
         self._clock = clock
         self._thread: threading.Thread | None = None
         self._leaving = threading.Event()
@@ -124,7 +162,7 @@ class KafkaElection:
     def _nodes(self) -> list[Node]:
         place = TopicPartition(self.topic, PARTITION)
         try:
-            leaders = self._members()
+            leaders = members(self._common, self.group)
             with self._copy_consumer(self.url) as consumer:
                 end = consumer.get_watermark_offsets(place, timeout=CALL_S)[1]
             return [
@@ -138,21 +176,6 @@ class KafkaElection:
         with self._copy_consumer(url) as consumer:
             copied = consumer.committed([TopicPartition(self.topic, PARTITION)], timeout=CALL_S)[0].offset
         return None if copied < 0 else max(end - copied, 0)
-
-    def _members(self) -> dict[str, bool]:
-        """Return the URLs of the group's members, and which of them leads; KafkaException.
-
-        `describe_consumer_groups` would be the newer call, but it may end the process with an assertion of
-        librdkafka 2.16 when it is asked while brokers are away.
-        """
-        found: dict[str, bool] = {}
-        with AdminClient(self._common) as admin:
-            groups: list[Any] = admin.list_groups(self.group, CALL_S)
-            for group in groups:
-                for member in group.members:
-                    leads = has_partitions(member.assignment)
-                    found[member.client_id] = leads or found.get(member.client_id, False)
-        return found
 
     # ------------------------------------------------------------------ in the thread
 
@@ -218,7 +241,7 @@ class KafkaElection:
     def _look(self, post: Callable[..., None]) -> None:
         """See who leads; a node that acts for its former self ends that once the group has decided."""
         try:
-            leaders = [url for url, leads in self._members().items() if leads]
+            leaders = [url for url, leads in members(self._common, self.group).items() if leads]
         except KafkaException as error:
             logger.debug("cannot see who leads: %s", said(error))
             return
@@ -230,11 +253,11 @@ class KafkaElection:
     def _is_alone(self) -> bool:
         """Whether all that the group knows is a former self of this process."""
         try:
-            members = self._members()
+            found = members(self._common, self.group)
         except KafkaException as error:
             logger.debug("cannot see who takes part: %s", said(error))
             return False
-        return set(members) == {self.url}
+        return set(found) == {self.url}
 
     def _commit(self, copied: Consumer, position: int) -> None:
         try:

@@ -121,6 +121,20 @@ def journal_from(settings: Settings, serving: Serving) -> tuple[Journal, Callabl
     return journal, lambda url: KafkaElection(address, properties, clock, url)
 
 
+def leader_finder(serving: Serving) -> Callable[[], str | None]:
+    """Return what asks Kafka who leads the journal that the settings name; it waits for the brokers.
+
+    SettingsError.
+    """
+    _check_installed()
+    from timerwheel.kafka import cluster, election  # noqa: PLC0415 - needs confluent-kafka
+
+    path = serving.kafka_properties
+    properties = {} if path is None else cluster.read_properties(path)
+    address = journal_of(serving.journal)
+    return lambda: election.leader_of(address, properties)
+
+
 def service_name(log_id: bytes) -> str:
     """Return the name of the service in Kafka: always the same for one data directory.
 

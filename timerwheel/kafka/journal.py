@@ -67,6 +67,11 @@ FENCED: Final = frozenset(
 logger = logging.getLogger(__name__)
 
 
+def log_topic(address: JournalAddress) -> str:
+    """Return the name of the topic that a journal is in."""
+    return f"{address.cluster}-log"
+
+
 class KafkaJournal:
     """See the module."""
 
@@ -74,7 +79,7 @@ class KafkaJournal:
         self, address: JournalAddress, properties: Mapping[str, str], clock: Clock, *, replication: int = 0
     ) -> None:
         """Raises SettingsError if librdkafka does not accept the properties. Waits for no broker."""
-        self.topic = f"{address.cluster}-log"
+        self.topic = log_topic(address)
         self.run_bytes_max = 0
         self._place = TopicPartition(self.topic, PARTITION)
         self._replication = replication
@@ -142,10 +147,10 @@ class KafkaJournal:
         """
         return self._in_topic(self._lead)
 
-    def exists(self) -> bool:
-        """Whether the topic is there; JournalAwayError."""
+    def topics(self) -> frozenset[str]:
+        """Return the names of all topics that the brokers show; JournalAwayError."""
         with _explained(), self._admin() as admin:
-            return self.topic in admin.list_topics(timeout=CALL_S).topics
+            return frozenset(admin.list_topics(timeout=CALL_S).topics)
 
     def extent(self) -> Extent:
         """Return what there is now; makes the topic if it is missing. Raises as `claim`."""

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from timerwheel.clock import SystemClock
-from timerwheel.kafka.journal import KafkaJournal
+from timerwheel.kafka.journal import KafkaJournal, log_topic
 from timerwheel.model.durations import format_ms
+from timerwheel.model.shards import Shard, shard_of_log
 from timerwheel.settings import JournalAddress, Settings
 from timerwheel.state.log_manifest import LOG_DIRECTORY
 from timerwheel.store.errors import JournalMismatchError
@@ -27,6 +28,20 @@ class Copied(NamedTuple):
     start: int
     end: int
     tail: int
+    shard: Shard
+    """The one that the log belongs to."""
+
+
+def shards_of(address: JournalAddress, properties: Mapping[str, str]) -> list[JournalAddress]:
+    """Return the logs of a service in shards with this journal, in order; none if the journal is one log.
+
+    JournalAwayError.
+    """
+    topics = KafkaJournal(address, properties, SystemClock()).topics()
+    found: list[JournalAddress] = []
+    while log_topic(address) not in topics and log_topic(address.of_shard(len(found))) in topics:
+        found.append(address.of_shard(len(found)))
+    return found
 
 
 def copy_log(
@@ -42,7 +57,7 @@ def copy_log(
     """
     clock = SystemClock()
     journal = KafkaJournal(address, properties, clock)
-    if not journal.exists():
+    if journal.topic not in journal.topics():
         raise JournalMismatchError(
             f"there is no Kafka topic {journal.topic} at {address.servers}: give the address that the "
             "service has as --journal"
@@ -58,4 +73,4 @@ def copy_log(
                 raise JournalMismatchError(
                     f"the Kafka topic {journal.topic} has no log yet: nothing was sent"
                 )
-            return Copied(start, extent.end, log.tail)
+            return Copied(start, extent.end, log.tail, shard_of_log(log.log_id))

@@ -20,59 +20,31 @@ from msgspec import UNSET
 
 from timerwheel.api.http import bodies, budget, query, responses
 from timerwheel.api.http.problems import RequestError
-from timerwheel.api.http.responses import REQUEST_ID_HEADER
-from timerwheel.api.http.route import EVENTS, Handler, Route
-from timerwheel.api.messages.recalls import ID_BYTES, SPARE_BYTES, SPARE_VALUES
-from timerwheel.errors import NotReadyError
+from timerwheel.api.http.route import Handler, Route
 from timerwheel.model.admission import DEAD_PREFIX, is_sendable
 from timerwheel.model.ids import shard_in
 from timerwheel.model.shards import shard_of_topic
 from timerwheel.push import ack_urls
 from timerwheel.shards import merging
+from timerwheel.shards.bulk import Bulk, first_wrong, shards_with_dead, those_that_know
 from timerwheel.shards.forwarder import Call, Forwarder, Said, headers_for_shard, said_to_client
 from timerwheel.shards.merging import Cursors, Page
 from timerwheel.shards.sends import Sends
-from timerwheel.wire.fields import NoQuery
-from timerwheel.wire.groups import Chosen, ChosenOfTopics, DeadQuery, DroppedCount, RedrivenCount
+from timerwheel.wire.groups import DeadQuery
 from timerwheel.wire.messages import PendingQuery
-from timerwheel.wire.recalls import (
-    NewRecall,
-    NewTimes,
-    RecalledIds,
-    RecalledWhere,
-    RecallOutcome,
-    RescheduledIds,
-    RescheduledWhere,
-    RescheduleOutcome,
-)
 from timerwheel.wire.tasks import TasksQuery
 from timerwheel.wire.transactions import OpenQuery
 
 SHARD_HEADER = "Timerwheel-Shard"
-OK, FORBIDDEN, NOT_FOUND = 200, 403, 404
-ERROR, FAILURE = 400, 500
-PLAIN = frozenset({"receive", "acknowledge"})
-SAFE = frozenset({hdrs.METH_GET, hdrs.METH_HEAD})
+HELD = frozenset({200, 403})
+"""What a shard answers about a name that it has, also to a token that may not see it."""
+NOT_HELD = frozenset({400, 404})
+"""What it answers about a name that it does not have, or that nothing can have."""
 OF_READERS = frozenset(
     {"readQueue", "receive", "acknowledge", "giveBack", "extend", "stream"}
     | {"getGroup", "putGroup", "deleteGroup", "rewindGroup"}
 )
 """Calls on a topic that mean something for dead letters too."""
-REPEATABLE = frozenset({"receive", "acknowledge", "extend"})
-"""POSTs of consumers that may be repeated: what they miss is delivered again, and what is done stays done."""
-
-
-def call_of(request: web.Request, route: Route, body: bytes | bytearray | None) -> Call:
-    """Return a client's request as a call to a shard."""
-    return Call(
-        request.method,
-        request.rel_url.raw_path_qs,
-        headers_for_shard(request.headers),
-        body,
-        may_repeat=request.method in SAFE or route.name in REPEATABLE,
-        waits=route.answer_kind == EVENTS,
-        is_plain=route.name in PLAIN and REQUEST_ID_HEADER not in request.headers,
-    )
 
 
 def asked_shard(request: web.Request, count: int) -> int | None:
@@ -95,11 +67,12 @@ class Calls:
         self._sends = sends
         self._count = forwarder.leaders.count
         self._names = asyncio.Lock()
+        bulk = Bulk(forwarder, sends.count_max)
         self._special: dict[str, Callable[[Route], Handler]] = {
             "sendMessages": sends.messages,
             "beginTransaction": sends.of_one,
-            "recallMessages": self._recall,
-            "rescheduleMessages": self._reschedule,
+            "recallMessages": bulk.recall,
+            "rescheduleMessages": bulk.reschedule,
             "listPending": self._pending,
             "listTransactions": self._transactions,
             "listTopics": self._merged(merging.topics),
@@ -119,10 +92,10 @@ class Calls:
             "createSubscription": self._create_subscription,
             "listDeadLetters": self._dead_letters,
             "listGroupDeadLetters": self._dead_letters,
-            "redriveDeadLetters": self._settle_dead,
-            "redriveGroupDeadLetters": self._settle_dead,
-            "dropDeadLetters": self._settle_dead,
-            "dropGroupDeadLetters": self._settle_dead,
+            "redriveDeadLetters": bulk.settle,
+            "redriveGroupDeadLetters": bulk.settle,
+            "dropDeadLetters": bulk.settle,
+            "dropGroupDeadLetters": bulk.settle,
         }
 
     def handler_of(self, route: Route) -> Handler:
@@ -152,7 +125,7 @@ class Calls:
 
     async def _pass_on(self, request: web.Request, route: Route, shard: int) -> web.StreamResponse:
         body = await bodies.whole(request) if request.body_exists else None
-        return await self._forwarder.pass_on(request, shard, call_of(request, route, body))
+        return await self._forwarder.pass_on(request, shard, Call.of(request, route, body))
 
     # ------------------------------------------------------------------ to one shard
 
@@ -220,25 +193,24 @@ class Calls:
     def _by_name(self, route: Route) -> Handler:
         async def answer(request: web.Request) -> web.StreamResponse:
             path = request.rel_url.raw_path.split("/")
-            shard = await self._shard_with(request, "/".join(path[:4]))
-            return await self._pass_on(request, route, shard or 0)
+            holder = await self._holder(request, "/".join(path[:4]))
+            if holder is not None and holder.status not in HELD:
+                return said_to_client(holder)
+            return await self._pass_on(request, route, 0 if holder is None else holder.shard)
 
         return answer
 
-    async def _shard_with(self, request: web.Request, path: str) -> int | None:
-        """Return the shard that has what is at a path, though it may not show it; None if none has it.
+    async def _holder(self, request: web.Request, path: str) -> Said | None:
+        """Return the answer of the shard that has what is at a path; None if none has it.
 
-        NotReadyError if one of them cannot say.
+        It may be that the shard does not show it; with a status that is not in HELD, a shard cannot say.
         """
         headers = headers_for_shard(request.headers)
         headers.popall(hdrs.CONTENT_TYPE, None)
         call = Call(hdrs.METH_GET, path, headers, may_repeat=True)
-        for said in await self._forwarder.ask_each((shard, call) for shard in range(self._count)):
-            if said.status in (OK, FORBIDDEN):
-                return said.shard
-            if said.status >= FAILURE:
-                raise NotReadyError(f"shard {said.shard} cannot say whether it has {path}")
-        return None
+        found = await self._forwarder.ask_each((shard, call) for shard in range(self._count))
+        held = next((said for said in found if said.status in HELD), None)
+        return held or next((said for said in found if said.status not in NOT_HELD), None)
 
     # ------------------------------------------------------------------ names
 
@@ -254,7 +226,8 @@ class Calls:
                 name = msgspec.json.decode(body, type=Named).id
             except (msgspec.DecodeError, UnicodeDecodeError):
                 return None
-            return f"/v1/subscriptions/{name}" if name.replace("_", "").replace("-", "").isalnum() else None
+            plain = name.replace("_", "").replace("-", "")
+            return f"/v1/subscriptions/{name}" if plain.isascii() and plain.isalnum() else None
 
         return self._named(route, path)
 
@@ -274,16 +247,18 @@ class Calls:
             if path is None:
                 return await self._pass_on(request, route, shard)
             async with self._names:
-                owner = await self._shard_with(request, path)
-                if owner is not None and not (isinstance(topic, str) and is_sendable(topic)):
-                    return await self._pass_on(request, route, owner)  # which refuses the topic
-                if owner is not None and owner != shard:
-                    raise RequestError(
-                        "name_in_use",
-                        f"{path} is in shard {owner}, and the topic that you name is in shard {shard}: "
-                        "delete it first, or choose another name",
-                    )
-                return await self._pass_on(request, route, shard)
+                holder = await self._holder(request, path)
+                if holder is not None and holder.status not in HELD:
+                    return said_to_client(holder)
+                if holder is None or holder.shard == shard:
+                    return await self._pass_on(request, route, shard)
+                if not (isinstance(topic, str) and is_sendable(topic)):
+                    return await self._pass_on(request, route, holder.shard)  # which refuses the topic
+                raise RequestError(
+                    "name_in_use",
+                    f"{path} is in shard {holder.shard}, and the topic that you name is in shard {shard}: "
+                    "delete it first, or choose another name",
+                )
 
         return answer
 
@@ -301,9 +276,9 @@ class Calls:
     async def _merge(
         self, request: web.Request, route: Route, merge: Callable[[Iterable[bytes]], object]
     ) -> web.StreamResponse:
-        call = _for_merging(call_of(request, route, None))
+        call = Call.of(request, route, None).in_json()
         found = await self._forwarder.ask_each((shard, call) for shard in range(self._count))
-        if (wrong := _wrong(found)) is not None:
+        if (wrong := first_wrong(found)) is not None:
             return wrong
         return _answered(request, found, merge(said.body for said in found))
 
@@ -325,215 +300,37 @@ class Calls:
             if wanted.topic is not UNSET and (shard := shard_of_topic(wanted.topic, self._count)) is not None:
                 return await self._pass_on(request, route, shard)
             cursors = Cursors.parse(None if wanted.cursor is UNSET else wanted.cursor, self._count)
-            base = _for_merging(call_of(request, route, None))
+            base = Call.of(request, route, None).in_json()
             calls = [
                 (shard, base._replace(target=_with_cursor(request, cursors.each[shard])))
                 for shard in cursors.wanted
             ]
             found = await self._forwarder.ask_each(calls)
-            if (wrong := _wrong(found)) is not None:
+            if (wrong := first_wrong(found)) is not None:
                 return wrong
             given = [Page(said.shard, said.body) for said in found]
             return _answered(request, found, merging.pages(field, given, cursors, wanted.limit, cursor_of))
 
         return answer
 
-    # ------------------------------------------------------------------ bulk recall
-
-    def _recall(self, route: Route) -> Handler:
-        async def answer(request: web.Request) -> web.StreamResponse:
-            count_max = self._sends.count_max
-            body = await bodies.whole(request, bytes_max=count_max * ID_BYTES + SPARE_BYTES)
-            try:
-                wanted = await bodies.decode(body, NewRecall, count_max + SPARE_VALUES)
-            except RequestError:
-                return await self._pass_on(request, route, 0)  # which says what is wrong with it
-            if wanted.ids is not UNSET:
-                if len(wanted.ids) > count_max:
-                    return await self._pass_on(request, route, 0)  # as above
-                return await self._recall_ids(request, route, body, wanted.ids)
-            if wanted.topic is not UNSET and (shard := shard_of_topic(wanted.topic, self._count)) is not None:
-                return await self._pass_on(request, route, shard)
-            call = _for_merging(call_of(request, route, body))
-            found = await self._forwarder.ask_each((shard, call) for shard in range(self._count))
-            if (wrong := _wrong(found)) is not None:
-                return wrong
-            each = [msgspec.json.decode(said.body, type=RecalledWhere) for said in found]
-            return responses.json(
-                RecalledWhere(
-                    sum(one.matched for one in each),
-                    sum(one.recalled for one in each),
-                    sum(one.missed for one in each),
-                    each[0].dry_run,
-                )
-            )
-
-        return answer
-
-    async def _recall_ids(
-        self, request: web.Request, route: Route, body: bytes | bytearray, ids: Sequence[str]
-    ) -> web.StreamResponse:
-        places: dict[int, list[int]] = {}
-        for place, one in enumerate(ids):
-            shard = shard_in(one)
-            places.setdefault(shard if shard is not None and shard < self._count else 0, []).append(place)
-        if len(places) <= 1:
-            return await self._pass_on(request, route, next(iter(places), 0))
-        base = _for_merging(call_of(request, route, body))
-        calls = [
-            (shard, base._replace(body=msgspec.json.encode(NewRecall(ids=[ids[place] for place in own]))))
-            for shard, own in places.items()
-        ]
-        found = await self._forwarder.ask_each(calls)
-        if (wrong := _wrong(found)) is not None:
-            return wrong
-        outcomes: dict[int, RecallOutcome] = {}
-        recalled = 0
-        for said in found:
-            part = msgspec.json.decode(said.body, type=RecalledIds)
-            recalled += part.recalled
-            outcomes.update(zip(places[said.shard], part.results, strict=True))
-        return responses.json(RecalledIds([outcomes[place] for place in range(len(ids))], recalled))
-
-    # ------------------------------------------------------------------ bulk reschedule
-
-    def _reschedule(self, route: Route) -> Handler:
-        async def answer(request: web.Request) -> web.StreamResponse:
-            count_max = self._sends.count_max
-            body = await bodies.whole(request, bytes_max=count_max * ID_BYTES + SPARE_BYTES)
-            try:
-                wanted = await bodies.decode(body, NewTimes, count_max + SPARE_VALUES)
-            except RequestError:
-                return await self._pass_on(request, route, 0)  # which says what is wrong with it
-            if wanted.ids is not UNSET:
-                if len(wanted.ids) > count_max:
-                    return await self._pass_on(request, route, 0)  # as above
-                return await self._reschedule_ids(request, route, body, wanted)
-            if wanted.topic is not UNSET and (shard := shard_of_topic(wanted.topic, self._count)) is not None:
-                return await self._pass_on(request, route, shard)
-            call = _for_merging(call_of(request, route, body))
-            found = await self._forwarder.ask_each((shard, call) for shard in range(self._count))
-            if (wrong := _wrong(found)) is not None:
-                return wrong
-            each = [msgspec.json.decode(said.body, type=RescheduledWhere) for said in found]
-            return responses.json(
-                RescheduledWhere(
-                    sum(one.matched for one in each),
-                    sum(one.rescheduled for one in each),
-                    sum(one.missed for one in each),
-                    sum(one.refused for one in each),
-                    each[0].dry_run,
-                )
-            )
-
-        return answer
-
-    async def _reschedule_ids(
-        self, request: web.Request, route: Route, body: bytes | bytearray, wanted: NewTimes
-    ) -> web.StreamResponse:
-        assert wanted.ids is not UNSET
-        places: dict[int, list[int]] = {}
-        for place, one in enumerate(wanted.ids):
-            shard = shard_in(one)
-            places.setdefault(shard if shard is not None and shard < self._count else 0, []).append(place)
-        if len(places) <= 1:
-            return await self._pass_on(request, route, next(iter(places), 0))
-        base = _for_merging(call_of(request, route, body))
-        calls = [
-            (shard, base._replace(body=msgspec.json.encode(_with_ids(wanted, own))))
-            for shard, own in places.items()
-        ]
-        found = await self._forwarder.ask_each(calls)
-        if (wrong := _wrong(found)) is not None:
-            return wrong
-        outcomes: dict[int, RescheduleOutcome] = {}
-        rescheduled = 0
-        for said in found:
-            part = msgspec.json.decode(said.body, type=RescheduledIds)
-            rescheduled += part.rescheduled
-            outcomes.update(zip(places[said.shard], part.results, strict=True))
-        return responses.json(RescheduledIds([outcomes[at] for at in range(len(wanted.ids))], rescheduled))
-
     # ------------------------------------------------------------------ dead letters
 
     def _dead_letters(self, route: Route) -> Handler:
         async def answer(request: web.Request) -> web.StreamResponse:
             wanted = query.read(request, DeadQuery)
-            base = _for_merging(call_of(request, route, None))
+            base = Call.of(request, route, None).in_json()
             calls = []
-            for shard in self._shards_of(request):
+            for shard in shards_with_dead(request, self._count):
                 first = merging.first_in(shard, wanted.first, self._count)
                 target = f"{request.rel_url.raw_path}?from={first}&limit={wanted.limit}"
                 calls.append((shard, base._replace(target=target)))
-            found = _of_those_that_know(await self._forwarder.ask_each(calls))
-            if (wrong := _wrong(found)) is not None:
+            found = those_that_know(await self._forwarder.ask_each(calls))
+            if (wrong := first_wrong(found)) is not None:
                 return wrong
             given = [Page(said.shard, said.body) for said in found]
             return _answered(request, found, merging.letters(given, self._count, wanted.limit))
 
         return answer
-
-    def _shards_of(self, request: web.Request) -> Sequence[int]:
-        """Return the shards that may have dead letters of the group in the path."""
-        topic = request.match_info.get("topic")
-        shard = None if topic is None else shard_of_topic(topic, self._count)
-        return range(self._count) if shard is None else [shard]
-
-    def _settle_dead(self, route: Route) -> Handler:
-        async def answer(request: web.Request) -> web.StreamResponse:
-            body = await bodies.whole(request, bytes_max=bodies.JSON_BYTES_MAX)
-            query.read(request, NoQuery)
-            kind: type[Chosen] = Chosen if "{topic}" in route.path else ChosenOfTopics
-            try:
-                chosen = await bodies.decode(body, kind)
-            except RequestError:
-                return await self._pass_on(request, route, self._shards_of(request)[0])  # as above
-            own = {
-                shard: part
-                for shard in self._shards_of(request)
-                if (part := self._chosen_in(shard, chosen)) is not None
-            }
-            if not own:  # of what is chosen, no shard has anything
-                own = {self._shards_of(request)[0]: msgspec.structs.replace(chosen, offsets=[])}
-            base = _for_merging(call_of(request, route, None))
-            base.headers[hdrs.CONTENT_TYPE] = "application/json"  # type: ignore[index]
-            calls = [(shard, base._replace(body=msgspec.json.encode(part))) for shard, part in own.items()]
-            found = _of_those_that_know(await self._forwarder.ask_each(calls))
-            if (wrong := _wrong(found)) is not None:
-                return wrong
-            return responses.json(_settled(route, found))
-
-        return answer
-
-    def _chosen_in(self, shard: int, chosen: Chosen | ChosenOfTopics) -> Chosen | ChosenOfTopics | None:
-        """Return what is chosen of the letters of one shard, None if nothing is."""
-        if isinstance(chosen, ChosenOfTopics) and chosen.topics is not UNSET:
-            topics = [one for one in chosen.topics if shard_of_topic(one, self._count) in (shard, None)]
-            if not topics and chosen.topics:
-                return None
-            chosen = msgspec.structs.replace(chosen, topics=topics)
-        if chosen.offsets is not UNSET and chosen.offsets:
-            places = [merging.place_of(one, self._count) for one in chosen.offsets]
-            own = [offset for where, offset in places if where == shard]
-            if not own:
-                return None
-            chosen = msgspec.structs.replace(chosen, offsets=own)
-        return chosen
-
-
-def _settled(route: Route, found: Iterable[Said]) -> RedrivenCount | DroppedCount:
-    if route.name.startswith("redrive"):
-        each = [msgspec.json.decode(said.body, type=RedrivenCount) for said in found]
-        return RedrivenCount(sum(one.redriven for one in each), sum(one.left for one in each))
-    return DroppedCount(sum(msgspec.json.decode(said.body, type=DroppedCount).dropped for said in found))
-
-
-def _for_merging(call: Call) -> Call:
-    """Return a call whose answer is to be read here: as plain JSON."""
-    headers = call.headers.copy()  # type: ignore[attr-defined]
-    headers[hdrs.ACCEPT_ENCODING] = "identity"
-    method = hdrs.METH_GET if call.method == hdrs.METH_HEAD else call.method
-    return call._replace(headers=headers, method=method)
 
 
 def _with_cursor(request: web.Request, cursor: str | None) -> str:
@@ -546,27 +343,9 @@ def _with_cursor(request: web.Request, cursor: str | None) -> str:
     return f"{request.rel_url.raw_path}?{'&'.join(rest)}" if rest else request.rel_url.raw_path
 
 
-def _wrong(found: Sequence[Said]) -> web.Response | None:
-    """Return the first answer that is an error: a list without one of the shards would not be the whole."""
-    wrong = next((said for said in found if said.status >= ERROR), None)
-    return None if wrong is None else said_to_client(wrong)
-
-
-def _of_those_that_know(found: list[Said]) -> list[Said]:
-    """Return the answers of shards that have the group; all, if none has it."""
-    known = [said for said in found if said.status != NOT_FOUND]
-    return known or found
-
-
 def _answered(request: web.Request, found: Sequence[Said], content: object) -> web.Response:
     """Return a merged answer, charged like one of a single service."""
     size_bytes = sum(len(said.body) for said in found)
     if size_bytes > budget.FREE_BYTES:
         request[budget.KEY].take_answer(size_bytes, force=False)
     return responses.json_bytes(content) if isinstance(content, bytes) else responses.json(content)
-
-
-def _with_ids(wanted: NewTimes, places: Sequence[int]) -> NewTimes:
-    """Return the same request for the ids at these places."""
-    assert wanted.ids is not UNSET
-    return msgspec.structs.replace(wanted, ids=[wanted.ids[place] for place in places])

@@ -5,13 +5,14 @@
 2. A call is repeated once, at the next leader, only if the first has stored nothing of it: no connection was
    made, or the answer is 503 `not_ready`.
 3. If the connection breaks after the call was sent, the answer says that the outcome is unknown, unless the
-   call may be repeated without harm.
+   call may be repeated without harm. So it does if the process stops to answer at all, or was replaced.
 """
 
 import asyncio
+import errno
 import logging
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import aiohttp
 import msgspec
@@ -19,7 +20,7 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from timerwheel.api.http.responses import REQUEST_ID_HEADER
-from timerwheel.api.http.route import EVENTS
+from timerwheel.api.http.route import EVENTS, Route
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.shards.doors import Doors
 from timerwheel.shards.leaders import Leaders, Place, ShardNotReadyError
@@ -36,6 +37,11 @@ OWN_S_MAX = 5.0
 """How long this node's own process may take to give its metrics."""
 OK = 200
 UNAVAILABLE = 503
+NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
+PLAIN = frozenset({"receive", "acknowledge"})
+SAFE = frozenset({hdrs.METH_GET, hdrs.METH_HEAD})
+REPEATABLE = frozenset({"receive", "acknowledge", "extend"})
+"""POSTs of consumers that may be repeated: what they miss is delivered again, and what is done stays done."""
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +61,7 @@ class Call(NamedTuple):
     method: str
     target: str
     """Path and query, as they are on the wire."""
-    headers: Mapping[str, str]
+    headers: CIMultiDict[str]
     body: bytes | bytearray | None = None
     may_repeat: bool = False
     """Whether it does no harm to make the call again, though it may have been made."""
@@ -63,6 +69,29 @@ class Call(NamedTuple):
     """Whether the answer is a stream that may be silent for any time."""
     is_plain: bool = False
     """Whether the shard may take it on its fast path, which knows no ids of requests."""
+
+    @classmethod
+    def of(cls, request: web.Request, route: Route, body: bytes | bytearray | None) -> "Call":
+        """Return a client's request as a call to a shard."""
+        return cls(
+            request.method,
+            request.rel_url.raw_path_qs,
+            headers_for_shard(request.headers),
+            body,
+            may_repeat=request.method in SAFE or route.name in REPEATABLE,
+            waits=route.answer_kind == EVENTS,
+            is_plain=route.name in PLAIN and REQUEST_ID_HEADER not in request.headers,
+        )
+
+    def in_json(self, body: bytes | None = None) -> "Call":
+        """Return the same call, with this body if one is given, for an answer that is read here."""
+        headers = self.headers.copy()
+        headers[hdrs.ACCEPT_ENCODING] = "identity"
+        method = hdrs.METH_GET if self.method == hdrs.METH_HEAD else self.method
+        if body is None:
+            return self._replace(headers=headers, method=method)
+        headers[hdrs.CONTENT_TYPE] = "application/json"
+        return self._replace(headers=headers, method=method, body=body)
 
 
 class Said(NamedTuple):
@@ -72,6 +101,10 @@ class Said(NamedTuple):
     status: int
     headers: CIMultiDict[str]
     body: bytes
+
+
+Failure: TypeAlias = NotReadyError | OutcomeUnknownError
+"""Why a call has no answer: nothing was stored, or nobody knows."""
 
 
 class _Problem(msgspec.Struct):
@@ -141,14 +174,17 @@ class Forwarder:
         )
         self.forwarded += 1
         try:
-            return await self._doors.request(
-                call.method,
-                url + call.target,
-                headers=headers,
-                data=call.body,
-                timeout=timeout,
-            )
+            async with self.leaders.serving(shard):
+                return await self._doors.request(
+                    call.method,
+                    url + call.target,
+                    headers=headers,
+                    data=call.body,
+                    timeout=timeout,
+                )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            if error.errno in NO_FILES:  # says nothing about the shard
+                raise ShardNotReadyError(shard, "this node has no file descriptor left to call it") from error
             self.leaders.gone(shard, url)
             raise ShardNotReadyError(shard, f"{url} cannot be reached") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -198,19 +234,20 @@ class Forwarder:
 
     async def ask_each(self, calls: Iterable[tuple[int, Call]]) -> list[Said]:
         """Make calls at the same time; returns their answers in the same order. Raises as `open`."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._unraised(shard, call)) for shard, call in calls]
         found: list[Said] = []
-        for task in tasks:
-            one = task.result()
-            if isinstance(one, Exception):
+        for one in await self.try_each(calls):
+            if not isinstance(one, Said):
                 raise one
             found.append(one)
         return found
 
-    async def _unraised(
-        self, shard: int, call: Call
-    ) -> Said | NotReadyError | OutcomeUnknownError | Exception:
+    async def try_each(self, calls: Iterable[tuple[int, Call]]) -> list[Said | Failure]:
+        """Make calls at the same time; returns what each said, or why it has no answer, in the same order."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._unraised(shard, call)) for shard, call in calls]
+        return [task.result() for task in tasks]
+
+    async def _unraised(self, shard: int, call: Call) -> Said | Failure:
         """Return what a call said, or its error: other calls are not cancelled for it."""
         try:
             return await self.ask(shard, call)
@@ -231,10 +268,10 @@ class Forwarder:
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
                     raise self._broken(shard, str(upstream.url.origin()), call) from error
                 return web.Response(body=body, status=upstream.status, headers=headers)
-            return await self._stream(request, upstream, headers)
+            return await self._stream(request, shard, upstream, headers)
 
     async def _stream(
-        self, request: web.Request, upstream: aiohttp.ClientResponse, headers: CIMultiDict[str]
+        self, request: web.Request, shard: int, upstream: aiohttp.ClientResponse, headers: CIMultiDict[str]
     ) -> web.StreamResponse:
         response = web.StreamResponse(status=upstream.status, headers=headers)
         if (request_id := REQUEST_ID.get()) is not None:
@@ -246,9 +283,10 @@ class Forwarder:
             response.force_close()
         await response.prepare(request)
         try:
-            async for part in upstream.content.iter_any():
-                async with asyncio.timeout(WRITE_S_MAX):
-                    await response.write(part)
+            async with self.leaders.serving(shard):
+                async for part in upstream.content.iter_any():
+                    async with asyncio.timeout(WRITE_S_MAX):
+                        await response.write(part)
         except (aiohttp.ClientError, OSError, TimeoutError):
             if request.transport is not None:
                 request.transport.abort()  # what was written is not the whole answer, and must not look so

@@ -1,8 +1,9 @@
 """Runs a node of a service in shards: one process for each shard, and this one, which takes all calls.
 
-Order at the start: all sockets are bound first, then the processes start; the node is ready once each shard
-is served, here or by another node. Order at the stop: no new connections, the shards stop and finish what
-they do, their answers are passed on, and then this process ends.
+Order at the start: the directory is locked, processes of a node that was killed there end, all sockets are
+bound, and then the processes start; the node is ready once each shard is served, here or by another node.
+Order at the stop: no new connections, the shards stop and finish what they do, their answers are passed on,
+and then this process ends.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from ipaddress import ip_address
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -21,13 +23,14 @@ from aiohttp import web
 
 from timerwheel import tokens
 from timerwheel.api.app import make_app
-from timerwheel.api.connection_limit import Runner, Shares, raise_file_limit
+from timerwheel.api.connection_limit import Runner, connections_in_front, raise_file_limit
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.route import Route
 from timerwheel.api.reload import Read, reloaded_on_signal
 from timerwheel.api.security.binding import check_binding
 from timerwheel.api.security.handshakes import Handshakes
 from timerwheel.api.server import (
+    NODE_GONE_S_MAX,
     RUNNER_OPTIONS,
     ListenError,
     http_logger,
@@ -39,25 +42,29 @@ from timerwheel.api.server import (
 from timerwheel.api.service.metrics import Metrics
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.errors import SettingsError
+from timerwheel.model.durations import format_ms
 from timerwheel.settings import Serving, Settings
 from timerwheel.shards import layout
 from timerwheel.shards.calls import Calls
 from timerwheel.shards.doors import Doors
 from timerwheel.shards.forwarder import Forwarder
-from timerwheel.shards.leaders import Leaders, Place
+from timerwheel.shards.leaders import Leaders, Place, Seek
 from timerwheel.shards.processes import ShardProcess
 from timerwheel.shards.sends import Sends
 from timerwheel.shards.service import LiveCalls, NodeCalls
 from timerwheel.store.errors import LockedError
 from timerwheel.store.lock import DirectoryLock
-from timerwheel.tls import ssl_context
+from timerwheel.tls import check_own, ssl_context
 
+PURPOSE = "timerwheel in front of shards"
 BACKLOG = 1_024
 BIND_TRIES = 50
 """How often a run of free ports is looked for, when any port will do."""
-UNLOCK_MS_MAX = 10_000
-"""How long processes of a node that was killed may take to stop."""
-UNLOCK_LOOK_MS = 50
+FORMER_MS_MAX = int(NODE_GONE_S_MAX * 1000) + 5_000
+"""How long processes of a node that was killed may take to end."""
+FORMER_PORTS_MS_MAX = 2_000
+"""How long their ports may take to be free after that."""
+LOOK_MS = 50
 
 logger = logging.getLogger("timerwheel")
 
@@ -73,7 +80,7 @@ class ShardProcessInfo(NamedTuple):
 Ready = Callable[[str, list[ShardProcessInfo]], None]
 
 
-async def serve(
+async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
     settings: Settings,
     serving: Serving,
     arguments: Sequence[str],
@@ -81,30 +88,29 @@ async def serve(
     *,
     clock: Clock | None = None,
     reload: Read | None = None,
+    seek: Seek | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; `ready` gets the URL and the shards once each of them is served.
 
-    `arguments` are those of the command line, for the processes of the shards. Raises SettingsError,
+    `arguments` are those of the command line, for the processes of the shards. `seek` asks the elections who
+    leads a shard whose process does not answer here. Raises SettingsError,
     TokensError, ListenError, LockedError and ShardFailedError.
     """
-    layout.check(settings, serving)
-    _check_url(serving)
-    check_binding(serving, tokens.read(settings.data))
+    _check(settings, serving)
     context = ssl_context(serving, "http/1.1")
     clock = clock or SystemClock()
     http_logger.addFilter(in_one_line)
     async with AsyncExitStack() as stack:
-        sockets = stack.enter_context(_bound(serving))
-        node = _Node(settings, serving, sockets, clock)
-        await node.wait_until_free()
+        sockets = await _taken(stack, settings.data, serving, clock)
+        node = _Node(serving, sockets)
         doors = await stack.enter_async_context(Doors(serving, [place.own_url for place in node.places]))
         handle = EngineHandle(settings)
-        leaders = Leaders(node.places, doors, clock)
+        leaders = Leaders(node.places, doors, clock, seek)
         forwarder = Forwarder(leaders, doors)
         front = Front(handle, serving, forwarder, node.url, clock)
         app = front.app()
         handshakes = None if context is None else Handshakes(context, clock)
-        runner = Runner(app, Shares.of(raise_file_limit()).connections, handshakes, **RUNNER_OPTIONS)
+        runner = Runner(app, connections_in_front(raise_file_limit()), handshakes, **RUNNER_OPTIONS)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         site = web.SockSite(runner, sockets[0], backlog=BACKLOG)
@@ -114,15 +120,14 @@ async def serve(
         ]
         if reload is not None:
             stack.enter_context(
-                reloaded_on_signal(
-                    reload, settings, serving, context, lambda: _send_all(processes, signal.SIGHUP)
-                )
+                reloaded_on_signal(reload, settings, serving, context, lambda: _reload_all(doors, processes))
             )
         stop = stack.enter_context(stop_signals())
         stack.enter_context(rare_collections())
 
         def is_served() -> None:
             front.node.has_begun = True
+            layout.keep_number(settings.data, serving.shards)
             if ready is not None:
                 shown = [
                     ShardProcessInfo(one.shard, node.places[one.shard].public_url, one.pid)
@@ -165,9 +170,10 @@ async def _until_stopped(
             task.cancel()
 
 
-def _send_all(processes: Sequence[ShardProcess], number: signal.Signals) -> None:
+def _reload_all(doors: Doors, processes: Sequence[ShardProcess]) -> None:
+    doors.renew()
     for process in processes:
-        process.send(number)
+        process.send(signal.SIGHUP)
 
 
 async def _set(event: asyncio.Event) -> None:
@@ -175,13 +181,9 @@ async def _set(event: asyncio.Event) -> None:
 
 
 class _Node:
-    """The addresses of a node's processes, and its directories."""
+    """The addresses of a node's processes."""
 
-    def __init__(
-        self, settings: Settings, serving: Serving, sockets: Sequence[socket.socket], clock: Clock
-    ) -> None:
-        self._home = settings.data
-        self._clock = clock
+    def __init__(self, serving: Serving, sockets: Sequence[socket.socket]) -> None:
         near = [url_of(serving, _reachable(one.getsockname()[0]), one.getsockname()[1]) for one in sockets]
         bound = [url_of(serving, *one.getsockname()[:2]) for one in sockets]
         self.url = serving.node_url or bound[0]
@@ -195,22 +197,29 @@ class _Node:
             for shard in range(serving.shards)
         ]
 
-    async def wait_until_free(self) -> None:
-        """Wait for processes of a node that was killed, which stop by themselves; LockedError."""
-        for place in self.places:
-            await self._free(place.number)
 
-    async def _free(self, shard: int) -> None:
-        until_ms = self._clock.monotonic_ms() + UNLOCK_MS_MAX
+async def _taken(stack: AsyncExitStack, home: Path, serving: Serving, clock: Clock) -> list[socket.socket]:
+    """Take the directory and the addresses; returns their sockets. Raises LockedError and ListenError."""
+    stack.enter_context(DirectoryLock(home, purpose=PURPOSE, now_text=format_ms(clock.now_ms())))
+    await _former_ended(home, clock)
+    sockets = await _bound(serving, clock, FORMER_PORTS_MS_MAX if layout.shards_in(home) else 0)
+    stack.enter_context(_closing(sockets))
+    return sockets
+
+
+async def _former_ended(home: Path, clock: Clock) -> None:
+    """Wait for processes of a node that was killed, which end by themselves; LockedError."""
+    until_ms = clock.monotonic_ms() + FORMER_MS_MAX
+    for data in layout.shards_in(home):
         while True:
             try:
-                DirectoryLock(layout.data_of(self._home, shard), purpose="timerwheel", now_text="").release()
+                DirectoryLock(data, purpose=PURPOSE, now_text="").release()
             except LockedError:
-                if self._clock.monotonic_ms() >= until_ms:
+                if clock.monotonic_ms() >= until_ms:
                     raise
-                await self._clock.sleep_for(UNLOCK_LOOK_MS)
+                await clock.sleep_for(LOOK_MS)
             else:
-                return
+                break
 
 
 class Front:
@@ -260,12 +269,16 @@ class Front:
         return found
 
 
-def _check_url(serving: Serving) -> None:
+def _check(settings: Settings, serving: Serving) -> None:
+    """Raise SettingsError and TokensError for what would not work, before anything is made."""
+    layout.check(settings, serving)
     if serving.journal and not serving.node_url and _reachable(serving.host) != serving.host:
         raise SettingsError(
             f"node_url: with a journal and host = {serving.host}, other nodes need to know where this one "
             "is; give its URL"
         )
+    check_binding(serving, tokens.read(settings.data))
+    check_own(serving)
 
 
 def _reachable(host: str) -> str:
@@ -280,22 +293,28 @@ def _reachable(host: str) -> str:
 
 
 @contextmanager
-def _bound(serving: Serving) -> Iterator[list[socket.socket]]:
-    """Give listening sockets for the node and its shards, on consecutive ports; ListenError."""
-    sockets: list[socket.socket] = []
+def _closing(sockets: Sequence[socket.socket]) -> Iterator[None]:
     try:
-        for left in reversed(range(BIND_TRIES if serving.port == 0 else 1)):
-            try:
-                sockets = _bind_all(serving)
-                break
-            except ListenError:
-                if not left:
-                    raise
-        yield sockets
+        yield
     finally:
         for one in sockets:
             with contextlib.suppress(OSError):
                 one.close()
+
+
+async def _bound(serving: Serving, clock: Clock, patience_ms: int) -> list[socket.socket]:
+    """Return listening sockets for the node and its shards, on consecutive ports; ListenError."""
+    until_ms, tries = clock.monotonic_ms() + patience_ms, 1
+    while True:
+        try:
+            return _bind_all(serving)
+        except ListenError:
+            if serving.port == 0 and tries < BIND_TRIES:
+                tries += 1
+            elif clock.monotonic_ms() < until_ms:
+                await clock.sleep_for(LOOK_MS)
+            else:
+                raise
 
 
 def _bind_all(serving: Serving) -> list[socket.socket]:

@@ -5,6 +5,8 @@ in `data/shard-1`, and so on. With the journal `kafka://.../shop` the log of sha
 `shop-0-log`.
 """
 
+import contextlib
+import logging
 import re
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,12 +14,20 @@ from urllib.parse import urlsplit
 import msgspec
 
 from timerwheel.errors import SettingsError
-from timerwheel.settings import PORT_MAX, Serving, Settings, listens_to_all
+from timerwheel.model.shards import Shard, shard_of_log
+from timerwheel.settings import PORT_MAX, Serving, Settings, journal_of, listens_to_all
 from timerwheel.state.log_manifest import LOG_DIRECTORY
+from timerwheel.store.errors import StoreError
+from timerwheel.store.files import DiskFiles
+from timerwheel.store.segment import read_header, segment_base, segment_name
 
 DIRECTORY = "shard-{}"
+MADE = "shards"
+"""A file in a node's directory: each of its shards has had a log there."""
 _match_directory = re.compile(r"shard-[0-9]+").fullmatch
 DEFAULT_PORTS = {"http": 80, "https": 443}
+
+logger = logging.getLogger(__name__)
 
 
 def data_of(home: Path, shard: int) -> Path:
@@ -52,7 +62,8 @@ def _moved(url: str, by: int) -> str:
 
 def settings_of(settings: Settings, serving: Serving, shard: int) -> tuple[Settings, Serving]:
     """Return the settings of one shard of a node with these settings."""
-    own = msgspec.structs.replace(serving, journal=serving.journal and f"{serving.journal}-{shard}")
+    journal = serving.journal and journal_of(serving.journal).of_shard(shard).text
+    own = msgspec.structs.replace(serving, journal=journal)
     if serving.node_url:
         own = msgspec.structs.replace(own, node_url=shard_url(serving.node_url, shard))
     if serving.port:
@@ -70,6 +81,30 @@ def public_url_of(serving: Serving) -> str:
         return ""
     name = f"[{serving.host}]" if ":" in serving.host else serving.host
     return f"{'http' if serving.tls_certificate is None else 'https'}://{name}:{serving.port}"
+
+
+def shard_at(data: Path) -> Shard | None:
+    """Return the shard whose log is in a data directory; None if there is none that can be read."""
+    files, directory = DiskFiles(), data / LOG_DIRECTORY
+    for base in _segments_in(data):
+        path = directory / segment_name(base)
+        with contextlib.suppress(OSError, StoreError), contextlib.closing(files.open_readonly(path)) as file:
+            return shard_of_log(read_header(file, path, base))
+    return None
+
+
+def _segments_in(data: Path) -> list[int]:
+    directory = data / LOG_DIRECTORY
+    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+    return sorted(base for base in map(segment_base, names) if base is not None)
+
+
+def keep_number(home: Path, shards: int) -> None:
+    """Take note in a node's directory that each of its shards has a log there."""
+    try:
+        (home / MADE).write_text(f"{shards}\n")
+    except OSError as error:
+        logger.warning("cannot write %s: %s", home / MADE, error)
 
 
 def check(settings: Settings, serving: Serving) -> None:
@@ -90,6 +125,7 @@ def check(settings: Settings, serving: Serving) -> None:
             f"shards = {serving.shards}: {settings.data} has the log of a service without shards; shards "
             "need a directory of their own"
         )
+    _check_logs(settings.data, serving, found)
     if serving.port + serving.shards > PORT_MAX:
         raise SettingsError(
             f"port = {serving.port}: the {serving.shards} ports behind it, for the shards, would go beyond "
@@ -100,4 +136,25 @@ def check(settings: Settings, serving: Serving) -> None:
             raise SettingsError(
                 f"{name}: it does not work with shards yet, because its clients know one service with all "
                 "topics; leave it out, or start a service without shards beside this one"
+            )
+
+
+def _check_logs(home: Path, serving: Serving, found: list[Path]) -> None:
+    """Raise SettingsError, before anything is made, for logs of other shards, and for one that is gone."""
+    count = serving.shards
+    for path in found:
+        holds = shard_at(path)
+        if holds is not None and (DIRECTORY.format(holds.number), holds.of) != (path.name, count):
+            raise SettingsError(
+                f"shards = {count}: {path} holds shard {holds.number} of {holds.of}; the number of shards "
+                "never changes, nor does the directory of one: start with what it was made with, or with "
+                "another directory"
+            )
+    if serving.journal or not (home / MADE).exists():
+        return  # a lost copy is copied again; and a first start may have been cut short
+    for path in (data_of(home, shard) for shard in range(count)):
+        if not _segments_in(path):
+            raise SettingsError(
+                f"{path} had a log, and now has none: is its disk mounted? If the log is lost, restore it "
+                f"from a backup; to begin an empty one, remove {home / MADE}"
             )

@@ -1,13 +1,15 @@
 """Which process serves each shard, as far as this node has heard.
 
-A node asks its own process of each shard, which leads, or stands by and then knows who leads. What a call
-meets counts at once: a process that is gone, or that names another leader. To be wrong costs a call, never a
-message: a process that does not lead refuses.
+A node asks its own process of each shard, which leads, or stands by and then knows who leads. While that one
+does not answer, another node may lead: then the election is asked. What a call meets counts at once: a
+process that is gone, or that names another leader. To be wrong costs a call, never a message: a process that
+does not lead refuses.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Literal
 
 import aiohttp
@@ -23,7 +25,16 @@ LOOK_AGAIN_MS = 100
 LOOK_S_MAX = 2.0
 HOLD_MS = 2_000
 """How long calls are held that come while a shard changes its leader; most changes take less."""
+HUNG_MS = 10_000
+"""How long a process may answer nothing before calls in progress are given up."""
+REPLACED_S = 2.0
+"""How long calls in progress may go on after another process has begun to lead."""
+SEEK_MS = 1_000
+"""How often the election is asked while the own process of a shard is away."""
 READY = 200
+
+Seek = Callable[[int], str | None]
+"""Asks the election of a shard for the URL of its leader; may block."""
 
 LocalRole = Literal["away", "starting", "standby", "leader"]
 
@@ -68,6 +79,22 @@ class Place:
         """Why nobody leads."""
         self.refusing = ""
         """Why this node's process takes no new messages, though it leads."""
+        self.seek_ms = 0
+        """When the election may be asked again."""
+        self.answered_ms = 0
+        """When this node's process answered last."""
+        self.served_by: str | None = None
+        """The process that last said that it leads."""
+        self.calls: set[asyncio.Timeout] = set()
+        """The limits of calls in progress."""
+
+    def give_up(self, in_s: float) -> None:
+        """End the calls in progress after so many seconds: their process will not answer them."""
+        at_s = asyncio.get_running_loop().time() + in_s
+        calls, self.calls = self.calls, set()
+        for call in calls:
+            if not call.expired():
+                call.reschedule(at_s)
 
     @property
     def shown_leader(self) -> str | None:
@@ -82,8 +109,9 @@ class Place:
 class Leaders:
     """See the module. Belongs to the event loop."""
 
-    def __init__(self, places: Sequence[Place], doors: Doors, clock: Clock) -> None:
+    def __init__(self, places: Sequence[Place], doors: Doors, clock: Clock, seek: Seek | None = None) -> None:
         self.places = places
+        self._seek = seek
         self._doors = doors
         self._clock = clock
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -114,6 +142,17 @@ class Leaders:
                 break
             await self._clock.wait_for(self._changed, wait_ms)
         return self.url_of(shard)
+
+    @contextlib.asynccontextmanager
+    async def serving(self, shard: int) -> AsyncIterator[None]:
+        """Wait in a block for the process that serves a shard; TimeoutError if no answer can be expected."""
+        place = self.places[shard]
+        async with asyncio.timeout(None) as limit:
+            place.calls.add(limit)
+            try:
+                yield
+            finally:
+                place.calls.discard(limit)
 
     def gone(self, shard: int, url: str) -> None:
         """Take note that no process answers at this URL."""
@@ -164,6 +203,7 @@ class Leaders:
         if said is None:
             place.role = "away"
             found, why = None if before == place.own_url else before, "its process does not answer"
+            found = found or await self._sought(place)
         elif said.is_ready:
             place.role, found, why = "leader", place.own_url, ""
         else:
@@ -175,9 +215,31 @@ class Leaders:
             leader = await self._asked(found)
             if leader is None or not leader.is_ready:
                 found, why = None, f"{found} leads and is not ready"
+        self._end_calls(place, found, has_answered=said is not None)
         place.leader, place.why = found, why
         if place.leader is None and before is not None:
             place.held_until_ms = self._clock.monotonic_ms() + HOLD_MS
+
+    def _end_calls(self, place: Place, leader: str | None, *, has_answered: bool) -> None:
+        """Give up calls to a process that another has replaced, or that has answered nothing for long."""
+        now_ms = self._clock.monotonic_ms()
+        if has_answered:
+            place.answered_ms = now_ms
+        if leader is not None:
+            before, place.served_by = place.served_by, leader
+            if before not in (None, leader):
+                place.give_up(REPLACED_S)
+        elif now_ms - place.answered_ms >= HUNG_MS:
+            place.give_up(0)
+
+    async def _sought(self, place: Place) -> str | None:
+        """Return the process of another node that leads by what the election says."""
+        now_ms = self._clock.monotonic_ms()
+        if self._seek is None or now_ms < place.seek_ms:
+            return None
+        found = await asyncio.to_thread(self._seek, place.number)
+        place.seek_ms = now_ms + SEEK_MS
+        return None if found in (place.own_url, place.public_url) else found
 
     async def _asked(self, url: str) -> _Readiness | None:
         """Return what a process says of itself; None if it does not answer."""

@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Literal
 
 import aiohttp
 import msgspec
 from aiohttp import hdrs, web
 from msgspec import UNSET
+from multidict import CIMultiDict
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import problems, query, responses
@@ -213,7 +214,7 @@ class LiveCalls:
         return responses.events_head()
 
     async def _follow(
-        self, shard: int, headers: Mapping[str, str], ticks: dict[int, Tick], wheels: dict[int, Wheel]
+        self, shard: int, headers: CIMultiDict[str], ticks: dict[int, Tick], wheels: dict[int, Wheel]
     ) -> None:
         """Keep the newest events of a shard, whichever process serves it."""
         call = Call(hdrs.METH_GET, "/v1/live", headers, may_repeat=True, waits=True)
@@ -225,7 +226,10 @@ class LiveCalls:
                 OSError,
                 TimeoutError,
             ):
-                async with await self._forwarder.open(shard, call) as upstream:
+                async with (
+                    await self._forwarder.open(shard, call) as upstream,
+                    self._forwarder.leaders.serving(shard),
+                ):
                     if upstream.status == OK and upstream.content_type == EVENTS:
                         await _read(upstream, shard, ticks, wheels)
             ticks.pop(shard, None)

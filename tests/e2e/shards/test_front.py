@@ -1,6 +1,7 @@
 """A node in front of real shards: each call goes to one of them or to all, and the answers are one."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ COUNT = 3
 OWN = {"getToken", "getHealth", "getReadiness", "getCluster", "moveLeader", "getMetrics", "live"}
 TOPICS = {shard_of_topic(name, COUNT): name for name in ("a", "b", "invoices")}
 """A topic of each shard."""
+AWAY = "http://127.0.0.1:1"
+"""Where nothing listens."""
 
 
 class Answer:
@@ -279,6 +282,127 @@ async def test_bulk_reschedules_go_over_all_shards(node: Node) -> None:
     assert done["results"][0]["due_ms"] == sent[2]["due_ms"] + 3_600_000
     where = await call(node, "POST", path, json={"due_from_ms": 1, "due_to_ms": 1 << 44, "shift_ms": -1})
     assert (where.content["matched"], where.content["rescheduled"]) == (3, 3)
+
+
+async def test_calls_to_a_process_that_was_replaced_end_and_so_do_streams(
+    shards: Shards, node: Node, hung: str
+) -> None:
+    """A leader that sleeps answers nothing; whoever waits for it must hear of its successor."""
+    place = node.leaders.places[2]
+    place.leader = place.served_by = place.own_url = place.public_url = hung
+    topic = TOPICS[2]
+    waiting = [
+        asyncio.create_task(call(node, "POST", "/v1/messages", json={"topic": topic})),
+        asyncio.create_task(call(node, "GET", f"/v1/topics/{topic}")),
+        asyncio.create_task(
+            call(node, "GET", f"/v1/topics/{topic}/groups/s/stream", headers={"X-Requested-With": "x"})
+        ),
+    ]
+    while len(place.calls) < len(waiting):
+        await asyncio.sleep(0.01)
+    place.own_url = place.public_url = shards.urls[2]
+    watching = asyncio.create_task(node.leaders.watch())
+    sent, read, stream = [await one for one in waiting]
+    assert (sent.status, sent.content["code"]) == (500, "outcome_unknown")
+    assert (read.status, read.content["code"]) == (503, "not_ready")
+    assert (stream.status, stream.content["code"]) == (503, "not_ready")
+    assert (await send(node, topic))["topic"] == topic
+    watching.cancel()
+
+
+@pytest.fixture
+async def hung() -> AsyncIterator[str]:
+    """The URL of a process that sleeps: the system takes connections for it, and it says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+async def test_a_change_by_id_tells_which_part_a_missing_shard_has_not_done(
+    shards: Shards, node: Node
+) -> None:
+    sent = {shard: await send(node, topic, delay="1h") for shard, topic in TOPICS.items()}
+    await shards.end(2)
+    wanted = {"ids": [sent[2]["id"], sent[0]["id"]], "shift": "+1h"}
+    done = await call(node, "POST", "/v1/messages/reschedule", json=wanted)
+    assert done.status == 200
+    assert [(one["id"], one["ok"], one.get("code")) for one in done.content["results"]] == [
+        (sent[2]["id"], False, "not_ready"),
+        (sent[0]["id"], True, None),
+    ]
+    assert done.content["rescheduled"] == 1
+    done = await call(node, "POST", "/v1/messages/recall", json={"ids": [sent[1]["id"], sent[2]["id"]]})
+    assert [one.get("code") for one in done.content["results"]] == [None, "not_ready"]
+    only = await call(node, "POST", "/v1/messages/recall", json={"ids": [sent[2]["id"]]})
+    assert (only.status, only.content["code"]) == (503, "not_ready")
+
+
+async def test_a_change_by_condition_begins_only_if_all_shards_are_served(shards: Shards, node: Node) -> None:
+    sent = await send(node, TOPICS[0], delay="1h")
+    await shards.end(2)
+    await until_missing(node, 2)
+    wanted = {"due_from_ms": 1, "due_to_ms": 1 << 44, "shift": "+1h"}
+    refused = await call(node, "POST", "/v1/messages/reschedule", json=wanted)
+    assert (refused.status, refused.content["code"]) == (503, "not_ready")
+    assert (await call(node, "GET", f"/v1/messages/{sent['id']}")).content["due_ms"] == sent["due_ms"]
+
+
+async def until_missing(node: Node, shard: int) -> None:
+    """Return once the node has noticed that nobody serves a shard."""
+    while node.leaders.places[shard].leader is not None:
+        await call(node, "GET", "/v1/wheel", headers={"Timerwheel-Shard": str(shard)})
+
+
+async def test_a_change_that_one_shard_refuses_after_another_has_done_it_is_never_called_not_done(
+    node: Node, stand_in: Callable[..., str]
+) -> None:
+    """A client repeats what was refused for the moment, and a repeated shift would move messages twice."""
+    sent = await send(node, TOPICS[0], delay="1h")
+    place = node.leaders.places[2]
+    place.leader = place.own_url = stand_in(429, {"code": "rate_limited", "detail": "slower"})
+    wanted = {"due_from_ms": 1, "due_to_ms": 1 << 44, "shift": "+1h"}
+    half = await call(node, "POST", "/v1/messages/reschedule", json=wanted)
+    assert (half.status, half.content["code"]) == (500, "outcome_unknown")
+    assert half.content["detail"].startswith(
+        "done in shard 0, 1, but in shard 2 the answer was 429 rate_limited: slower"
+    )
+    moved = (await call(node, "GET", f"/v1/messages/{sent['id']}")).content
+    assert moved["due_ms"] == sent["due_ms"] + 3_600_000
+
+
+async def test_a_shard_that_cannot_say_whether_it_has_a_name_is_not_taken_for_one_without_it(
+    node: Node, stand_in: Callable[..., str]
+) -> None:
+    place = node.leaders.places[shard_of_topic("a", COUNT) or 0]
+    place.leader = place.own_url = stand_in(429, {"code": "rate_limited"}, {"Retry-After": "3"})
+    for method, path, body in (
+        ("PUT", "/v1/schedules/daily", {"topic": "b", "every": "1h"}),
+        ("DELETE", "/v1/schedules/daily", None),
+        ("POST", "/v1/subscriptions", {"topic": "b", "url": "https://example.com/", "id": "hook"}),
+    ):
+        answer = await call(node, method, path, json=body)
+        assert (answer.status, answer.content["code"]) == (429, "rate_limited")
+        assert answer.headers["Retry-After"] == "3"
+
+
+@pytest.fixture
+async def stand_in() -> AsyncIterator[Callable[..., str]]:
+    """Starts a process that answers every call in one way; returns its URL."""
+    answer: dict[str, Any] = {}
+
+    async def say(_: web.Request) -> web.Response:
+        return web.json_response(answer["content"], status=answer["status"], headers=answer["headers"])
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", say)
+    server = TestServer(app)
+    await server.start_server()
+
+    def start(status: int, content: object, headers: object = None) -> str:
+        answer.update(status=status, content=content, headers=headers)
+        return str(server.make_url("")).rstrip("/")
+
+    yield start
+    await server.close()
 
 
 async def test_streams_pass_through_as_they_come(node: Node) -> None:

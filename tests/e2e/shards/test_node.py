@@ -1,7 +1,6 @@
 """A node as users start it: one process in front, one for each shard."""
 
 import os
-import re
 import signal
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ import aiohttp
 import orjson
 import pytest
 
+from tests.harness.ports import reserved_ports
 from tests.harness.processes import RunningService, serving, timerwheel
 from timerwheel.client import Client
 from timerwheel.model.ids import shard_in
@@ -87,21 +87,28 @@ def test_ctrl_c_ends_a_node_and_its_shards_in_order_and_nothing_is_left(tmp_path
                 os.kill(pid, 0)
 
 
-async def test_shards_of_a_killed_node_stop_and_the_next_one_goes_on(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", "--shards", SHARDS) as node:
+async def test_shards_of_a_killed_node_stop_and_the_next_one_goes_on_at_their_ports(tmp_path: Path) -> None:
+    port = reserved_ports(1 + SHARDS)
+    flags = ("--shards", SHARDS, "--port", port)
+    with serving(tmp_path / "data", *flags) as node:
         async with Client(node.url) as client:
             sent = await client.send("b", "x", delay="1h")
+        former = pids_of(node)
         node.end(signal.SIGKILL)
-    with serving(tmp_path / "data", "--shards", SHARDS) as node:
+    with serving(tmp_path / "data", *flags) as node:
+        for pid in former.values():
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
         async with Client(node.url) as client:
             assert (await client.get(sent.id)).state == "scheduled"
         refused = timerwheel("serve", "--port", 0, "--data", tmp_path / "data", "--shards", SHARDS)
         assert refused.code == 1
-        assert "is in use by" in refused.err
+        assert "is in use by process" in refused.err
+        assert "in front of shards" in refused.err
         node.end(signal.SIGTERM)
     refused = timerwheel("serve", "--port", 0, "--data", tmp_path / "data", "--shards", 3)
     assert refused.code != 0
-    assert re.search("shard [01] of 2", refused.err)  # either may be the first to refuse
+    assert "shard-0 holds shard 0 of 2" in refused.err
     assert "the number of shards never changes" in refused.err
     refused = timerwheel("serve", "--port", 0, "--data", tmp_path / "data")
     assert refused.code == 2

@@ -1,10 +1,13 @@
+import shutil
 from pathlib import Path
 
 import pytest
 
 from timerwheel.errors import SettingsError
+from timerwheel.model.shards import Shard, log_id_of
 from timerwheel.settings import Serving, Settings
 from timerwheel.shards import layout
+from timerwheel.store.segment import encode_header, segment_name
 
 
 @pytest.mark.parametrize(
@@ -72,3 +75,41 @@ def test_a_directory_of_a_service_without_shards_is_refused_and_the_other_way_ro
 def test_ports_of_shards_must_exist(tmp_path):
     with pytest.raises(SettingsError, match="beyond"):
         layout.check(Settings(data=tmp_path), Serving(shards=3, port=65_533))
+
+
+def made(home: Path, *shards: Shard) -> Path:
+    """A directory of a node, each of whose shards has a log."""
+    for place, shard in enumerate(shards):
+        directory = layout.data_of(home, place) / "log"
+        directory.mkdir(parents=True)
+        header = encode_header(0, log_id_of(shard, bytes(16)), 1)
+        (directory / segment_name(0)).write_bytes(header)
+    layout.keep_number(home, len(shards))
+    return home
+
+
+def test_a_directory_with_logs_of_other_shards_is_refused_before_anything_is_made(tmp_path):
+    home = made(tmp_path / "two", Shard(0, 2), Shard(1, 2))
+    layout.check(Settings(data=home), Serving(shards=2))
+    for wrong in (3, 4):
+        with pytest.raises(SettingsError, match=f"shards = {wrong}: .*shard-0 holds shard 0 of 2"):
+            layout.check(Settings(data=home), Serving(shards=wrong))
+    swapped = made(tmp_path / "swapped", Shard(1, 2), Shard(0, 2))
+    with pytest.raises(SettingsError, match="shard-0 holds shard 1 of 2"):
+        layout.check(Settings(data=swapped), Serving(shards=2))
+
+
+def test_a_shard_whose_log_is_gone_does_not_start_empty_unless_its_journal_has_it(tmp_path):
+    home = made(tmp_path, Shard(0, 2), Shard(1, 2))
+    shutil.rmtree(home / "shard-1" / "log")
+    with pytest.raises(SettingsError, match="shard-1 had a log, and now has none: is its disk mounted"):
+        layout.check(Settings(data=home), Serving(shards=2))
+    layout.check(Settings(data=home), Serving(shards=2, journal="kafka://a:1/shop"))
+    (home / layout.MADE).unlink()
+    layout.check(Settings(data=home), Serving(shards=2))
+
+
+def test_a_damaged_log_is_left_to_its_shard_to_refuse_or_salvage(tmp_path):
+    home = made(tmp_path, Shard(0, 2), Shard(1, 2))
+    (home / "shard-1" / "log" / segment_name(0)).write_bytes(b"?" * 64)
+    layout.check(Settings(data=home), Serving(shards=2))

@@ -1,0 +1,301 @@
+"""Changes of many messages in several shards: recalls, new times, dead letters that go back or are dropped.
+
+1. Each shard makes its part by itself, so a change can be done in one shard and not in another.
+2. By id, each id has a result of its own: that of its shard, or why the shard has none.
+3. By condition, there is one result. No shard is asked before all of them are served; if one fails all the
+   same after another has done its part, the answer is `outcome_unknown`, and says which has done what. It is
+   never `not_ready`: a client repeats that, and a repeated shift would move messages twice.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET
+
+from timerwheel.api.http import bodies, query, responses
+from timerwheel.api.http.problems import RequestError
+from timerwheel.api.http.route import Handler, Route
+from timerwheel.api.messages.recalls import ID_BYTES, SPARE_BYTES, SPARE_VALUES
+from timerwheel.errors import NotReadyError, OutcomeUnknownError
+from timerwheel.model.ids import shard_in
+from timerwheel.model.shards import shard_of_topic
+from timerwheel.shards import merging
+from timerwheel.shards.forwarder import Call, Failure, Forwarder, Said, said_to_client
+from timerwheel.wire.fields import NoQuery
+from timerwheel.wire.groups import Chosen, ChosenOfTopics, DroppedCount, RedrivenCount
+from timerwheel.wire.recalls import (
+    NewRecall,
+    NewTimes,
+    RecalledIds,
+    RecalledWhere,
+    RecallOutcome,
+    RescheduledIds,
+    RescheduledWhere,
+    RescheduleOutcome,
+)
+
+ERROR: Final = 400
+NOT_FOUND: Final = 404
+
+Wanted = TypeVar("Wanted", NewRecall, NewTimes)
+Outcome = TypeVar("Outcome", RecallOutcome, RescheduleOutcome)
+
+
+class _Problem(msgspec.Struct):
+    code: str = "internal"
+    detail: str = ""
+
+
+class Bulk:
+    """See the module. Belongs to the event loop."""
+
+    def __init__(self, forwarder: Forwarder, count_max: int) -> None:
+        self._forwarder = forwarder
+        self._count = forwarder.leaders.count
+        self._count_max = count_max
+        """How many messages a request may name."""
+
+    # ------------------------------------------------------------------ recall, reschedule
+
+    def recall(self, route: Route) -> Handler:
+        """Return what recalls messages, by id or by condition."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            body, wanted = await self._wanted(request, NewRecall)
+            if wanted is None or wanted.ids is UNSET:
+                return await self._where(request, route, body, wanted, _recalled)
+            found = await self._by_id(request, route, body, wanted)
+            if not isinstance(found, list):
+                return found
+            results = _outcomes(wanted.ids, found, RecalledIds, RecallOutcome)
+            return responses.json(RecalledIds(results, sum(one.ok for one in results)))
+
+        return answer
+
+    def reschedule(self, route: Route) -> Handler:
+        """Return what gives messages another time, by id or by condition."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            body, wanted = await self._wanted(request, NewTimes)
+            if wanted is None or wanted.ids is UNSET:
+                return await self._where(request, route, body, wanted, _rescheduled)
+            found = await self._by_id(request, route, body, wanted)
+            if not isinstance(found, list):
+                return found
+            results = _outcomes(wanted.ids, found, RescheduledIds, RescheduleOutcome)
+            return responses.json(RescheduledIds(results, sum(one.ok for one in results)))
+
+        return answer
+
+    async def _wanted(
+        self, request: web.Request, kind: type[Wanted]
+    ) -> tuple[bytes | bytearray, Wanted | None]:
+        """Return the body of a request, and what it asks for; None if a shard has to say what is wrong."""
+        body = await bodies.whole(request, bytes_max=self._count_max * ID_BYTES + SPARE_BYTES)
+        try:
+            wanted = await bodies.decode(body, kind, self._count_max + SPARE_VALUES)
+        except RequestError:
+            return body, None
+        too_many = wanted.ids is not UNSET and len(wanted.ids) > self._count_max
+        return body, None if too_many else wanted
+
+    async def _where(
+        self,
+        request: web.Request,
+        route: Route,
+        body: bytes | bytearray,
+        wanted: NewRecall | NewTimes | None,
+        merge: Callable[[Iterable[bytes]], object],
+    ) -> web.StreamResponse:
+        call = Call.of(request, route, body)
+        if wanted is None:
+            return await self._forwarder.pass_on(request, 0, call)
+        if wanted.topic is not UNSET and (shard := shard_of_topic(wanted.topic, self._count)) is not None:
+            return await self._forwarder.pass_on(request, shard, call)
+        call = call.in_json()
+        found = await self._all_or_unknown([(shard, call) for shard in range(self._count)])
+        if isinstance(found, web.Response):
+            return found
+        return responses.json(merge(said.body for said in found))
+
+    async def _by_id(
+        self, request: web.Request, route: Route, body: bytes | bytearray, wanted: NewRecall | NewTimes
+    ) -> "web.StreamResponse | list[tuple[list[int], Said | Failure]]":
+        """Return the places of the ids of each shard with its answer, or the answer for all ids."""
+        ids = wanted.ids
+        assert ids is not UNSET
+        places: dict[int, list[int]] = {}
+        for place, one in enumerate(ids):
+            shard = shard_in(one)
+            places.setdefault(shard if shard is not None and shard < self._count else 0, []).append(place)
+        call = Call.of(request, route, body)
+        if len(places) <= 1:
+            return await self._forwarder.pass_on(request, next(iter(places), 0), call)
+        parts = {
+            shard: msgspec.json.encode(msgspec.structs.replace(wanted, ids=[ids[place] for place in own]))
+            for shard, own in places.items()
+        }
+        found = await self._forwarder.try_each((shard, call.in_json(part)) for shard, part in parts.items())
+        if not any(_is_done(one) for one in found):
+            return _none_done(found)
+        return list(zip(places.values(), found, strict=True))
+
+    # ------------------------------------------------------------------ dead letters
+
+    def settle(self, route: Route) -> Handler:
+        """Return what lets dead letters go back to their groups, or drops them."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            body = await bodies.whole(request, bytes_max=bodies.JSON_BYTES_MAX)
+            query.read(request, NoQuery)
+            shards = shards_with_dead(request, self._count)
+            call = Call.of(request, route, body)
+            kind: type[Chosen] = Chosen if "{topic}" in route.path else ChosenOfTopics
+            try:
+                chosen = await bodies.decode(body, kind)
+            except RequestError:
+                return await self._forwarder.pass_on(request, shards[0], call)  # which says what is wrong
+            own = {shard: part for shard in shards if (part := self._chosen_in(shard, chosen)) is not None}
+            if not own:  # of what is chosen, no shard has anything
+                own = {shards[0]: msgspec.structs.replace(chosen, offsets=[])}
+            found = await self._all_or_unknown(
+                [(shard, call.in_json(msgspec.json.encode(part))) for shard, part in own.items()]
+            )
+            return found if isinstance(found, web.Response) else responses.json(_settled(route, found))
+
+        return answer
+
+    def _chosen_in(self, shard: int, chosen: Chosen | ChosenOfTopics) -> Chosen | ChosenOfTopics | None:
+        """Return what is chosen of the letters of one shard, None if nothing is."""
+        if isinstance(chosen, ChosenOfTopics) and chosen.topics is not UNSET:
+            topics = [one for one in chosen.topics if shard_of_topic(one, self._count) in (shard, None)]
+            if not topics and chosen.topics:
+                return None
+            chosen = msgspec.structs.replace(chosen, topics=topics)
+        if chosen.offsets is not UNSET and chosen.offsets:
+            places = [merging.place_of(one, self._count) for one in chosen.offsets]
+            own = [offset for where, offset in places if where == shard]
+            if not own:
+                return None
+            chosen = msgspec.structs.replace(chosen, offsets=own)
+        return chosen
+
+    # ------------------------------------------------------------------ one result of all
+
+    async def _all_or_unknown(self, calls: Sequence[tuple[int, Call]]) -> list[Said] | web.Response:
+        """Make calls that have one result together; returns it, or why there is none.
+
+        Raises NotReadyError if nothing was done, and OutcomeUnknownError if a part was.
+        """
+        for shard, _ in calls:
+            await self._forwarder.leaders.found(shard)
+        found = await self._forwarder.try_each(calls)
+        done = [one for one in found if isinstance(one, Said) and one.status < ERROR]
+        failed = {
+            shard: one
+            for (shard, _), one in zip(calls, found, strict=True)
+            if not _is_done(one) and not (isinstance(one, Said) and one.status == NOT_FOUND)
+        }
+        if failed and done:
+            raise OutcomeUnknownError(
+                f"done in shard {', '.join(str(one.shard) for one in done)}, but "
+                + "; ".join(f"in shard {shard} {_why(one)}" for shard, one in failed.items())
+            )
+        return done or _none_done(found)
+
+
+def shards_with_dead(request: web.Request, count: int) -> Sequence[int]:
+    """Return the shards that may have dead letters of the group in the path."""
+    topic = request.match_info.get("topic")
+    shard = None if topic is None else shard_of_topic(topic, count)
+    return range(count) if shard is None else [shard]
+
+
+def those_that_know(found: list[Said]) -> list[Said]:
+    """Return the answers of shards that have the group; all, if none has it."""
+    known = [said for said in found if said.status != NOT_FOUND]
+    return known or found
+
+
+def first_wrong(found: Iterable[Said]) -> web.Response | None:
+    """Return the first answer that is an error: a list without one of the shards would not be the whole."""
+    wrong = next((said for said in found if said.status >= ERROR), None)
+    return None if wrong is None else said_to_client(wrong)
+
+
+def _is_done(one: Said | Failure) -> bool:
+    return isinstance(one, Said) and one.status < ERROR
+
+
+def _none_done(found: Sequence[Said | Failure]) -> web.Response:
+    """Return the answer if no shard has done its part; raises what leaves most open."""
+    for kind in (OutcomeUnknownError, NotReadyError):
+        for one in found:
+            if isinstance(one, kind):
+                raise one
+    wrong = first_wrong(those_that_know([one for one in found if isinstance(one, Said)]))
+    assert wrong is not None
+    return wrong
+
+
+def _why(one: Said | Failure) -> str:
+    """Return why a shard has not done its part."""
+    if not isinstance(one, Said):
+        return str(one)
+    problem = _problem_of(one)
+    return f"the answer was {one.status} {problem.code}: {problem.detail}"
+
+
+def _problem_of(said: Said) -> _Problem:
+    try:
+        return msgspec.json.decode(said.body, type=_Problem)
+    except msgspec.DecodeError:
+        return _Problem()
+
+
+def _outcomes(
+    ids: Sequence[str],
+    found: Iterable[tuple[list[int], Said | Failure]],
+    answer: type[RecalledIds] | type[RescheduledIds],
+    outcome: type[Outcome],
+) -> list[Outcome]:
+    """Return the result of each id, in order."""
+    each: dict[int, Outcome] = {}
+    for places, one in found:
+        if isinstance(one, Said) and one.status < ERROR:
+            results = msgspec.json.decode(one.body, type=answer).results
+            each.update(zip(places, results, strict=True))  # type: ignore[arg-type]  # of the kind of `answer`
+        else:
+            code = _problem_of(one).code if isinstance(one, Said) else one.code
+            each.update((place, outcome(id=ids[place], ok=False, code=code)) for place in places)
+    return [each[place] for place in range(len(ids))]
+
+
+def _recalled(found: Iterable[bytes]) -> RecalledWhere:
+    each = [msgspec.json.decode(body, type=RecalledWhere) for body in found]
+    return RecalledWhere(
+        matched=sum(one.matched for one in each),
+        recalled=sum(one.recalled for one in each),
+        missed=sum(one.missed for one in each),
+        dry_run=each[0].dry_run,
+    )
+
+
+def _rescheduled(found: Iterable[bytes]) -> RescheduledWhere:
+    each = [msgspec.json.decode(body, type=RescheduledWhere) for body in found]
+    return RescheduledWhere(
+        matched=sum(one.matched for one in each),
+        rescheduled=sum(one.rescheduled for one in each),
+        missed=sum(one.missed for one in each),
+        refused=sum(one.refused for one in each),
+        dry_run=each[0].dry_run,
+    )
+
+
+def _settled(route: Route, found: Iterable[Said]) -> RedrivenCount | DroppedCount:
+    if route.name.startswith("redrive"):
+        each = [msgspec.json.decode(said.body, type=RedrivenCount) for said in found]
+        return RedrivenCount(sum(one.redriven for one in each), sum(one.left for one in each))
+    return DroppedCount(sum(msgspec.json.decode(said.body, type=DroppedCount).dropped for said in found))
