@@ -143,8 +143,10 @@ def _directories_and_kafka(
     from timerwheel.spark_jobs.kafka_topics import Brokers
 
     brokers = Brokers(place.servers, place.properties)
-    if place.cluster is not None and inlet == INLET_DEFAULT and not has_bridge(brokers, inlet):
-        return found, None
+    if place.cluster is not None and inlet == INLET_DEFAULT:
+        in_shards = found != data  # then it has no bridge, whatever another service has at these brokers
+        if in_shards or not has_bridge(brokers, inlet):
+            return found, None
     view = look(brokers, inlet, find_logs(found))
     if place.cluster is not None:
         copy_journal(place, data)  # again: what the topics have by now must be in the copy

@@ -7,14 +7,15 @@
                how far behind it is
 
 The partition is never read here: it is paused. A node that starts again before its former self has lost the
-group leads at once if nobody else is there: a URL has one process, so that self is dead.
+group leads at once if nobody else is there: a URL has one process, so that self is dead. It does so once in
+its life: two nodes that were given one URL by mistake would otherwise shut each other out forever.
 """
 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -31,6 +32,8 @@ POLL_S: Final = 0.1
 LOOK_MS: Final = 1_000
 """How often a node that does not lead looks who does."""
 COMMIT_MS: Final = 2_000
+SHARED_MS: Final = 30_000
+"""After this time another member with the URL of this node is no former self; how often that is said."""
 END_S_MAX: Final = 20.0
 """How long the group waits for the engine of a node that is not to lead any longer."""
 PARTITION: Final = 0
@@ -59,20 +62,24 @@ def client_properties(address: JournalAddress, properties: Mapping[str, str]) ->
     }
 
 
-def members(common: Mapping[str, Any], group: str) -> dict[str, bool]:
-    """Return the URLs of a group's members, and which of them leads; KafkaException.
+class Member(NamedTuple):
+    """A process that takes part: the URL that it was given, and whether it has the partition."""
+
+    url: str
+    leads: bool
+
+
+def members(common: Mapping[str, Any], group: str) -> list[Member]:
+    """Return the members of a group; KafkaException.
 
     `describe_consumer_groups` would be the newer call, but it may end the process with an assertion of
     librdkafka 2.16 when it is asked while brokers are away.
     """
-    found: dict[str, bool] = {}
     with AdminClient(dict(common)) as admin:
         groups: list[Any] = admin.list_groups(group, CALL_S)
-        for one in groups:
-            for member in one.members:
-                leads = has_partitions(member.assignment)
-                found[member.client_id] = leads or found.get(member.client_id, False)
-    return found
+        return [
+            Member(one.client_id, has_partitions(one.assignment)) for found in groups for one in found.members
+        ]
 
 
 def leader_of(address: JournalAddress, properties: Mapping[str, str]) -> str | None:
@@ -85,7 +92,7 @@ def leader_of(address: JournalAddress, properties: Mapping[str, str]) -> str | N
     except KafkaException as error:
         logger.debug("cannot see who leads %s: %s", address.cluster, said(error))
         return None
-    return next((url for url, leads in found.items() if leads), None)
+    return next((one.url for one in found if one.leads), None)
 
 
 class KafkaElection:
@@ -108,6 +115,8 @@ class KafkaElection:
         self._won = self._lost = asyncio.get_running_loop().create_future()
         self._has = False  # the partition, or what a former self had
         self._acting = False
+        self._has_voted = False
+        self._shared_ms: int | None = None  # since when another process takes part with this URL
         self._position: int | None = None
 
     # ------------------------------------------------------------------ on the event loop
@@ -162,7 +171,9 @@ class KafkaElection:
     def _nodes(self) -> list[Node]:
         place = TopicPartition(self.topic, PARTITION)
         try:
-            leaders = members(self._common, self.group)
+            leaders: dict[str, bool] = {}
+            for one in members(self._common, self.group):
+                leaders[one.url] = one.leads or leaders.get(one.url, False)
             with self._copy_consumer(self.url) as consumer:
                 end = consumer.get_watermark_offsets(place, timeout=CALL_S)[1]
             return [
@@ -211,10 +222,11 @@ class KafkaElection:
             post(self._lose)
             consumer.incremental_unassign(partitions)
 
-        if self._is_alone():
+        if not self._has_voted and self._is_alone():
             self._acting = True
             self._ended.clear()
             post(self._win)
+        self._has_voted = True
         consumer, copied = self._group_consumer(), self._copy_consumer(self.url)
         try:
             consumer.subscribe([self.topic], on_assign=assigned, on_revoke=revoked, on_lost=forgotten)
@@ -241,14 +253,31 @@ class KafkaElection:
     def _look(self, post: Callable[..., None]) -> None:
         """See who leads; a node that acts for its former self ends that once the group has decided."""
         try:
-            leaders = [url for url, leads in members(self._common, self.group).items() if leads]
+            found = members(self._common, self.group)
         except KafkaException as error:
             logger.debug("cannot see who leads: %s", said(error))
             return
+        self._warn_of_shared_url(found)
+        leaders = [one.url for one in found if one.leads]
         self.leader_url = leaders[0] if leaders else None
         if self._acting and leaders and leaders != [self.url]:
             self._acting = False
             post(self._lose)
+
+    def _warn_of_shared_url(self, found: Sequence[Member]) -> None:
+        """Warn of another process with this URL; a former self is soon forgotten."""
+        now_ms = self._clock.monotonic_ms()
+        if sum(one.url == self.url for one in found) < 2:  # noqa: PLR2004 - this one and another
+            self._shared_ms = None
+        elif self._shared_ms is None:
+            self._shared_ms = now_ms
+        elif now_ms - self._shared_ms >= SHARED_MS:
+            self._shared_ms = now_ms
+            logger.warning(
+                "another process takes part in the election with the URL %s of this node: give each its own "
+                "--node-url",
+                self.url,
+            )
 
     def _is_alone(self) -> bool:
         """Whether all that the group knows is a former self of this process."""
@@ -257,7 +286,7 @@ class KafkaElection:
         except KafkaException as error:
             logger.debug("cannot see who takes part: %s", said(error))
             return False
-        return set(found) == {self.url}
+        return {one.url for one in found} == {self.url}
 
     def _commit(self, copied: Consumer, position: int) -> None:
         try:

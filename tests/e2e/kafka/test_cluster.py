@@ -18,6 +18,8 @@ from tests.harness.ports import reserved_port
 from tests.harness.processes import timerwheel
 from tests.torture.process import Service
 from timerwheel.client import Client
+from timerwheel.kafka.election import leader_of
+from timerwheel.settings import journal_of
 
 LIMIT_S = 60
 
@@ -33,7 +35,7 @@ class Team:
 
     def __init__(self, path: Path, kafka: Clients) -> None:
         self._path = path
-        self._journal = f"kafka://{kafka.address}/shop-{time.time_ns()}"
+        self.journal = f"kafka://{kafka.address}/shop-{time.time_ns()}"
         self._nodes: dict[str, Service] = {}
         self._stack = AsyncExitStack()
         self._session = aiohttp.ClientSession()
@@ -51,7 +53,7 @@ class Team:
         if node is None:
             data, errors = self._path / name, self._path / f"{name}.stderr"
             node = self._nodes[name] = self._stack.enter_context(Service(data, reserved_port(), errors))
-        node.start("--journal", self._journal)
+        node.start("--journal", self.journal)
         return node
 
     async def call(self, node: Service, method: str, path: str, body: object = None) -> Answer:
@@ -122,6 +124,9 @@ async def test_a_standby_refuses_and_names_the_leader(team: Team) -> None:
     assert refused.content["leader"] == first.url
     assert refused.content["detail"] == f"the service is not ready: standby: {first.url} leads"
     assert (await team.call(second, "GET", "/healthz")).status == 200
+    assert await asyncio.to_thread(leader_of, journal_of(team.journal), {}) == first.url
+    nobody = journal_of(team.journal).of_shard(7)
+    assert await asyncio.to_thread(leader_of, nobody, {}) is None
 
 
 async def test_the_standby_takes_over_when_the_leader_is_killed(team: Team) -> None:

@@ -141,6 +141,33 @@ def test_the_books_of_log_inlet_and_targets_balance(
     assert "<h2>Kafka</h2>" in (tmp_path / "out" / "report.html").read_text()
 
 
+def test_all_shards_of_a_journal_are_audited_and_rebuilt_by_one_call(
+    kafka: Clients, run: Callable[..., Result], tmp_path: Path
+) -> None:
+    """Without a bridge, too; and what is rebuilt is the directory of a node."""
+    journal = f"kafka://{kafka.address}/shop-{time.time_ns()}"
+    flags = ("--journal", journal, "--shards", 2)
+    with serving(tmp_path / "data", *flags) as service:
+        sent = [
+            call(service, "/v1/messages", {"topic": topic, "delay": "1h", "body": topic})
+            for topic in ("a", "d")
+        ]
+        result = run(
+            "audit", "--kafka", journal, "--data", tmp_path / "copy", "--out", tmp_path / "out", "--json"
+        )
+        assert result.exit_code == 0, result.stdout
+        found = document(result)
+        assert found["balanced"]
+        assert sorted(node["node"] for node in found["nodes"]) == ["shard-0", "shard-1"]
+        result = run("rebuild", "--kafka", journal, "--data", tmp_path / "node", "--json")
+        assert [node["pending"] for node in document(result)["nodes"]] == [1, 1]
+    with serving(tmp_path / "node", *flags) as service:
+        assert [call(service, f"/v1/messages/{one['id']}")["body"] for one in sent] == ["a", "d"]
+    result = run("rebuild", "--kafka", f"{journal}-1", "--data", tmp_path / "one")
+    assert result.exit_code == 0, result.stdout
+    assert (tmp_path / "one" / "log").is_dir()
+
+
 def test_what_kafka_has_twice_lacks_or_made_up_is_found(
     shop: Shop, run: Callable[..., Result], tmp_path: Path
 ) -> None:
