@@ -20,6 +20,7 @@ from timerwheel.store.errors import JournalMismatchError
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.journaled_log import JournaledLog
 from timerwheel.store.lock import DirectoryLock
+from timerwheel.store.segment import read_header
 
 
 class Copied(NamedTuple):
@@ -73,4 +74,6 @@ def copy_log(
                 raise JournalMismatchError(
                     f"the Kafka topic {journal.topic} has no log yet: nothing was sent"
                 )
-            return Copied(start, extent.end, log.tail, shard_of_log(log.log_id))
+            last = log.bases[-1]
+            log_id = read_header(log.file(last), log.path(last), last)
+            return Copied(start, extent.end, log.tail, shard_of_log(log_id))
