@@ -97,6 +97,14 @@ class JournaledLog(CommitLog):
         self.unit_bytes_max = self._journal.run_bytes_max
         return extent
 
+    def lacks_dropped(self, extent: Extent) -> bool:
+        """Whether the directory has a part of the log, and lacks one that the journal has no more.
+
+        Then `attach` removes the copy and begins again at the journal's beginning.
+        """
+        mark = read_mark(self.files, self.directory)
+        return mark is not None and mark.offset > 0 and mark.journal == extent.name and mark.position < extent.start
+
     def attach(self, extent: Extent) -> None:
         """Make the directory a copy of this journal, which ends where the copy was synced, or is empty.
 

@@ -18,7 +18,8 @@ from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from tests.harness.memory_journal import MemoryJournal
 from timerwheel.engine import Engine
 from timerwheel.errors import OutcomeUnknownError, TimerwheelError, UnitTooLargeError
-from timerwheel.store.errors import JournalFencedError, StoreError
+from timerwheel.store.errors import JournalFencedError, JournalMismatchError, StoreError
+from timerwheel.store.journal import RunKind, labelled
 
 FATES = 2
 
@@ -120,6 +121,47 @@ def test_the_index_of_an_emptied_disk_is_the_one_that_was_lost(tmp_path: Path) -
         assert again.core.log.bases == engine.core.log.bases
         assert again.core.log.log_id == engine.core.log.log_id
         await again.close()
+
+    asyncio.run(run())
+
+
+async def left_behind(home: Path, clock: ManualClock, books: JournalBooks) -> FaultyFiles:
+    """The disk of a node that was away while another one led, and dropped segments."""
+    files = FaultyFiles()
+    first = await opened(home / "away", files, clock, books)
+    await first.close()
+    second = await opened(home / "leads", FaultyFiles(), clock, books)
+    await workload(second, clock, books)
+    await second.close()
+    assert books.journal.start > 0
+    return files
+
+
+def test_a_copy_that_lacks_what_a_leader_has_dropped_is_made_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        books, clock = JournalBooks(), ManualClock()
+        files = await left_behind(tmp_path, clock, books)
+        await finish(tmp_path / "away", files, clock, books)
+
+    asyncio.run(run())
+
+
+def test_a_copy_is_kept_when_something_else_has_deleted_from_its_journal(tmp_path: Path) -> None:
+    """It may be the last one of what was deleted."""
+
+    async def run() -> None:
+        books, clock = JournalBooks(), ManualClock()
+        files = await left_behind(tmp_path, clock, books)
+        leader = await opened(tmp_path / "leads", FaultyFiles(), clock, books)
+        for _ in range(100):
+            await send(leader, books, 3_600_000)
+        await leader.close()
+        kinds = [labelled(*run).kind for run in books.journal.runs]
+        books.journal.start = max(at for at, kind in enumerate(kinds) if kind is RunKind.SEGMENT)
+        before = files.contents()
+        with pytest.raises(JournalMismatchError, match="something else has deleted records"):
+            await opened(tmp_path / "away", files, clock, books)
+        assert files.contents() == before
 
     asyncio.run(run())
 

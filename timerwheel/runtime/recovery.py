@@ -33,7 +33,14 @@ from timerwheel.runtime.data_directory import is_backup
 from timerwheel.runtime.threads import Threads
 from timerwheel.settings import Settings
 from timerwheel.state.config_table import encode_puts
-from timerwheel.state.log_manifest import LOG_DIRECTORY, UNFINISHED_LOG, LogStart, begin_state, read_start
+from timerwheel.state.log_manifest import (
+    LOG_DIRECTORY,
+    UNFINISHED_LOG,
+    LogStart,
+    begin_state,
+    decode_start,
+    read_start,
+)
 from timerwheel.state.memtable import IndexState
 from timerwheel.state.state import LogState, ReadRecords
 from timerwheel.store.errors import (
@@ -50,7 +57,7 @@ from timerwheel.store.errors import (
 )
 from timerwheel.store.files import Files, remove
 from timerwheel.store.index import FORMATS_READ, INDEX_FORMAT, Index
-from timerwheel.store.journal import Extent, Journal
+from timerwheel.store.journal import Extent, Journal, Parts, counts
 from timerwheel.store.journaled_log import JournaledLog, read_mark
 from timerwheel.store.log import CommitLog, OnDamage, Truncation
 from timerwheel.store.record import Kind
@@ -196,8 +203,28 @@ class Replica:
 
     def _copy(self, extent: Extent) -> None:
         with self._room_wanted():
+            if self._log.lacks_dropped(extent):
+                self._check_beginning(extent)
             self._log.attach(extent)
             self._log.catch_up(extent.end, _reported())
+
+    def _check_beginning(self, extent: Extent) -> None:
+        """Raise JournalMismatchError if more was dropped from the journal than from the log.
+
+        It is called before a copy that lacks what was dropped is removed: that may be the last one of it.
+        """
+        parts, base, tail = Parts(), None, None
+        for _, run in self._journal.read(extent.start, extent.end):
+            if counts(run, tail):
+                base, tail = run.base if base is None else base, run.end
+            raw = parts.add(run)
+            if raw is not None and base is not None and decode_start(extent.name, raw).offset >= base:
+                return
+        raise JournalMismatchError(
+            f"the journal {extent.name} begins at log offset {base}, and no leader has dropped what was "
+            f"before: something else has deleted records. {self._settings.data} may have them: keep it, and "
+            "look at the brokers"
+        )
 
     def _room_wanted(self) -> contextlib.AbstractContextManager[None]:
         return _room_wanted(self._settings, self._files, 0)

@@ -114,6 +114,7 @@ async def has(team: Team, node: Service, *wanted: str) -> None:
     assert sorted(found) == sorted(wanted)
 
 
+@pytest.mark.filterwarnings("ignore:list_groups")
 async def test_a_standby_refuses_and_names_the_leader(team: Team) -> None:
     first, second = await pair(team)
     refused = await team.call(second, "POST", "/v1/messages", {"topic": "orders", "body": "x"})

@@ -83,7 +83,9 @@ class Shop(NamedTuple):
         return ("--kafka", self.kafka.address, "--kafka-inlet", self.inlet)
 
     def produce(self, value: bytes, **headers: str) -> None:
-        self.kafka.send(self.inlet, value, [(name, text.encode()) for name, text in headers.items()])
+        """Records of one TIMER_KEY go to one partition, so that a recall comes after what it recalls."""
+        key = headers["TIMER_KEY"].encode() if "TIMER_KEY" in headers else None
+        self.kafka.send(self.inlet, value, [(name, text.encode()) for name, text in headers.items()], key)
 
     def work(self) -> None:
         """Messages in several ways, two of one key, a recall, two refused records and an aborted one."""
