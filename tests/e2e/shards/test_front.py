@@ -1,8 +1,11 @@
 """A node in front of real shards: each call goes to one of them or to all, and the answers are one."""
 
 import asyncio
+import os
+import resource
 import socket
 from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +14,12 @@ import orjson
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from multidict import CIMultiDict
 from yarl import URL
 
 from tests.harness.route_table import route_table
 from tests.harness.shards import Node, Shards
+from timerwheel.api.connection_limit import FILES_MIN, OWN_FILES, FileLimitError, connections_in_front
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.clock import SystemClock
 from timerwheel.groups.config import GroupConfig
@@ -23,8 +28,8 @@ from timerwheel.model.shards import shard_of_topic
 from timerwheel.push.ack_urls import AckUrls, Attempted
 from timerwheel.settings import Settings
 from timerwheel.shards.calls import Calls
-from timerwheel.shards.forwarder import Forwarder
-from timerwheel.shards.leaders import Leaders, Place
+from timerwheel.shards.forwarder import Call, Forwarder
+from timerwheel.shards.leaders import Leaders, Place, ShardNotReadyError
 from timerwheel.shards.sends import Sends
 from timerwheel.wire.arrow import MEDIA_TYPE, stream_of
 
@@ -492,6 +497,26 @@ async def test_without_one_shard_its_calls_are_503_and_the_others_go_on(shards: 
     assert stored.status == 207
     assert stored.content[0]["code"] == "not_ready"
     assert stored.content[1]["topic"] == "b"
+
+
+async def test_a_node_without_file_descriptors_does_not_take_its_shards_for_gone(node: Node) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    with ExitStack() as taken:
+        taken.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, before[1]))
+        with suppress(OSError):
+            while True:
+                taken.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        with pytest.raises(ShardNotReadyError, match="no file descriptor left"):
+            await node.forwarder.open(0, Call("GET", "/v1/topics", CIMultiDict()))
+    assert node.leaders.missing == []
+
+
+def test_a_process_in_front_has_a_descriptor_for_the_call_of_each_connection() -> None:
+    assert connections_in_front(1024) * 2 + OWN_FILES <= 1024
+    with pytest.raises(FileLimitError):
+        connections_in_front(FILES_MIN - 1)
 
 
 async def test_a_call_at_a_process_that_leads_no_longer_goes_once_to_the_one_that_does(
