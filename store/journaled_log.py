@@ -103,7 +103,9 @@ class JournaledLog(CommitLog):
         Then `attach` removes the copy and begins again at the journal's beginning.
         """
         mark = read_mark(self.files, self.directory)
-        return mark is not None and mark.offset > 0 and mark.journal == extent.name and mark.position < extent.start
+        if mark is None or not mark.offset or mark.journal != extent.name:
+            return False
+        return mark.position < extent.start
 
     def attach(self, extent: Extent) -> None:
         """Make the directory a copy of this journal, which ends where the copy was synced, or is empty.

@@ -128,7 +128,7 @@ class KafkaView(NamedTuple):
 
 
 def has_bridge(brokers: Brokers, inlet: str) -> bool:
-    """Whether a service has ever brought anything to Kafka for this inlet. JobError if it cannot be reached."""
+    """Whether a service has brought anything to Kafka for this inlet. JobError if it cannot be reached."""
     from confluent_kafka import KafkaException  # noqa: PLC0415 - only with the extra
 
     from timerwheel.kafka.cluster import Cluster, said  # noqa: PLC0415 - as above
