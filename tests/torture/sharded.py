@@ -12,7 +12,7 @@ import orjson
 from tests.harness.processes import COMMAND, environment
 from tests.torture.killing import Loop
 from timerwheel.offline.fsck import FsckReport, fsck
-from timerwheel.shards.layout import shards_in
+from timerwheel.state.log_manifest import shards_in
 
 SHARDS = 3
 BACK_S_MAX = 60.0

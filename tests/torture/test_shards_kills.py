@@ -10,7 +10,7 @@ import pytest
 from tests.harness.kafka.broker import Broker, missing
 from tests.torture.killing import Plan, seed_given
 from tests.torture.sharded import ShardsLoop
-from timerwheel.shards.layout import shards_in
+from timerwheel.state.log_manifest import shards_in
 
 KILLS = int(os.environ.get("TIMERWHEEL_TORTURE_KILLS") or 40)
 

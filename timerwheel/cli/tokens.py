@@ -147,17 +147,17 @@ def whoami(url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag
 
 def _check(data: Path) -> None:
     """Raise FormatError if the directory has neither tokens nor a log: it is probably the wrong one."""
-    from timerwheel.state.log_manifest import log_directory
+    from timerwheel.state.log_manifest import log_directory, shards_in
 
-    if not (data / tokens.FILE).exists():
+    if not (data / tokens.FILE).exists() and not shards_in(data):
         log_directory(data)
 
 
 def _warn_if_new(data: Path) -> None:
     """Warn that no service used this directory: with a mistyped path the real service stays open."""
-    from timerwheel.state.log_manifest import LOG_DIRECTORY
+    from timerwheel.state.log_manifest import LOG_DIRECTORY, shards_in
 
-    if not (data / LOG_DIRECTORY).is_dir():
+    if not (data / LOG_DIRECTORY).is_dir() and not shards_in(data):
         print(
             f"no service has used {data} yet: the token is for one started with this --data", file=sys.stderr
         )

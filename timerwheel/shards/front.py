@@ -52,6 +52,7 @@ from timerwheel.shards.leaders import Leaders, Place, Seek
 from timerwheel.shards.processes import ShardProcess
 from timerwheel.shards.sends import Sends
 from timerwheel.shards.service import LiveCalls, NodeCalls
+from timerwheel.state.log_manifest import shards_in
 from timerwheel.store.errors import LockedError
 from timerwheel.store.lock import DirectoryLock
 from timerwheel.tls import check_own, ssl_context
@@ -202,7 +203,7 @@ async def _taken(stack: AsyncExitStack, home: Path, serving: Serving, clock: Clo
     """Take the directory and the addresses; returns their sockets. Raises LockedError and ListenError."""
     stack.enter_context(DirectoryLock(home, purpose=PURPOSE, now_text=format_ms(clock.now_ms())))
     await _former_ended(home, clock)
-    sockets = await _bound(serving, clock, FORMER_PORTS_MS_MAX if layout.shards_in(home) else 0)
+    sockets = await _bound(serving, clock, FORMER_PORTS_MS_MAX if shards_in(home) else 0)
     stack.enter_context(_closing(sockets))
     return sockets
 
@@ -210,7 +211,7 @@ async def _taken(stack: AsyncExitStack, home: Path, serving: Serving, clock: Clo
 async def _former_ended(home: Path, clock: Clock) -> None:
     """Wait for processes of a node that was killed, which end by themselves; LockedError."""
     until_ms = clock.monotonic_ms() + FORMER_MS_MAX
-    for data in layout.shards_in(home):
+    for data in shards_in(home):
         while True:
             try:
                 DirectoryLock(data, purpose=PURPOSE, now_text="").release()

@@ -7,7 +7,6 @@ in `data/shard-1`, and so on. With the journal `kafka://.../shop` the log of sha
 
 import contextlib
 import logging
-import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,15 +15,13 @@ import msgspec
 from timerwheel.errors import SettingsError
 from timerwheel.model.shards import Shard, shard_of_log
 from timerwheel.settings import PORT_MAX, Serving, Settings, journal_of, listens_to_all
-from timerwheel.state.log_manifest import LOG_DIRECTORY
+from timerwheel.state.log_manifest import LOG_DIRECTORY, SHARD_DIRECTORY, shards_in
 from timerwheel.store.errors import StoreError
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.segment import read_header, segment_base, segment_name
 
-DIRECTORY = "shard-{}"
 MADE = "shards"
 """A file in a node's directory: each of its shards has had a log there."""
-_match_directory = re.compile(r"shard-[0-9]+").fullmatch
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 logger = logging.getLogger(__name__)
@@ -32,15 +29,7 @@ logger = logging.getLogger(__name__)
 
 def data_of(home: Path, shard: int) -> Path:
     """Return the data directory of a shard of the node with this directory."""
-    return home / DIRECTORY.format(shard)
-
-
-def shards_in(home: Path) -> list[Path]:
-    """Return the directories of shards in a node's directory, in order."""
-    if not home.is_dir():
-        return []
-    found = [path for path in home.iterdir() if _match_directory(path.name) and path.is_dir()]
-    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
+    return home / SHARD_DIRECTORY.format(shard)
 
 
 def shard_url(node_url: str, shard: int) -> str:
@@ -144,7 +133,7 @@ def _check_logs(home: Path, serving: Serving, found: list[Path]) -> None:
     count = serving.shards
     for path in found:
         holds = shard_at(path)
-        if holds is not None and (DIRECTORY.format(holds.number), holds.of) != (path.name, count):
+        if holds is not None and (SHARD_DIRECTORY.format(holds.number), holds.of) != (path.name, count):
             raise SettingsError(
                 f"shards = {count}: {path} holds shard {holds.number} of {holds.of}; the number of shards "
                 "never changes, nor does the directory of one: start with what it was made with, or with "

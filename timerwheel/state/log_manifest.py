@@ -3,6 +3,7 @@
 Format: `doc/log-format.md`.
 """
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,8 @@ from timerwheel.store.sealed_json import SealError, check_seal, seal
 LOG_DIRECTORY = "log"
 UNFINISHED_LOG = LOG_DIRECTORY + ".restoring"
 """The log of a restore in progress; renamed when it is complete."""
+SHARD_DIRECTORY = "shard-{}"
+"""The data directory of a shard, in that of its node."""
 LOST_AND_FOUND = "lost+found"
 """The directory at the top of a file system; a directory with nothing else in it counts as empty."""
 
@@ -34,11 +37,26 @@ class LogStart(msgspec.Struct, frozen=True):
     settings: SettingsDump | None = None
 
 
+_match_shard = re.compile(r"shard-[0-9]+").fullmatch
+
+
+def shards_in(home: Path) -> list[Path]:
+    """Return the directories of shards in a node's directory, in order."""
+    if not home.is_dir():
+        return []
+    found = [path for path in home.iterdir() if _match_shard(path.name) and path.is_dir()]
+    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
+
+
 def log_directory(data: Path) -> Path:
     """Return the log directory of a data directory; FormatError if it is not a data directory."""
     directory = data / LOG_DIRECTORY
     if directory.is_dir():
         return directory
+    if shards := shards_in(data):
+        raise FormatError(
+            f"{data} is the directory of a node in front of shards; give that of a shard: {shards[0]}, ..."
+        )
     if data.is_dir():
         wrong = f"{directory} is a file" if directory.exists() else f"it has no {LOG_DIRECTORY}/"
     else:

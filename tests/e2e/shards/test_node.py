@@ -73,6 +73,20 @@ async def test_the_log_of_a_shard_can_be_read_by_itself(node: RunningService) ->
     found = timerwheel("explain", sent["id"], "--data", data)
     assert found.code == 0, found.err
     assert sent["id"] in found.out
+    refused = timerwheel("fsck", "--data", node.data)
+    assert refused.code == 1
+    assert (
+        f"is the directory of a node in front of shards; give that of a shard: {data.parent}" in refused.err
+    )
+
+
+async def test_tokens_are_listed_and_made_in_the_directory_of_the_node(tmp_path: Path) -> None:
+    (tmp_path / "shard-0").mkdir()
+    assert timerwheel("tokens", "list", "--data", tmp_path).code == 0
+    given = ("--scope", "send", "--topic", "*", "--data", tmp_path)
+    made = timerwheel("tokens", "create", "sender", *given)
+    assert made.code == 0
+    assert "no service has used" not in made.err
 
 
 def test_ctrl_c_ends_a_node_and_its_shards_in_order_and_nothing_is_left(tmp_path: Path) -> None:
