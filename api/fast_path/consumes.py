@@ -25,7 +25,6 @@ from timerwheel.api.http.compression import GZIP_BYTES_MIN
 from timerwheel.api.http.problems import RequestError, of_error
 from timerwheel.api.http.route import Need
 from timerwheel.errors import TimerwheelError
-from timerwheel.groups.config import UnknownGroupError
 from timerwheel.model.messages import Delivery
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
 from timerwheel.runtime.outcome import one_call
@@ -117,21 +116,27 @@ class FastConsumes:
         if not wanted.ack:
             found = await self._find(taken, place, wanted)
             return None if not found and wanted.wait_ms else await self._content(taken, place, found, UNSET)
-        acking = asyncio.create_task(self._settle(place, wanted.ack))
+        try:
+            ending = self._requests.handle.engine.groups.begin_ack(place.topic, place.group, wanted.ack)
+        except TimerwheelError:
+            return None
+        if ending is None:
+            return None
+        found = None
         try:
             found = await self._find(taken, place, wanted)
         finally:
-            await asyncio.wait([acking])
-        if acking.exception() is not None:
-            self._put_back(place, found or [])
-            if isinstance(acking.exception(), UnknownGroupError):
-                return None  # the ordinary path says whether that is an error
-            acking.result()
+            try:
+                results = await ending.results()
+            except BaseException:
+                self._put_back(place, found or [])
+                raise
+        self._windows.settled(place, results)
         if not found and wanted.wait_ms:
             return None
         # The acknowledged messages may have held others back: those with their key, or of a full group.
         found = found or await self._find(taken, place, wanted)
-        return await self._content(taken, place, found, acking.result())
+        return await self._content(taken, place, found, SettledAll.of(results).results)
 
     async def _find(self, taken: Taken, place: GroupPath, wanted: Receive) -> list[Delivery] | None:
         """What there is now; None if the receive is refused, which the ordinary path says."""

@@ -10,14 +10,14 @@ Only `ack` may be repeated. After it a `nack` or `extend` finds the receipt ende
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeGuard
 
 from timerwheel.groups.config import GroupConfig
 from timerwheel.groups.dead_lettering import DeadLettering
 from timerwheel.groups.leases import Lease
 from timerwheel.groups.leasing import STEP_MESSAGES, Leasing, is_in_log, pending_of
 from timerwheel.groups.outlook import Outlook, sorted_out
-from timerwheel.groups.parts import GroupParts, stored_offset
+from timerwheel.groups.parts import Acknowledged, GroupParts, stored_offset
 from timerwheel.model.messages import ReceiptResult
 from timerwheel.runtime.shielded import finished
 from timerwheel.state.groups import GroupState, ItemState
@@ -49,23 +49,26 @@ class Acknowledging:
             return await self._ack(receipts)
 
     async def _ack(self, receipts: Sequence[str]) -> list[ReceiptResult]:
-        named = await self._decoded(receipts)
+        return await self._end(receipts, await self._decoded(receipts)).results()
+
+    def begin(self, receipts: Sequence[str]) -> "Ending | None":
+        """As `ack`, which has begun when this returns; None, with nothing done, if it must wait first."""
+        if self._parts.drains(self._group) or len(receipts) > STEP_MESSAGES:
+            return None
+        named = self._read(receipts)
+        if any(self._is_of_another_run(one) for one in named) or self._under_way(named):
+            return None
+        return self._end(receipts, named)
+
+    def _end(self, receipts: Sequence[str], named: list[Lease | int | None]) -> "Ending":
         current = self._leasing.leases.by_key.get
         held = [
             one if isinstance(one, Lease) and current(one.key) is one else self._held(one, late=True)
             for one in named
         ]
         leases = {lease.key: lease for lease in held if lease is not None}
-        if leases:
-            await stored_offset(self._leasing.end(list(leases.values())))
-        acknowledged = self._parts.acknowledged
-        acknowledged.add(_identity(one) for one, lease in zip(named, held, strict=True) if lease is not None)
-        return [
-            ReceiptResult(receipt, ok=True)
-            if lease is not None
-            else _result(receipt, one, ok=_identity(one) in acknowledged)
-            for receipt, one, lease in zip(receipts, named, held, strict=True)
-        ]
+        stored = self._leasing.end(list(leases.values())) if leases else None
+        return Ending(receipts, named, held, stored, self._parts.acknowledged)
 
     async def conclude(
         self, receipt: str, more: Sequence[tuple[bytes, str]], *, given_up: bool = False
@@ -197,16 +200,22 @@ class Acknowledging:
 
     async def _decoded(self, receipts: Sequence[str]) -> list[Lease | int | None]:
         """What the receipts say, when nothing is being stored about their messages."""
-        current, decode = self._leasing.leases.of_receipt, self._leasing.receipts.decode
         if len(receipts) > STEP_MESSAGES:
             await self._parts.core.clock.breathe()
-        named = [current(receipt) or decode(receipt) for receipt in receipts]
+        named = self._read(receipts)
         for one in named:
-            if isinstance(one, Lease) and one.run != self._parts.run:
+            if self._is_of_another_run(one):
                 one.lane = await self._leasing.chooser.lane_of(one.queue, one.queue_offset)
         while under_way := self._under_way(named):
             await asyncio.wait(under_way)
         return named
+
+    def _read(self, receipts: Sequence[str]) -> list[Lease | int | None]:
+        current, decode = self._leasing.leases.of_receipt, self._leasing.receipts.decode
+        return [current(receipt) or decode(receipt) for receipt in receipts]
+
+    def _is_of_another_run(self, named: Lease | int | None) -> TypeGuard[Lease]:
+        return isinstance(named, Lease) and named.run != self._parts.run
 
     def _under_way(self, named: Sequence[Lease | int | None]) -> set[asyncio.Future[Any]]:
         """The outcomes to wait for: records about these messages, timers of theirs that fire or are moved."""
@@ -260,6 +269,31 @@ class Acknowledging:
         return [
             _result(receipt, one, ok=lease is not None)
             for receipt, one, lease in zip(receipts, named, held, strict=True)
+        ]
+
+
+class Ending(NamedTuple):
+    """Messages whose acknowledgement is on its way into the log."""
+
+    receipts: Sequence[str]
+    named: Sequence[Lease | int | None]
+    held: Sequence[Lease | None]
+    stored: asyncio.Future[int] | None
+    """None if no receipt is good."""
+    acknowledged: Acknowledged
+
+    async def results(self) -> list[ReceiptResult]:
+        """One result for each receipt, when the acknowledgements are durable."""
+        if self.stored is not None:
+            await stored_offset(self.stored)
+        self.acknowledged.add(
+            _identity(one) for one, lease in zip(self.named, self.held, strict=True) if lease is not None
+        )
+        return [
+            ReceiptResult(receipt, ok=True)
+            if lease is not None
+            else _result(receipt, one, ok=_identity(one) in self.acknowledged)
+            for receipt, one, lease in zip(self.receipts, self.named, self.held, strict=True)
         ]
 
 

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from timerwheel.errors import AdmissionError
+from timerwheel.groups.acknowledging import Ending
 from timerwheel.groups.config import (
     INVISIBLE_MS_MAX,
     OFFSETS,
@@ -178,6 +179,10 @@ class Groups:
     async def ack(self, topic: str, group: str, receipts: Sequence[str]) -> list[ReceiptResult]:
         """These messages are done; durable when this returns. One result for each receipt, in order."""
         return await self._leasing(topic, group).acknowledging.ack(_bounded(receipts))
+
+    def begin_ack(self, topic: str, group: str, receipts: Sequence[str]) -> Ending | None:
+        """As `ack`, which has begun when this returns; None, with nothing done, if it must wait first."""
+        return self._leasing(topic, group).acknowledging.begin(_bounded(receipts))
 
     async def nack(
         self,
