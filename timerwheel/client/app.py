@@ -284,8 +284,22 @@ class App:
             return
         from timerwheel.client.health import serving_health  # noqa: PLC0415 - loads a web server
 
-        async with serving_health(self.health, self):
+        async with serving_health(self.health, self._status):
             yield
+
+    def _status(self) -> dict[str, object]:
+        workers = [
+            {
+                "topic": worker.topic,
+                "group": worker.group,
+                "concurrency": worker.concurrency,
+                "in_progress": len(worker.in_progress),
+                "done": worker.done,
+                "failed": worker.failed,
+            }
+            for worker in self.workers
+        ]
+        return {"status": "draining" if self.draining else "working", "workers": workers}
 
     async def _run(self, client: Client, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         if not self.workers:

@@ -4,42 +4,31 @@ It does not ask the service: a worker that is restarted in an outage of the serv
 """
 
 import contextlib
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import msgspec
 from aiohttp import web
 
 from timerwheel.client.errors import AddressError
 
-if TYPE_CHECKING:
-    from timerwheel.client.app import App
+DRAINING = "draining"
+"""The `status` of workers that take no more work."""
 
 
 @contextlib.asynccontextmanager
-async def serving_health(address: str, app: "App") -> AsyncIterator[None]:
-    """Answer every GET at HOST:PORT within the block. `AddressError` if that is no address, or in use."""
+async def serving_health(address: str, look: Callable[[], Mapping[str, object]]) -> AsyncIterator[None]:
+    """Answer every GET at HOST:PORT within the block with what `look` returns: `status`, and the counts.
+
+    Raises `AddressError` if that is no address, or in use.
+    """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise AddressError(f"{address!r} is not the address of a health check; write one like 127.0.0.1:8080")
 
     async def answer(_: web.BaseRequest) -> web.Response:
-        content = {
-            "status": "draining" if app.draining else "working",
-            "workers": [
-                {
-                    "topic": worker.topic,
-                    "group": worker.group,
-                    "concurrency": worker.concurrency,
-                    "in_progress": len(worker.in_progress),
-                    "done": worker.done,
-                    "failed": worker.failed,
-                }
-                for worker in app.workers
-            ],
-        }
+        content = look()
         return web.Response(
-            status=503 if app.draining else 200,
+            status=503 if content["status"] == DRAINING else 200,
             body=msgspec.json.encode(content),
             content_type="application/json",
         )
