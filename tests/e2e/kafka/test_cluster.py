@@ -206,6 +206,8 @@ async def test_of_two_nodes_that_were_given_one_url_the_later_one_leads_and_goes
     await until(lambda: team.leads(first))
     second = team.start("second", "--node-url", first.url)
     await until(lambda: team.leads(second))
+    refused = await team.call(first, "POST", "/v1/messages", {"topic": "orders", "body": "never"})
+    assert refused.status >= 500
     await until(lambda: team.stands_by(first))
     for number in range(20):
         await send(second, str(number))
