@@ -25,7 +25,8 @@ class Receiver:
 
     Behaviours by path: an int is a status, a (status, headers) pair an answer with headers, and the words
     `hang` (never answers), `reset` (drops the connection), `trickle` (never ends its answer), `flood` (a
-    megabyte of answer), `garbage` (no HTTP) and `hang_up` (closes an idle connection after its answer).
+    megabyte of answer), `garbage` (no HTTP), `hang_up` (closes an idle connection after its answer),
+    `interim` (three answers 103 before its own) and `chatter` (answers 100 without an end).
     """
 
     addresses: int = 1
@@ -39,6 +40,7 @@ class Receiver:
     def __post_init__(self) -> None:
         self.changed = asyncio.Condition()
         self._released = asyncio.Event()
+        self._hanging: object = 200
 
     async def __aenter__(self) -> "Receiver":
         app = web.Application(client_max_size=1 << 26)
@@ -58,6 +60,11 @@ class Receiver:
 
     def release(self) -> None:
         """Let everything that hangs go on, with a 200."""
+        self._released.set()
+
+    def answer_hanging(self, status: int, headers: Mapping[str, str]) -> None:
+        """As `release`, with this answer."""
+        self._hanging = (status, headers)
         self._released.set()
 
     def url(self, path: str = "hook", address: int = 1) -> str:
@@ -93,26 +100,40 @@ class Receiver:
 
     async def _answer_as_set(self, request: web.Request, told: object) -> web.StreamResponse:
         assert request.transport is not None
+        if told == "hang":
+            await self._released.wait()
+            told = self._hanging
         if isinstance(told, list):
             return await self._answer_as_set(request, told.pop(0) if len(told) > 1 else told[0])
         if isinstance(told, int):
             return web.Response(status=told, body=b"answer")
         if isinstance(told, tuple):
             return web.Response(status=told[0], headers=told[1])
-        if told == "hang":
-            await self._released.wait()
-        elif told == "reset":
-            request.transport.abort()
-        elif told == "garbage":
-            request.transport.write(b"no HTTP at all\r\n\r\n")
-            request.transport.close()
-        elif told == "trickle":
+        if told == "trickle":
             return await self._trickle(request)
-        elif told == "flood":
+        if told == "flood":
             return web.Response(body=b"f" * (1 << 20))
-        elif told == "hang_up":
-            asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(_hang_up(request.transport)))
+        await self._misbehave(request.transport, told)
         return web.Response()
+
+    async def _misbehave(self, transport: asyncio.Transport, told: object) -> None:
+        """Do something to the connection before the answer, which may then be none."""
+        if told == "reset":
+            transport.abort()
+        elif told == "garbage":
+            transport.write(b"no HTTP at all\r\n\r\n")
+            transport.close()
+        elif told == "interim":
+            transport.write(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 3)
+        elif told == "chatter":
+            await self._chatter(transport)
+        elif told == "hang_up":
+            asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(_hang_up(transport)))
+
+    async def _chatter(self, transport: asyncio.Transport) -> None:
+        while not transport.is_closing() and not self._released.is_set():
+            transport.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
+            await asyncio.sleep(0)
 
     async def _trickle(self, request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse(status=200)

@@ -24,6 +24,7 @@ from aiohttp.abc import AbstractResolver
 from timerwheel.clock import Clock
 from timerwheel.model.messages import MessageView
 from timerwheel.push.addresses import NOT_PUBLIC, guarded_sockets
+from timerwheel.push.answers import Connector
 from timerwheel.push.outcome import Outcome, classify, failed
 from timerwheel.push.request import headers_of
 from timerwheel.push.resolver import PooledResolver
@@ -77,7 +78,7 @@ class Caller:
         self._clock = clock
         self._places = asyncio.Semaphore(calls_max)
         self._resolver = resolver or PooledResolver(clock)
-        connector = aiohttp.TCPConnector(
+        connector = Connector(
             limit=0,
             resolver=self._resolver,
             keepalive_timeout=IDLE_CONNECTION_S,

@@ -161,6 +161,18 @@ async def test_an_answer_without_end_is_read_no_further_than_the_limit(receiver,
     assert len(receiver.connections) == 2  # the first was hung up on
 
 
+async def test_a_few_informational_answers_before_the_answer_are_fine(caller, receiver):
+    receiver.behave["hook"] = "interim"
+    assert (await caller.attempt(to(receiver.url()), message())).status == 200
+
+
+async def test_informational_answers_without_an_end_fail_at_once(caller, receiver):
+    receiver.behave["hook"] = "chatter"
+    outcome = await caller.attempt(to(receiver.url()), message())  # the clock stands still
+    assert (outcome.kind, outcome.status) == ("failed", None)
+    assert "informational answers" in outcome.reason
+
+
 @pytest.mark.parametrize("told", ["reset", "garbage"])
 async def test_a_broken_answer_is_a_failure_with_a_reason(receiver, caller, told):
     receiver.behave["hook"] = told
