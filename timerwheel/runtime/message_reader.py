@@ -182,7 +182,10 @@ class MessageReader:
         root: int,
         due_ms: int,
     ) -> tuple[int, int] | None:
-        """Return (queue offset, log offset) of a delivered message, near its due time or anywhere."""
+        """Return (queue offset, log offset) of a delivered message, near its due time or anywhere.
+
+        None if it is hidden: pages, also those in memory, may begin before the first message that is not.
+        """
         bounds = topic.queues.get(queue, QueueTail())
         end = tail[0][0] if tail else bounds.next_offset
         with self._index.read() as txn:
@@ -190,7 +193,9 @@ class MessageReader:
             for first, positions in itertools.chain(tail, kept):
                 places = np.flatnonzero(positions["root"] == root)
                 if len(places):
-                    return first + int(places[0]), int(positions["offset"][places[0]])
+                    queue_offset = first + int(places[0])
+                    is_hidden = queue_offset < bounds.min_offset
+                    return None if is_hidden else (queue_offset, int(positions["offset"][places[0]]))
         return None
 
     def view_of(self, current: Current, state: State, *, recalled_ms: int | None = None) -> MessageView:

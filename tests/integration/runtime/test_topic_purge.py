@@ -7,7 +7,7 @@ import pytest
 from tests.harness.consumers import ack, bodies, put, receive, send
 from tests.harness.drive import read_all, settle
 from tests.harness.group_checks import check_groups
-from timerwheel.errors import AdmissionError, TopicEndingError, UnknownTopicError
+from timerwheel.errors import AdmissionError, TopicEndingError, UnknownMessageError, UnknownTopicError
 from timerwheel.groups.config import GroupConfig
 from timerwheel.model.messages import Outgoing, PurgedGroup, State
 from timerwheel.schedules.recurrence import Recurrence
@@ -90,6 +90,19 @@ async def test_either_kind_can_be_purged_alone(world):
     assert await world.pending_ids() == [timer]
     await world.advance(HOUR_MS)
     assert len(await receive(world)) == 1
+
+
+@pytest.mark.parametrize("committed", [False, True])
+async def test_a_delivered_message_that_was_purged_is_unknown(world, committed):
+    await world.open()
+    ids = await world.send_ids(0, 1_000)
+    await world.advance(2_000)
+    await world.engine.topic_purges.purge("orders", scheduled=True, delivered=True)
+    if committed:
+        await world.restart()
+    for message_id in ids:
+        with pytest.raises(UnknownMessageError):
+            await world.engine.messages.get(message_id)
 
 
 async def test_receipts_of_purged_messages_have_ended(world):
