@@ -41,6 +41,7 @@ GROUP = "/v1/topics/{topic}/groups/{group}"
 # Receiving may create the group.
 MAKING = (
     *("illegal_group", "illegal_topic", "system_topic", "topic_ending", "illegal_filter", "too_many_groups"),
+    "group_in_use",
     *STORE,
 )
 SETTLING = ("illegal_group", "unknown_group", *STORE)

@@ -100,7 +100,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "queues_shrink": (409, "The number of queues can only grow"),
     "keys_move": (409, "Sharding keys would move to other queues"),
     "group_differs": (409, "The group has different settings"),
-    "group_in_use": (409, "The group is used by a subscription"),
+    "group_in_use": (409, "A subscription or a task queue uses the group"),
     "subscription_exists": (409, "The subscription already exists"),
     "task_state": (409, "The state of the task does not allow this"),
     "ack_ended": (409, "The attempt is over"),

@@ -52,7 +52,7 @@ class SubscriptionCalls:
         located=True,
         answer=SubscriptionWithSecret,
         body=NewSubscription,
-        problems=(*FIELDS, "subscription_exists", "group_differs", "name_in_use", *STORE),
+        problems=(*FIELDS, "subscription_exists", "group_differs", "group_in_use", "name_in_use", *STORE),
     )
     async def create(self, request: web.Request) -> web.Response:
         """Create a subscription that pushes a topic's messages to a URL; shows the secret only once."""

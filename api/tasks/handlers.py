@@ -160,12 +160,11 @@ class TaskCalls:
         access.of(request).check([topic_of(check_queue(asked.queue))])
 
         def wanted(task: TaskView) -> bool:
-            if asked.state is not UNSET and task.state != asked.state:
-                return False
             return asked.host is UNSET or asked.host in _hosts(task.url)
 
         cursor = None if asked.cursor is UNSET else asked.cursor
-        return responses.json(await self._tasks.page(asked.queue, wanted, asked.limit, cursor))
+        state = None if asked.state is UNSET else asked.state
+        return responses.json(await self._tasks.page(asked.queue, wanted, asked.limit, cursor, state))
 
     @_changes("DELETE", TASK, "cancelTask")
     async def cancel(self, request: web.Request) -> web.Response:

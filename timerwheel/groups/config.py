@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from timerwheel.errors import TimerwheelError
+from timerwheel.model.admission import TASK_GROUP, TASK_PREFIX
 from timerwheel.model.delay_levels import LevelTable
 from timerwheel.model.limits import ATTEMPTS_MAX
 from timerwheel.model.tags import TagFilter
@@ -52,6 +53,21 @@ class GroupNotFoundError(UnknownGroupError):
     """A receive names a group that is not there, and does not ask for it to be created."""
 
     code = "group_not_found"
+
+
+class TaskGroupError(TimerwheelError):
+    """The group makes the calls of a task queue, so only the service makes, changes and deletes it.
+
+    With another filter or limit tasks would never be called, and without it those that have ended again.
+    """
+
+    code = "group_in_use"
+
+    def __init__(self, topic: str, group: str) -> None:
+        super().__init__(
+            f"group {group!r} of topic {topic!r} makes the calls of a task queue: only the service makes and "
+            "changes it; use a group of another name, or delete the topic to delete the queue"
+        )
 
 
 class TooManyGroupsError(TimerwheelError):
@@ -163,6 +179,12 @@ def leases_only(topic: str, group: str) -> GroupDiffersError:
     return GroupDiffersError(
         f"group {group!r} of topic {topic!r} leases messages; only one of kind {OFFSETS!r} commits offsets"
     )
+
+
+def check_not_of_tasks(topic: str, group: str) -> None:
+    """Raise TaskGroupError for a group that makes, or would make, the calls of a task queue."""
+    if group == TASK_GROUP and topic.startswith(TASK_PREFIX):
+        raise TaskGroupError(topic, group)
 
 
 def check_group(group: str) -> str:

@@ -35,6 +35,7 @@ from timerwheel.groups.config import (
     TooManyGroupsError,
     UnknownGroupError,
     check_group,
+    check_not_of_tasks,
     leases_nothing,
     value_of,
 )
@@ -268,6 +269,15 @@ class Groups:
         """Make these messages dead letters now, whatever attempts they have left."""
         return await self._leasing(topic, group).acknowledging.give_up(_bounded(receipts), reason)
 
+    def leased(self, topic: str, group: str) -> list[tuple[str, int]]:
+        """Return the receipt of each message that is leased, and for how many milliseconds it still is."""
+        leasing = self._leasing(topic, group).leasing
+        leases, now_ms = list(leasing.leases), self._parts.core.clock.monotonic_ms()
+        receipts = leasing.receipts.encode_all(leases)
+        return [
+            (receipt, max(lease.end_ms - now_ms, 0)) for receipt, lease in zip(receipts, leases, strict=True)
+        ]
+
     def put_back(self, topic: str, group: str, receipts: Sequence[str]) -> None:
         """Take back leases that no consumer has heard of; no attempt counts."""
         runtime = self._runtimes.get(group_topic(topic, group))
@@ -287,15 +297,20 @@ class Groups:
     async def put(self, topic: str, group: str, config: GroupConfig) -> GroupInfo:
         """Make a group or change its configuration; `start` counts only when it is made.
 
-        Raises GroupDiffersError for another `kind` than it was made with.
+        Raises GroupDiffersError for another `kind` than it was made with, TaskGroupError for one of tasks.
         """
         info, _ = await self.put_or_make(topic, group, config)
         return info
+
+    async def put_own(self, topic: str, group: str, config: GroupConfig) -> None:
+        """As `put`, of a group that only the service makes and changes."""
+        await finished(self._put(self._name(topic, group), topic, config.check(), ALWAYS))
 
     async def put_or_make(
         self, topic: str, group: str, config: GroupConfig, when: Precondition = ALWAYS
     ) -> tuple[GroupInfo, bool]:
         """`put`, and whether the group was made. PreconditionFailedError if it is not as `when` says."""
+        check_not_of_tasks(topic, group)
         made = await finished(self._put(self._name(topic, group), topic, config.check(), when))
         return self.info(topic, group), made
 
@@ -707,6 +722,7 @@ class Groups:
                 TagFilter.parse(tags)  # a wrong filter is said even where there is no group yet
             if made is None:
                 raise self._not_found(topic, group)
+            check_not_of_tasks(topic, group)
             await finished(self._make_if_new(name, topic, made.check()))
         runtime = self._leasing(topic, group)
         config = self._parts.config(runtime.state)

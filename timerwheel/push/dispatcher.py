@@ -136,6 +136,7 @@ class Dispatcher:
         self._on_gone = on_gone
         self._ack_urls = ack_urls
         self._later: dict[str, int] = {}  # receipt -> when its lease ends, monotonic
+        self._granted: dict[str, int] = {}  # the same for requests in progress: 0 unless it was extended
         self._stats = Stats()
         self._largest_bytes = 1
         self._pace = Pace()
@@ -231,13 +232,16 @@ class Dispatcher:
 
     def extended(self, receipt: str, invisible_ms: int) -> None:
         """Note that the lease of a message was extended by a call."""
-        if receipt in self._later:
-            self._later[receipt] = self._clock.monotonic_ms() + invisible_ms
+        for ends_ms in (self._later, self._granted):
+            if receipt in ends_ms:
+                ends_ms[receipt] = self._clock.monotonic_ms() + invisible_ms
 
     async def _hold(self, subscription: Subscription, delivery: Delivery, outcome: Taken) -> None:
         """Let the lease of a message go on for as long as its endpoint may take to acknowledge it."""
         within_ms = outcome.ack_within_ms or subscription.lease_ms
         topic, group, receipt = subscription.topic, subscription.group, delivery.receipt
+        # What the endpoint asked for before it answered counts, if that is longer.
+        within_ms = max(within_ms, self._granted[receipt] - self._clock.monotonic_ms())
         try:
             (result,) = await self._groups.extend(topic, group, [receipt], within_ms)
         except (TimerwheelError, StoreError) as error:
@@ -353,6 +357,13 @@ class Dispatcher:
     # ------------------------------------------------------------------ delivering
 
     async def _deliver(self, delivery: Delivery) -> None:
+        self._granted[delivery.receipt] = 0
+        try:
+            await self._attempt(delivery)
+        finally:
+            del self._granted[delivery.receipt]
+
+    async def _attempt(self, delivery: Delivery) -> None:
         subscription = self.subscription
         self._largest_bytes = max(len(delivery.message.body), self._largest_bytes * 7 // 8, 1)
         called = subscription

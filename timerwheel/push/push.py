@@ -25,7 +25,15 @@ from msgspec import UNSET
 
 from timerwheel.engine import Engine
 from timerwheel.errors import UnknownMessageError
-from timerwheel.groups.config import LEASES, GroupConfig, UnknownGroupError, config_of, leases_nothing
+from timerwheel.groups.config import (
+    LEASES,
+    GroupConfig,
+    TaskGroupError,
+    UnknownGroupError,
+    check_not_of_tasks,
+    config_of,
+    leases_nothing,
+)
 from timerwheel.model.authorization import permitted
 from timerwheel.model.messages import MessageView, State
 from timerwheel.model.precondition import ALWAYS, Precondition, tag_of
@@ -49,7 +57,6 @@ from timerwheel.push.subscription import (
     SubscriptionExistsError,
     SubscriptionView,
     SubscriptionWithSecret,
-    TaskGroupError,
     TooManySubscriptionsError,
     UnknownSubscriptionError,
     check_agrees,
@@ -379,6 +386,7 @@ class Push:
 
     async def _put_group(self, subscription: Subscription, given: Draft | Changes) -> None:
         """Configure the group as the subscription asks, or refuse if it may not be changed."""
+        check_not_of_tasks(subscription.topic, subscription.group)
         config = self._config(subscription)
         if config is not None and config.kind != LEASES:
             raise leases_nothing(subscription.topic, subscription.group)

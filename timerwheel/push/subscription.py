@@ -387,18 +387,6 @@ class GroupInUseError(TimerwheelError):
         self.subscription_id = subscription_id
 
 
-class TaskGroupError(TimerwheelError):
-    """The group makes the calls of a task queue; without it, tasks that have ended would be called again."""
-
-    code = "group_in_use"
-
-    def __init__(self, topic: str, group: str) -> None:
-        super().__init__(
-            f"group {group!r} of topic {topic!r} makes the calls of a task queue; to delete that, delete "
-            "the topic"
-        )
-
-
 class RotationError(TimerwheelError):
     """A rotation of the secret is in progress already, or none is; the message says which."""
 

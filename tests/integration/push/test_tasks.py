@@ -11,9 +11,9 @@ from standardwebhooks import Webhook
 from tests.harness.receiver import Receiver
 from tests.harness.tasking import Tasking
 from timerwheel.errors import IllegalCursorError, RefusedError
-from timerwheel.groups.config import Exponential
+from timerwheel.groups.config import Exponential, TaskGroupError
 from timerwheel.push.push import Push
-from timerwheel.push.subscription import SubscriptionError, TaskGroupError
+from timerwheel.push.subscription import SubscriptionError
 from timerwheel.push.tasks.task import IllegalTaskQueueError, IllegalTaskUrlError, TaskError
 from timerwheel.push.tasks.task_queue import TaskQueueOptions
 from timerwheel.push.tasks.tasks import TaskStateError, UnknownTaskError

@@ -96,7 +96,12 @@ class Lane:
     @property
     def idle(self) -> bool:
         """Whether it has nothing to do, and nothing to remember."""
-        return not self.waiting and not self.under_way and not self.failures_in_row
+        return self.has_no_task and not self.failures_in_row
+
+    @property
+    def has_no_task(self) -> bool:
+        """Whether no task waits for it or is being called."""
+        return not self.waiting and not self.under_way
 
     @property
     def is_failing(self) -> bool:

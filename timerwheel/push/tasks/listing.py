@@ -8,7 +8,7 @@ from timerwheel.errors import IllegalCursorError, UnknownQueueError
 from timerwheel.model.messages import MessageView
 from timerwheel.push.tasks.standings import Standings
 from timerwheel.push.tasks.task import Task, topic_of
-from timerwheel.push.tasks.view import TaskPage, TaskView, view_of
+from timerwheel.push.tasks.view import TaskPage, TaskState, TaskView, view_of
 
 LOOKED_AT_MAX = 2_000
 """Most tasks to look at for one page."""
@@ -26,9 +26,14 @@ class Listing:
         self._engine = engine
         self._standings = standings
 
-    async def page(self, queue: str, wanted: Wanted, limit: int, cursor: str | None) -> TaskPage:
-        """Return up to `limit` tasks for which `wanted` is true; IllegalCursorError."""
-        part, inner = _SCHEDULED, None
+    async def page(
+        self, queue: str, wanted: Wanted, limit: int, cursor: str | None, state: TaskState | None = None
+    ) -> TaskPage:
+        """Return up to `limit` tasks for which `wanted` is true; IllegalCursorError.
+
+        With a `state` it looks only where tasks of that state are.
+        """
+        part, inner = _SCHEDULED if state in (None, "scheduled") else _DELIVERED, None
         if cursor is not None:
             part, _, text = cursor.partition(".")
             inner = text or None
@@ -42,6 +47,8 @@ class Listing:
             looked += len(page.messages)
             found += await self._views(queue, page.messages, wanted)
             inner = page.cursor
+            if inner is None and state == "scheduled":
+                return TaskPage(found, None)
             if inner is None:
                 part = _DELIVERED
         if part == _DELIVERED and len(found) < limit and looked < LOOKED_AT_MAX:

@@ -6,12 +6,15 @@
                                          `---later------> waits for a call of its receiver, or its time
 
 1. A task that was called is not called again after its end is stored. The outcome, the callback and the end
-   of the task in its group are one unit of the log, so a crash leaves all of them or none.
+   of the task in its group are one unit of the log, so a crash leaves all of them or none. A call begins only
+   under a lease that has not ended: else the group may have given the task out again.
 2. A task waits for its host in memory, under a lease that is renewed. A lease is nothing in the log: after a
-   crash the task is as it was, and no attempt counts that was not made.
+   crash the task is as it was, and no attempt counts that was not made. After a planned stop the leases are
+   as before: those tasks had been called, and are waited for as those of invariant 4.
 3. An answer whose outcome cannot be stored yet, as on a full disk, is kept and stored when that is possible.
 4. A task whose receiver acknowledges it later holds no place and no turn of its host, but counts among those
    that are held in memory. If that is not called in time, the attempt failed.
+5. What is remembered of hosts without a task is bounded: those that failed longest ago are forgotten.
 
 Belongs to the event loop.
 """
@@ -19,6 +22,7 @@ Belongs to the event loop.
 import asyncio
 import contextlib
 import logging
+from heapq import nsmallest
 from typing import NamedTuple
 
 from yarl import URL
@@ -32,7 +36,7 @@ from timerwheel.model.messages import Delivery, MessageView, ReceiptResult
 from timerwheel.push.ack_urls import AckUrls
 from timerwheel.push.dispatcher import RETRY_MS
 from timerwheel.push.endpoint import Caller, Reply
-from timerwheel.push.outcome import Taken, failed
+from timerwheel.push.outcome import Outcome, Taken, failed
 from timerwheel.push.pace import RateLimit
 from timerwheel.push.subscription import LEASE_MARGIN_MS
 from timerwheel.push.tasks.call import call_of
@@ -51,12 +55,19 @@ RECEIVE_MAX = 200
 RECEIVE_WAIT_MS = 20_000
 LAST_MAX = 10_000
 """Tasks whose last failure is remembered, to show it."""
+HOSTS_REMEMBERED_MAX = 1_000
+"""Hosts without a task whose failures are remembered."""
+FAILING_HOSTS_SHOWN_MAX = 100
 
 logger = logging.getLogger(__name__)
 
+TAKEN = 202
+"""The status with which a receiver takes what it acknowledges later."""
 NOT_A_TASK = failed("the message is not a task, or is damaged")
-NOT_ACKNOWLEDGED = failed("it was taken, but not acknowledged in time")
-_NOT_CALLED = (NOT_A_TASK, NOT_ACKNOWLEDGED)
+NOT_ACKNOWLEDGED = Outcome("failed", "it was taken, but not acknowledged in time", TAKEN)
+NOT_SETTLED = failed("the service has no answer to the last attempt")
+CUT_OFF = failed("the service stopped before there was an answer")
+_NOT_CALLED = (NOT_A_TASK, NOT_SETTLED)
 _NO_TASK = Task(url="")
 
 
@@ -110,9 +121,12 @@ class QueueRunner:
         self._places = Places(queue.concurrency)
         self._limit = RateLimit(queue.rate_limit)
         self._rate_turn = asyncio.Lock()
+        self._rate_changed: asyncio.Future[None] | None = None
         self._lanes: dict[str, Lane] = {}
+        self._resting: dict[str, None] = {}  # hosts without a task that failed, in the order of that
+        self._granted: dict[str, int] = {}  # receipt of a call in progress -> until when it was extended
         self._workers: dict[str, asyncio.Task[None]] = {}
-        self._calls: set[asyncio.Task[None]] = set()
+        self._calls: dict[asyncio.Task[None], Waiting] = {}
         self._held = 0
         self._loops: list[asyncio.Task[None]] = []
         self._room: asyncio.Future[None] | None = None
@@ -120,14 +134,19 @@ class QueueRunner:
     # ------------------------------------------------------------------ starting and stopping
 
     def start(self) -> None:
-        """Begin to call."""
+        """Begin to call, and wait for those who were called before a planned stop."""
         if not self._loops:
+            for receipt, left_ms in self._groups.leased(self.topic, GROUP):
+                self.calling.add(place_in(receipt))
+                self._hold_for(receipt, max(left_ms - LEASE_MARGIN_MS, 0))
             self._loops = [asyncio.create_task(self._run()), asyncio.create_task(self._keep())]
 
     def replace(self, queue: TaskQueue) -> None:
         """Have other limits or secrets from the next request on."""
         if queue.rate_limit != self.queue.rate_limit:
             self._limit.change(queue.rate_limit)
+            if self._rate_changed is not None and not self._rate_changed.done():
+                self._rate_changed.set_result(None)
         if queue.concurrency != self.queue.concurrency:
             self._places.change(queue.concurrency)
         self.queue = queue
@@ -146,16 +165,28 @@ class QueueRunner:
             self._give_back(lane)
 
     async def close(self, grace_ms: int) -> None:
-        """Halt, give calls in progress the grace, then cut them off: these attempts count as failed."""
+        """Halt, give calls in progress the grace, then cut them off.
+
+        With a grace these attempts count as failed. Without one they are as in a crash.
+        """
         await self.halt()
         if self._calls and grace_ms:
             finished = asyncio.ensure_future(self._finish())
             await self._clock.wait_for(finished, grace_ms)
             finished.cancel()
             await asyncio.gather(finished, return_exceptions=True)
-        for task in self._calls:
+        calls = dict(self._calls)
+        for task in calls:
             task.cancel()
-        await asyncio.gather(*self._calls, *self._settling.values(), return_exceptions=True)
+        await asyncio.gather(*calls, *self._settling.values(), return_exceptions=True)
+        if grace_ms:
+            await asyncio.gather(*(self._cut_off(one) for one in calls.values()), return_exceptions=True)
+
+    async def _cut_off(self, one: Waiting) -> None:
+        """Count an attempt as failed, or its lease would keep the task for long after the next start."""
+        found = await self._read(one)
+        if found is not None:
+            await self._store(found, one, Reply(CUT_OFF))
 
     async def _finish(self) -> None:
         await asyncio.wait(set(self._calls))
@@ -167,8 +198,9 @@ class QueueRunner:
 
     @property
     def failing_hosts(self) -> list[str]:
-        """Return the hosts that failed so often in a row that they are called less."""
-        return sorted(host for host, lane in self._lanes.items() if lane.is_failing)
+        """Return the first hosts that failed so often in a row that they are called less."""
+        failing = (host for host, lane in self._lanes.items() if lane.is_failing)
+        return nsmallest(FAILING_HOSTS_SHOWN_MAX, failing)
 
     def take_back(self, place: tuple[int, int]) -> str | None:
         """Take a task that waits for its host out of its lane; returns its receipt, None if there is none."""
@@ -215,6 +247,7 @@ class QueueRunner:
         lane = self._lanes.get(host)
         if lane is None:
             lane = self._lanes[host] = Lane(self._clock, lambda: self.queue.host_concurrency)
+        self._resting.pop(host, None)
         lane.waiting.append(Waiting(delivery.receipt, delivery.attempt, place_in(delivery.receipt)))
         self._held += 1
         if host not in self._workers:
@@ -260,8 +293,8 @@ class QueueRunner:
             lane.began()
             self.calling.add(one.place)
             call = asyncio.create_task(self._call(host, lane, one, failing=failing))
-            self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
+            self._calls[call] = one
+            call.add_done_callback(self._called)
 
     @property
     def _is_paused(self) -> bool:
@@ -283,7 +316,8 @@ class QueueRunner:
             self._all_places.give(failing=failing)
             async with self._rate_turn:
                 while (wait_ms := self._limit.wait_ms(self._clock.monotonic_ms())) > 0:
-                    await self._clock.sleep_for(wait_ms)
+                    self._rate_changed = asyncio.get_running_loop().create_future()
+                    await self._clock.wait_for(self._rate_changed, wait_ms)
 
     def _worked(self, host: str, lane: Lane, done: "asyncio.Task[None]") -> None:
         del self._workers[host]
@@ -293,8 +327,25 @@ class QueueRunner:
             worker = asyncio.create_task(self._work(host, lane))
             self._workers[host] = worker
             worker.add_done_callback(lambda again: self._worked(host, lane, again))
-        elif lane.idle:
+        else:
+            self._rest(host, lane)
+
+    def _rest(self, host: str, lane: Lane) -> None:
+        """Forget a host that has nothing to do, unless it failed lately."""
+        if lane.idle:
             self._lanes.pop(host, None)
+        elif lane.has_no_task:
+            self._resting.pop(host, None)
+            self._resting[host] = None
+            if len(self._resting) > HOSTS_REMEMBERED_MAX:
+                longest_ago = next(iter(self._resting))
+                del self._resting[longest_ago]
+                self._lanes.pop(longest_ago, None)
+
+    def _called(self, call: "asyncio.Task[None]") -> None:
+        del self._calls[call]
+        if not call.cancelled() and (error := call.exception()) is not None:
+            logger.error("task queue %s: a call failed", self.name, exc_info=error)
 
     def _give_places(self, *, failing: bool) -> None:
         self._all_places.give(failing=failing)
@@ -312,8 +363,10 @@ class QueueRunner:
             reply, found = None, None
             try:
                 found = await self._read(one)
-                if found is not None:
+                if found is not None and await self._extend(one.receipt, LEASE_MS):
                     reply = await self._attempt(found, one)
+            except UnknownGroupError:
+                return  # the queue was deleted
             finally:
                 self._give_places(failing=failing)
                 lane.ended(None if reply is None or reply.outcome in _NOT_CALLED else reply.outcome)
@@ -323,10 +376,11 @@ class QueueRunner:
                 else:
                     await self._settle(found, one, reply)
         finally:
+            self._granted.pop(one.receipt, None)
             if one.receipt not in self._later:
                 self.calling.discard(one.place)
-            if lane.idle and host not in self._workers:
-                self._lanes.pop(host, None)
+            if host not in self._workers:
+                self._rest(host, lane)
 
     async def _read(self, one: Waiting) -> Found | None:
         found = await self._groups.message_of(self.topic, GROUP, one.receipt)
@@ -340,7 +394,7 @@ class QueueRunner:
         if found.task is None:
             return Reply(NOT_A_TASK)
         if one.attempt > found.task.max_attempts:  # the lease of its last attempt ended in another run
-            return Reply(NOT_ACKNOWLEDGED)
+            return Reply(NOT_SETTLED)
         ack_headers = self._ack_urls.headers(self.topic, GROUP, one.receipt)
         call = call_of(found.message, found.task, self.name, self.queue.secrets, one.attempt, ack_headers)
         reply = await self._caller.call(call)
@@ -401,10 +455,11 @@ class QueueRunner:
         """Let a task that its receiver acknowledges later wait for that."""
         assert found.task is not None
         within_ms = outcome.ack_within_ms or found.task.timeout_ms + LEASE_MARGIN_MS
+        # What its receiver asked for before it answered counts, if that is longer.
+        within_ms = max(within_ms, self._granted.get(one.receipt, 0) - self._clock.monotonic_ms())
         try:
             if await self._extend(one.receipt, within_ms):  # else it was settled before its answer came
-                self._held += 1
-                self._later[one.receipt] = asyncio.create_task(self._expire(one.receipt, within_ms))
+                self._hold_for(one.receipt, within_ms)
         except UnknownGroupError:
             return  # the queue was deleted
 
@@ -413,6 +468,11 @@ class QueueRunner:
         lease_ms = min(within_ms + LEASE_MARGIN_MS, INVISIBLE_MS_MAX)
         (result,) = await self._groups.extend(self.topic, GROUP, [receipt], lease_ms)
         return result.ok
+
+    def _hold_for(self, receipt: str, within_ms: int) -> None:
+        """Hold a task for so long, for its receiver to acknowledge it."""
+        self._held += 1
+        self._later[receipt] = asyncio.create_task(self._expire(receipt, within_ms))
 
     async def _expire(self, receipt: str, within_ms: int) -> None:
         """Count an attempt as failed when the time to acknowledge it is over."""
@@ -436,6 +496,8 @@ class QueueRunner:
         if waiting is not None:
             waiting.cancel()
             self._later[receipt] = asyncio.create_task(self._expire(receipt, within_ms))
+        elif place_in(receipt) in self.calling:
+            self._granted[receipt] = self._clock.monotonic_ms() + within_ms
         return True
 
     async def settle_later(self, receipt: str, reply: Reply) -> bool:

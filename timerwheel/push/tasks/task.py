@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import Exponential, Ladder
-from timerwheel.model.admission import TASK_LOG_PREFIX, TASK_PREFIX
+from timerwheel.model.admission import TASK_GROUP, TASK_LOG_PREFIX, TASK_PREFIX
 from timerwheel.model.messages import Outgoing
 from timerwheel.push.addresses import TargetError, check_url
 from timerwheel.push.subscription import (
@@ -23,8 +23,7 @@ from timerwheel.push.subscription import (
     check_range,
 )
 
-GROUP = "tasks"
-"""The group of a queue's topic as which the service makes the calls."""
+GROUP = TASK_GROUP
 DEFAULT_QUEUE = "default"
 TASK_ATTEMPTS_MAX = 100
 TASK_HEADERS_BYTES_MAX = 8_192
@@ -73,7 +72,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 f"backoff: initial_ms = {backoff.initial_ms} is more than max_ms = {backoff.max_ms}"
             )
         urls = {"url": self.url, "callback": self.callback, "failure_callback": self.failure_callback}
-        checked = {name: _checked_url(name, url, allow_private) for name, url in urls.items() if url}
+        checked = {
+            name: _checked_url(name, url, allow_private) for name, url in urls.items() if url is not None
+        }
         return msgspec.structs.replace(self, **checked)
 
     def message(self, queue: str, body: bytes, dedup_key: str | None = None) -> Outgoing:

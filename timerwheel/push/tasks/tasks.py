@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError, UnknownMessageError
-from timerwheel.groups.config import GroupConfig, UnknownGroupError
+from timerwheel.groups.config import GroupConfig
 from timerwheel.groups.receipts import attempt_in
 from timerwheel.model.messages import MessageView, Outgoing, Receipt, State
 from timerwheel.push.ack_urls import AckUrls
@@ -31,7 +31,7 @@ from timerwheel.push.subscription import RotationError
 from timerwheel.push.tasks.lane import Places
 from timerwheel.push.tasks.listing import Listing
 from timerwheel.push.tasks.outcome import Ended, records_of
-from timerwheel.push.tasks.runner import LEASE_MS, QueueRunner
+from timerwheel.push.tasks.runner import LEASE_MS, TAKEN, QueueRunner
 from timerwheel.push.tasks.standings import Standings
 from timerwheel.push.tasks.task import GROUP, Task, TaskOutcome, check_queue, queue_in, topic_of
 from timerwheel.push.tasks.task_queue import (
@@ -43,7 +43,7 @@ from timerwheel.push.tasks.task_queue import (
     TooManyTaskQueuesError,
     UnknownTaskQueueError,
 )
-from timerwheel.push.tasks.view import TaskPage, TaskView, view_of
+from timerwheel.push.tasks.view import TaskPage, TaskState, TaskView, view_of
 from timerwheel.runtime.shielded import shielded
 from timerwheel.schedules.spec import ScheduleInfo, ScheduleSpec
 from timerwheel.state.config_table import ConfigTable, Put
@@ -52,8 +52,6 @@ from timerwheel.store.record import Identity
 GROUP_ATTEMPTS_MAX = 1_000
 """The group never gives a task up: the task says after how many attempts that is."""
 SECRET_BYTES = 32
-TAKEN = 202
-"""The status with which a receiver takes what it acknowledges later."""
 NAME_BYTES = 8
 
 logger = logging.getLogger(__name__)
@@ -142,11 +140,18 @@ class Tasks:
         wanted: Callable[[TaskView], bool],
         limit: int,
         cursor: str | None = None,
+        state: TaskState | None = None,
     ) -> TaskPage:
         """Return tasks of a queue; IllegalCursorError. A queue that does not exist has none."""
-        return await self._listing.page(check_queue(queue), wanted, limit, cursor)
 
-    async def reschedule(self, task_id: str, properties: dict[str, str]) -> TaskView:
+        def is_wanted(task: TaskView) -> bool:
+            return state in (None, task.state) and wanted(task)
+
+        return await self._listing.page(check_queue(queue), is_wanted, limit, cursor, state)
+
+    async def reschedule(
+        self, task_id: str, properties: dict[str, str], why_not: str = "can be given another time"
+    ) -> TaskView:
         """Give a task that waits, for its time or for its next attempt, another time.
 
         Raises TaskStateError if it runs or has ended, and what a reschedule of a message raises.
@@ -157,7 +162,7 @@ class Tasks:
             return await self.get(task_id)
         due_ms = self._engine.recalls.due_of(properties)
         if not await self._engine.groups.hurry(message.topic, GROUP, _place(message), due_ms):
-            raise TaskStateError(await self.get(task_id), "only a task that waits can be given another time")
+            raise TaskStateError(await self.get(task_id), f"only a task that waits {why_not}")
         return await self.get(task_id)
 
     async def run(self, task_id: str) -> TaskView:
@@ -167,7 +172,7 @@ class Tasks:
             standing = await self._standings.of(message)
             if standing.state == "ready":
                 return await self.get(task_id)
-        return await self.reschedule(task_id, {"TIMER_DELAY_MS": "0"})
+        return await self.reschedule(task_id, {"TIMER_DELAY_MS": "0"}, "can be called now")
 
     @shielded
     async def cancel(self, task_id: str) -> TaskView:
@@ -244,7 +249,7 @@ class Tasks:
         runner = self._runners.get(check_queue(name))
         if runner is None:
             await self.put_queue(name, TaskQueueOptions())
-            return self._runners[name].queue
+            runner = self._runner(name)  # unless it was deleted since
         return runner.queue
 
     def queues(self) -> list[TaskQueueView]:
@@ -343,10 +348,7 @@ class Tasks:
 
     async def _make_group(self, name: str) -> None:
         config = GroupConfig(start="head", max_attempts=GROUP_ATTEMPTS_MAX, invisible_ms=LEASE_MS)
-        try:
-            self._engine.groups.info(topic_of(name), GROUP)
-        except UnknownGroupError:
-            await self._engine.groups.put(topic_of(name), GROUP, config)
+        await self._engine.groups.put_own(topic_of(name), GROUP, config)
 
     def _add(self, name: str, queue: TaskQueue) -> QueueRunner:
         assert self._caller is not None, "start comes first"

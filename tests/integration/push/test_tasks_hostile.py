@@ -1,0 +1,226 @@
+"""What receivers, operators and clients can do to tasks at the wrong moment: real engine, real receiver."""
+
+import asyncio
+
+import pytest
+
+from tests.harness.receiver import Receiver
+from tests.integration.push.test_later_acks import LATER, Later, later
+from timerwheel.groups.config import Exponential, GroupConfig
+from timerwheel.push.subscription import Draft
+from timerwheel.push.tasks import listing
+from timerwheel.push.tasks import runner as running
+from timerwheel.push.tasks.task import IllegalTaskUrlError
+from timerwheel.push.tasks.task_queue import TaskQueueOptions
+from timerwheel.push.tasks.tasks import TaskStateError, UnknownTaskError
+
+HOUR_MS = 3_600_000
+TOPIC = "%TASK%default"
+
+
+@pytest.fixture
+async def receiver():
+    async with Receiver(addresses=60) as receiver:
+        yield receiver
+
+
+@pytest.fixture
+async def site(world, receiver):
+    await world.open()
+    site = Later(world, receiver)
+    await site.start()
+    yield site
+    receiver.release()
+    await site.push.close()
+
+
+# ---------------------------------------------------------------------- leases
+
+
+async def test_a_task_that_waits_when_its_group_is_moved_past_it_is_not_called(site):
+    await site.tasks.put_queue("one", TaskQueueOptions(concurrency=1))
+    site.receiver.behave["first"] = "hang"
+    first = await site.create("first", queue="one")
+    await site.receiver.arrived(1, "first")
+    await site.create("waits", queue="one")
+    await site.until(lambda: site.world.engine.groups.info("%TASK%one", "tasks").in_flight == 2)
+    await site.world.engine.groups.rewind("%TASK%one", "tasks", to="tail")
+    site.receiver.release()
+    await site.until_state(first, "ended")
+    after = await site.create("after", queue="one")
+    await site.until_state(after, "succeeded")
+    assert site.count("waits") == 0
+
+
+async def test_an_extension_before_the_answer_is_not_cut_short_by_it(site):
+    site.receiver.behave["hook"] = "hang"
+    task = await site.create(timeout_ms=60_000)
+    await site.receiver.arrived(1)
+    token = site.token()
+    await site.push.acks.extend(token, HOUR_MS)
+    site.receiver.behave["hook"] = LATER
+    site.receiver.answer_hanging(*LATER)
+    await site.until(lambda: site.world.engine.counters.task_calls["delivered"] == 1)
+    await site.later_for(HOUR_MS - 2_000)
+    assert site.count() == 1
+    await site.push.acks.acknowledge(token)
+    assert (await site.get(task)).state == "succeeded"
+
+
+async def test_a_pushed_message_that_was_extended_before_the_answer_stays_extended(site):
+    site.receiver.behave["hook"] = "hang"
+    await site.subscribe(timeout_ms=60_000)
+    await site.send()
+    await site.receiver.arrived(1)
+    token = site.token()
+    await site.push.acks.extend(token, HOUR_MS)
+    site.receiver.answer_hanging(*LATER)
+    await site.until(lambda: site.push.stats("s").delivered == 1)
+    await site.later_for(HOUR_MS - 2_000)
+    assert site.count() == 1
+    await site.push.acks.acknowledge(token)
+
+
+async def test_after_a_planned_restart_a_task_that_is_acknowledged_later_is_still_running(site):
+    site.receiver.behave["hook"] = later("3600")
+    task = await site.create()
+    token = await site.task_taken()
+    await site.push.close()
+    await site.world.restart()
+    await site.start()
+    await site.world.advance(1_000)
+    assert (await site.get(task)).state == "running"
+    assert site.tasks.get_queue("default").running == 1
+    with pytest.raises(TaskStateError, match="running"):
+        await site.tasks.cancel(task)
+    await site.push.acks.acknowledge(token)
+    assert (await site.get(task)).state == "succeeded"
+    assert site.tasks.get_queue("default").running == 0
+
+
+async def test_after_a_planned_restart_a_task_that_nobody_acknowledges_follows_its_own_backoff(site):
+    site.receiver.behave["hook"] = later("60")
+    task = await site.create(backoff=Exponential(4 * HOUR_MS, 1.0, 4 * HOUR_MS))
+    await site.task_taken()
+    await site.push.close()
+    await site.world.restart()
+    await site.start()
+    view = await site.until_state(task, "retrying", step_ms=1_000)
+    assert view.next_attempt_ms - site.world.clock.now_ms() > 3 * HOUR_MS
+
+
+async def test_a_task_that_was_taken_but_not_acknowledged_reports_the_answer_that_took_it(site):
+    site.receiver.behave["hook"] = later("5")
+    task = await site.create(max_attempts=1)
+    await site.task_taken()
+    view = await site.until_state(task, "failed", step_ms=1_000)
+    assert view.last_status == 202
+
+
+# ---------------------------------------------------------------------- limits
+
+
+async def test_a_raised_rate_limit_counts_at_once(site):
+    await site.tasks.put_queue("slow", TaskQueueOptions(rate_limit=0.001))
+    first, second = await site.create(queue="slow"), await site.create(queue="slow")
+    await site.until_state(first, "succeeded")
+    await site.world.advance(1_000)
+    await site.tasks.put_queue("slow", TaskQueueOptions(rate_limit=None))
+    await site.until_state(second, "succeeded")
+    assert site.world.clock.now_ms()  # no time had to pass
+
+
+async def test_of_hosts_that_failed_the_last_ones_are_remembered(site, monkeypatch):
+    monkeypatch.setattr(running, "HOSTS_REMEMBERED_MAX", 3)
+    await _fail_at(site, range(2, 8))
+    assert site.tasks.get_queue("default").failing_hosts == ["127.0.0.5:1", "127.0.0.6:1", "127.0.0.7:1"]
+
+
+async def test_what_is_shown_of_failing_hosts_is_bounded(site, monkeypatch):
+    monkeypatch.setattr(running, "FAILING_HOSTS_SHOWN_MAX", 2)
+    await _fail_at(site, range(2, 6))
+    assert site.tasks.get_queue("default").failing_hosts == ["127.0.0.2:1", "127.0.0.3:1"]
+
+
+async def _fail_at(site, hosts):
+    for at in hosts:
+        for _ in range(5):
+            task = await site.create(url=f"http://127.0.0.{at}:1/refused", max_attempts=1)
+            await site.until_state(task, "failed", step_ms=1_000)
+
+
+# ---------------------------------------------------------------------- what belongs to the service
+
+
+@pytest.mark.parametrize("field", ["url", "callback", "failure_callback"])
+async def test_an_empty_url_is_refused(site, field):
+    with pytest.raises(IllegalTaskUrlError, match=field):
+        await site.create(**{field: ""})
+
+
+@pytest.mark.parametrize(
+    "config", [GroupConfig(tags="x"), GroupConfig(max_attempts=1), GroupConfig(kind="offsets")]
+)
+async def test_nobody_else_makes_or_changes_the_group_that_makes_the_calls(site, config):
+    for topic in (TOPIC, "%TASK%new"):
+        with pytest.raises(Exception, match="makes the calls") as caught:
+            await site.world.engine.groups.put(topic, "tasks", config)
+        assert caught.value.code == "group_in_use"
+    with pytest.raises(Exception, match="makes the calls"):
+        await site.world.engine.groups.receive("%TASK%new", "tasks", create=True)
+    with pytest.raises(Exception, match="makes the calls"):
+        await site.push.create(Draft(topic=TOPIC, group="tasks", url=site.receiver.url()))
+    await site.until_state(await site.create(), "succeeded")
+
+
+# ---------------------------------------------------------------------- races
+
+
+async def test_tasks_that_are_created_while_their_queue_is_deleted_are_refused_or_kept(site):
+    for turns in range(20):
+        made = [asyncio.create_task(site.create(queue="gone", delay_ms=HOUR_MS)) for _ in range(3)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        deletion = asyncio.create_task(site.world.engine.topic_deletions.delete("%TASK%gone"))
+        results = await asyncio.gather(*made, deletion, return_exceptions=True)
+        errors = [one for one in results if isinstance(one, Exception)]
+        assert {getattr(one, "code", repr(one)) for one in errors} <= {"topic_ending", "unknown_topic"}
+        for _ in range(5):
+            await site.world.advance(100)
+
+
+async def test_a_purge_ends_what_is_held_and_running_calls_end_without_an_outcome(site):
+    site.receiver.behave["hang"] = "hang"
+    running_one = await site.create("hang")
+    await site.receiver.arrived(1, "hang")
+    taken = await site.create("later")
+    site.receiver.behave["later"] = later("3600")
+    await site.world.engine.topic_purges.purge(TOPIC, scheduled=True, delivered=True)
+    site.receiver.release()
+    await site.until(lambda: site.tasks.get_queue("default").running == 0, step_ms=100)
+    for task in (running_one, taken):
+        with pytest.raises(UnknownTaskError):
+            await site.get(task)
+    after = await site.create()
+    await site.until_state(after, "succeeded")
+
+
+# ---------------------------------------------------------------------- lists
+
+
+async def test_a_page_of_one_state_looks_at_no_tasks_of_others(site, monkeypatch):
+    monkeypatch.setattr(listing, "LOOKED_AT_MAX", 3)
+    site.receiver.behave["bad"] = 500
+    failed = await site.create("bad", max_attempts=1)
+    await site.until_state(failed, "failed")
+    waiting = [await site.create(delay_ms=HOUR_MS + at) for at in range(10)]
+    page = await site.tasks.page("default", lambda _: True, 10, state="failed")
+    assert ([task.id for task in page.tasks], page.cursor) == ([failed], None)
+    found, cursor = [], None
+    while True:
+        page = await site.tasks.page("default", lambda _: True, 10, cursor, state="scheduled")
+        found += [task.id for task in page.tasks]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert found == waiting
