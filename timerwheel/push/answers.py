@@ -56,4 +56,4 @@ class Connector(aiohttp.TCPConnector):
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of the client
         super().__init__(**options)
-        self._factory = partial(AnswerHandler, loop=asyncio.get_running_loop())
+        self._factory = partial[ResponseHandler](AnswerHandler, loop=asyncio.get_running_loop())
