@@ -14,7 +14,7 @@ from timerwheel.api.fast_path.fast_path import FastPath
 from timerwheel.api.fast_path.plain import PlainRequests
 from timerwheel.api.fast_path.sends import FastSends
 from timerwheel.api.groups.window import Windows
-from timerwheel.api.http import idempotency, openapi, query, responses
+from timerwheel.api.http import etags, idempotency, openapi, query, responses
 from timerwheel.api.http.budget import Budgets
 from timerwheel.api.http.compression import Compression
 from timerwheel.api.http.cors import Cors
@@ -111,6 +111,8 @@ def _add(
             handler, head = _without_query(handler), None if head is None else _without_query(head)
         if route.refuses_key:
             handler = idempotency.refusing(handler)
+        if route.refuses_condition:
+            handler = etags.refusing(handler)
         if (
             handle is not None
             and route.path_type is not None

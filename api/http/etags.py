@@ -10,10 +10,12 @@ from aiohttp import hdrs, web
 from multidict import istr
 
 from timerwheel.api.http.problems import RequestError
+from timerwheel.api.http.route import Handler
 from timerwheel.model.precondition import ALWAYS, Precondition
 
 IF_MATCH, IF_NONE_MATCH, ETAG = istr("If-Match"), istr("If-None-Match"), hdrs.ETAG
 TAGS_MAX = 100
+REFUSED = "invalid_field"
 
 _TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 
@@ -29,6 +31,18 @@ def precondition(request: web.Request) -> Precondition:
     if is_new and request.method != hdrs.METH_PUT:
         raise RequestError("invalid_field", f"{IF_NONE_MATCH}: * is for PUT, which may create the resource")
     return Precondition(tags, exists, is_new)
+
+
+def refusing(handler: Handler) -> Handler:
+    """Wrap a change that cannot honour a condition: with one it raises `RequestError` invalid_field."""
+
+    async def refuse_or_handle(request: web.Request) -> web.StreamResponse:
+        for name in (IF_MATCH, IF_NONE_MATCH):
+            if name in request.headers:
+                raise RequestError(REFUSED, f"{name}: this call has no conditions; leave it out here")
+        return await handler(request)
+
+    return refuse_or_handle
 
 
 def tagged(response: web.Response, tag: str) -> web.Response:

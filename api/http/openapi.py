@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from aiohttp import hdrs
 
-from timerwheel.api.http import idempotency, query
+from timerwheel.api.http import etags, idempotency, query
 from timerwheel.api.http.etags import IF_MATCH, IF_NONE_MATCH
 from timerwheel.api.http.idempotency import HEADER
 from timerwheel.api.http.problems import CONTENT_TYPE, PROBLEMS, status_of
@@ -262,8 +262,18 @@ def _responses(route: Route, schema_of: dict[str, Json]) -> Json:
     auth = () if route.needs is Need.OPEN else AUTH
     conditional = ("precondition_failed",) if route.etag and route.method != hdrs.METH_GET else ()
     keyless = (idempotency.REFUSED,) if route.refuses_key else ()
+    unconditional = (etags.REFUSED,) if route.refuses_condition else ()
     arrow = ARROW_ANSWER if route.answers_arrow else ()
-    for code in (*ALWAYS, *auth, *conditional, *keyless, *arrow, *_names(route), *route.problems):
+    for code in (
+        *ALWAYS,
+        *auth,
+        *conditional,
+        *keyless,
+        *unconditional,
+        *arrow,
+        *_names(route),
+        *route.problems,
+    ):
         codes.setdefault(status_of(code), []).append(code)
     for status, named in sorted(codes.items()):
         response: Json = {

@@ -26,6 +26,7 @@ ANY = "application/octet-stream"
 EVENTS = "text/event-stream"
 ARROW = arrow.MEDIA_TYPE
 
+CONDITIONAL_METHODS = frozenset({"PATCH", "PUT", "DELETE"})
 KEYED_METHODS = frozenset(
     {"POST", "PATCH"}
 )  # clients may send Idempotency-Key with these; PUT and DELETE need none
@@ -153,6 +154,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     def refuses_key(self) -> bool:
         """Whether to refuse a deduplication key, because it would be ignored."""
         return self.method in KEYED_METHODS and not self.takes_key
+
+    @property
+    def refuses_condition(self) -> bool:
+        """Whether to refuse If-Match and If-None-Match, because a change would ignore them."""
+        return self.method in CONDITIONAL_METHODS and not self.etag
 
 
 H = TypeVar("H", bound=Callable[..., Awaitable[web.StreamResponse]])

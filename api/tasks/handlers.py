@@ -1,5 +1,6 @@
 """The calls on one-call tasks and their queues."""
 
+import contextlib
 from functools import partial
 
 import msgspec
@@ -283,5 +284,9 @@ def _task(new: NewTask) -> Task:
 
 
 def _hosts(url: str) -> set[str]:
+    """Return the ways to write the host of a URL: with or without port, encoded or as it was before."""
     found = URL(url)
-    return {f"{found.host}", f"{found.host}:{found.port}", f"{found.raw_host}"}
+    hosts = {found.raw_host}
+    with contextlib.suppress(UnicodeError):  # a label that looks encoded may not be
+        hosts.add(found.host)
+    return {way for host in hosts for way in (f"{host}", f"{host}:{found.port}")}

@@ -67,7 +67,9 @@ class TasksQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     queue: str = DEFAULT_QUEUE
     state: TaskState | UnsetType = UNSET
-    host: Annotated[str, Meta(description="Host of the URL, with or without port")] | UnsetType = UNSET
+    host: (
+        Annotated[str, Meta(description="Host of the URL, with or without port", min_length=1)] | UnsetType
+    ) = UNSET
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     cursor: str | UnsetType = UNSET
 

@@ -151,3 +151,23 @@ async def test_the_topic_of_a_queue_is_deleted_with_its_tasks(service, receiver)
     assert (await service.call("GET", f"/v1/tasks/{made['id']}")).status == 404
     again = await service.call("POST", "/v1/tasks", json={"url": receiver.url()})
     assert (await _ended(service, again.content["id"]))["state"] == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts"),
+    [
+        ("http://127.0.0.1:9/x", ["127.0.0.1", "127.0.0.1:9"]),
+        ("http://[::1]:9/", ["::1", "::1:9"]),
+        ("http://bücher.example/", ["bücher.example", "xn--bcher-kva.example", "xn--bcher-kva.example:80"]),
+        ("http://xn--/", ["xn--"]),  # looks encoded and is not
+    ],
+)
+async def test_tasks_are_listed_by_their_host_however_it_is_written(service, url, hosts):
+    made = await service.call("POST", "/v1/tasks", json={"url": url, "delay": "1h"})
+    assert made.status == 201, made.content
+    for host in hosts:
+        listed = await service.call("GET", "/v1/tasks", params={"host": host})
+        assert [task["id"] for task in listed.content["tasks"]] == [made.content["id"]], host
+    none = await service.call("GET", "/v1/tasks", params={"host": "other.example"})
+    assert none.content == {"tasks": [], "cursor": None}
+    assert (await service.call("GET", "/v1/tasks", params={"host": ""})).status == 400

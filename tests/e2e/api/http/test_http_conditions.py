@@ -144,3 +144,16 @@ async def test_a_malformed_condition_is_refused(service, headers):
     assert (answer.status, answer.code) == (400, "invalid_field")
     message = (await service.call("GET", path)).content
     assert message["due_ms"] - message["enqueue_ms"] == HOUR_MS
+
+
+@pytest.mark.parametrize("name", ["If-Match", "If-None-Match"])
+async def test_a_change_that_has_no_conditions_refuses_them(service, name):
+    for method, path in (
+        ("PATCH", "/v1/tasks/0"),
+        ("DELETE", "/v1/tasks/0"),
+        ("PUT", "/v1/task-queues/mail"),
+    ):
+        answer = await service.call(method, path, headers={name: "*"}, json={})
+        assert (answer.status, answer.content["code"]) == (400, "invalid_field")
+        assert name in answer.content["detail"]
+    assert (await service.call("GET", "/v1/task-queues/mail")).status == 404
