@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 
 from tests.harness.drive import read_all
+from tests.harness.receiver import Receiver
+from tests.harness.tasking import Tasking
 from tests.harness.world import World
 from timerwheel import tokens
 from timerwheel.engine import Engine
@@ -20,9 +22,13 @@ from timerwheel.errors import UnknownMessageError
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.model.messages import MessageView, Outgoing
 from timerwheel.offline.backup.backup import back_up
+from timerwheel.push.tasks.listing import Listing
+from timerwheel.push.tasks.standings import Standings
+from timerwheel.push.tasks.task_queue import TaskQueueOptions
 from timerwheel.runtime.archived import Archived, write_archived
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
+from timerwheel.state.config_table import ConfigTable
 from timerwheel.store.files import DiskFiles
 from timerwheel.tokens import Scope, Token
 
@@ -40,6 +46,7 @@ async def make(directory: Path) -> None:
     world.files = DiskFiles()
     await world.open(retention_ms=RETENTION_MS)
     await live(world)
+    await world.restart()  # what is in memory only, such as parked messages, is not told
     now_ms = world.clock.now_ms()
     expected = {"now_ms": now_ms, "told": await told(world)}
     await world.engine.close()
@@ -77,7 +84,48 @@ async def live(world: World) -> None:
     await engine.groups.ack("orders", GROUP, [done.receipt])
     await engine.groups.nack("orders", GROUP, [given_back.receipt], reason="broken")
     await engine.groups.receive("lanes", "riders", count_max=2, create=True)
+    await limits_and_purges(world)
+    await tasks(world)
     await world.advance(2_000)
+
+
+async def limits_and_purges(world: World) -> None:
+    """Messages with limits of their own, one that took the place of another, and topics that were changed."""
+    engine = world.engine
+    limits = {"TIMER_TTL_MS": "60000", "TIMER_MAX_ATTEMPTS": "3"}
+    await engine.groups.put("limited", "workers", GroupConfig(max_age_ms=DAY_MS, expired="dead_letter"))
+    await engine.sender.send([Outgoing("limited", b"at once", limits)])
+    await engine.sender.send([Outgoing("limited", b"later", {**limits, "TIMER_DELAY_MS": str(DAY_MS)})])
+    for body in (b"replaced", b"in its place"):
+        kept = Outgoing("limited", body, {"TIMER_DELAY_MS": str(DAY_MS)}, "one", replaces=True)
+        await engine.sender.send([kept])
+    for _ in range(2):
+        await engine.sender.send([Outgoing("purged", b"before"), Outgoing("purged", b"b", {"DELAY": "18"})])
+    await engine.topic_purges.purge("purged", scheduled=True, delivered=True)
+    await engine.sender.send([Outgoing("purged", b"after")])
+    await engine.topics.pause("limited")
+
+
+async def tasks(world: World) -> None:
+    """A task of each state that stays, and a callback; the queue is paused, so that none begins."""
+    async with Receiver() as receiver:
+        receiver.behave |= {"bad": 410, "again": 500}
+        tasking = Tasking(world, receiver)
+        await tasking.start()
+        values = {"queue": "mail", "headers": {"X-Of": "golden"}}
+        done = await tasking.create("done", b"done", callback=receiver.url("told"), **values)
+        failed = await tasking.create("bad", b"failed", **values)
+        again = await tasking.create("again", b"again", backoff=Exponential(DAY_MS, 1.0, DAY_MS), **values)
+        for task, state in ((done, "succeeded"), (failed, "failed"), (again, "retrying")):
+            await tasking.until_state(task, state)
+        await tasking.until(lambda: tasking.count("told") == 1)
+        await tasking.until(lambda: world.engine.groups.info("%TASK%mail", "tasks").in_flight == 0)
+        await tasking.tasks.put_queue("mail", TaskQueueOptions(paused=True, rate_limit=5))
+        cancelled = await tasking.create("never", **values)
+        await tasking.tasks.cancel(cancelled)
+        await tasking.create("ready", **values)
+        await tasking.create("later", delay_ms=DAY_MS, dedup_key="a task", **values)
+        await tasking.push.close()
 
 
 def put_beside(data: Path, log_id: str, now_ms: int) -> None:
@@ -109,8 +157,19 @@ async def told(world: World) -> dict[str, Any]:
         "schedules": [[one.name, one.spec.topic, one.next_run_ms] for one in engine.schedules.all()],
         "key": await _key(engine),
     }
+    if queues := engine.control.items(ConfigTable.TASK_QUEUE):
+        found["task queues"] = {name: {**value, "secrets": None} for name, value in queues.items()}
+        found["tasks"] = [await _tasks(engine, name) for name in queues]
+        found["paused"] = [topic for topic in topics if engine.topics.paused(topic)]
     decoded: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
     return decoded
+
+
+async def _tasks(engine: Engine, queue: str) -> list[list[object]]:
+    page = await Listing(engine, Standings(engine, {})).page(queue, lambda _: True, 500, None)
+    return [
+        [one.id, one.state, one.url, one.header_names, one.attempts, one.finished_ms] for one in page.tasks
+    ]
 
 
 async def _key(engine: Engine) -> str | None:

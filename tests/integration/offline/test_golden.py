@@ -74,7 +74,8 @@ async def test_what_waits_in_an_older_directory_is_delivered_in_due_order(versio
     world = await opened(room / "d", expected)
     waiting = [(due_ms, one) for one, _, due_ms, *_ in expected["told"]["waiting"]]
     await world.advance(max(waiting)[0] - expected["now_ms"])
-    found = {topic: await world.delivered_ids(topic) for topic in ("orders", "lanes", "tickets", "reports")}
+    topics = [one.topic for one in world.engine.queues.topics() if not one.system]
+    found = {topic: await world.delivered_ids(topic) for topic in topics}
     assert sum(map(len, found.values())) > len(waiting)
     for ids in found.values():
         assert len(ids) == len(set(ids))
@@ -87,6 +88,7 @@ async def test_what_waits_in_an_older_directory_is_delivered_in_due_order(versio
 
 @pytest.mark.parametrize("bring", [copied, restored])
 @pytest.mark.parametrize("how", ["ack", "time"])
+@pytest.mark.parametrize("version", VERSIONS[:1], indirect=True, ids=["v1"])  # later ones are in memory
 async def test_leases_in_an_older_directory_are_ended_by_their_receipts_or_expire(version, bring, how, room):
     bring(version, room / "d")
     world = await opened(room / "d", expected_of(version))
