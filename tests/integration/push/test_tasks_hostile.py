@@ -173,6 +173,21 @@ async def test_nobody_else_makes_or_changes_the_group_that_makes_the_calls(site,
     await site.until_state(await site.create(), "succeeded")
 
 
+# ---------------------------------------------------------------------- what has ended
+
+
+async def test_nothing_more_can_be_done_to_a_task_that_was_cancelled_before_its_time(site):
+    task = await site.create(delay_ms=HOUR_MS)
+    await site.tasks.cancel(task)
+    for change in (
+        site.tasks.cancel(task),
+        site.tasks.run(task),
+        site.tasks.reschedule(task, {"TIMER_DELAY_MS": "1"}),
+    ):
+        with pytest.raises(TaskStateError, match="cancelled"):
+            await change
+
+
 # ---------------------------------------------------------------------- races
 
 

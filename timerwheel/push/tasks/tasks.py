@@ -161,7 +161,8 @@ class Tasks:
             await self._engine.recalls.reschedule(task_id, properties)
             return await self.get(task_id)
         due_ms = self._engine.recalls.due_of(properties)
-        if not await self._engine.groups.hurry(message.topic, GROUP, _place(message), due_ms):
+        place = _place(message)
+        if place is None or not await self._engine.groups.hurry(message.topic, GROUP, place, due_ms):
             raise TaskStateError(await self.get(task_id), f"only a task that waits {why_not}")
         return await self.get(task_id)
 
@@ -189,7 +190,8 @@ class Tasks:
             state="cancelled", finished_ms=self._engine.clock.now_ms(), attempts=standing.attempts
         )
         ended = Ended(message, Identity(current.root, current.root_crc), task, queue)
-        if standing.finished_ms is not None or not await self._end(queue, place, records_of(ended, what)):
+        is_over = standing.finished_ms is not None
+        if is_over or place is None or not await self._end(queue, place, records_of(ended, what)):
             raise TaskStateError(await self.get(task_id), "only a task that waits can be cancelled")
         self._engine.counters.task_ended("cancelled")
         return await self.get(task_id)
@@ -378,9 +380,9 @@ class Tasks:
         )
 
 
-def _place(message: MessageView) -> tuple[int, int]:
-    assert message.queue_offset is not None
-    return message.queue, message.queue_offset
+def _place(message: MessageView) -> tuple[int, int] | None:
+    """Return queue and queue offset of a task whose time has come; None if it was cancelled before."""
+    return None if message.queue_offset is None else (message.queue, message.queue_offset)
 
 
 def _with_secret(view: TaskQueueView, secret: str) -> TaskQueueWithSecret:
