@@ -56,4 +56,5 @@ class Connector(aiohttp.TCPConnector):
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of the client
         super().__init__(**options)
-        self._factory = partial[ResponseHandler](AnswerHandler, loop=asyncio.get_running_loop())
+        handler: type[ResponseHandler] = AnswerHandler
+        self._factory = partial(handler, loop=asyncio.get_running_loop())
