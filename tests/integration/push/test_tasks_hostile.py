@@ -173,6 +173,19 @@ async def test_nobody_else_makes_or_changes_the_group_that_makes_the_calls(site,
     await site.until_state(await site.create(), "succeeded")
 
 
+async def test_a_group_of_another_kind_is_made_again_at_the_start(site):
+    await site.tasks.put_queue("mail", TaskQueueOptions(paused=True))
+    task = await site.create(queue="mail")
+    await site.push.close()
+    groups = site.world.engine.groups
+    await groups.delete("%TASK%mail", "tasks")
+    await groups.put_own("%TASK%mail", "tasks", GroupConfig(kind="offsets"))
+    await site.world.restart()
+    await site.start()
+    await site.tasks.put_queue("mail", TaskQueueOptions(paused=False))
+    await site.until_state(task, "succeeded")
+
+
 # ---------------------------------------------------------------------- what has ended
 
 

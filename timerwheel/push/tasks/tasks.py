@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError, UnknownMessageError
-from timerwheel.groups.config import GroupConfig
+from timerwheel.groups.config import GroupConfig, GroupDiffersError
 from timerwheel.groups.receipts import attempt_in
 from timerwheel.model.messages import MessageView, Outgoing, Receipt, State
 from timerwheel.push.ack_urls import AckUrls
@@ -47,6 +47,7 @@ from timerwheel.push.tasks.view import TaskPage, TaskState, TaskView, view_of
 from timerwheel.runtime.shielded import shielded
 from timerwheel.schedules.spec import ScheduleInfo, ScheduleSpec
 from timerwheel.state.config_table import ConfigTable, Put
+from timerwheel.store.errors import StoreError
 from timerwheel.store.record import Identity
 
 GROUP_ATTEMPTS_MAX = 1_000
@@ -85,13 +86,14 @@ class Tasks:
         """Call the tasks of every queue."""
         self._caller = caller
         for name, value in self._engine.control.items(ConfigTable.TASK_QUEUE).items():
+            if topic_of(name) in self._engine.topics.ending:
+                continue
             try:
                 queue = TaskQueue.of(value)
-            except TimerwheelError as error:
-                logger.error("task queue %s cannot be read, so its tasks wait: %s", name, error)  # noqa: TRY400
-                continue
-            if topic_of(name) not in self._engine.topics.ending:
                 await self._make_group(name)
+            except (TimerwheelError, StoreError) as error:
+                logger.error("task queue %s cannot start, so its tasks wait: %s", name, error)  # noqa: TRY400
+            else:
                 self._add(name, queue)
 
     async def close(self, grace_ms: int) -> None:
@@ -350,7 +352,12 @@ class Tasks:
 
     async def _make_group(self, name: str) -> None:
         config = GroupConfig(start="head", max_attempts=GROUP_ATTEMPTS_MAX, invisible_ms=LEASE_MS)
-        await self._engine.groups.put_own(topic_of(name), GROUP, config)
+        groups, topic = self._engine.groups, topic_of(name)
+        try:
+            await groups.put_own(topic, GROUP, config)
+        except GroupDiffersError:  # a client made one that leases nothing, so no task was called yet
+            await groups.delete(topic, GROUP)
+            await groups.put_own(topic, GROUP, config)
 
     def _add(self, name: str, queue: TaskQueue) -> QueueRunner:
         assert self._caller is not None, "start comes first"
