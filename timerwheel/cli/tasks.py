@@ -1,7 +1,7 @@
 """`tasks create|list|show|cancel|run|reschedule|queues|queue|rotate`: URLs to call when they are due."""
 
 from collections.abc import Awaitable
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -16,6 +16,7 @@ from timerwheel.cli.options import (
     UrlOption,
     UtcFlag,
     body_or_json,
+    one_of,
     parse_pairs,
 )
 from timerwheel.cli.output import Output
@@ -25,7 +26,7 @@ from timerwheel.client.connection import given
 from timerwheel.model.durations import format_duration
 from timerwheel.model.text import printable
 from timerwheel.push.tasks.task_queue import TaskQueueView, TaskQueueWithSecret
-from timerwheel.push.tasks.view import TaskView
+from timerwheel.push.tasks.view import TaskState, TaskView
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id that `tasks create` printed.")]
 TaskQueueOption = Annotated[
@@ -102,7 +103,12 @@ def list_tasks(
     *,
     queue: TaskQueueOption = None,
     state: Annotated[
-        str | None, typer.Option(help="Only those in this state: scheduled, retrying, failed and so on.")
+        str | None,
+        typer.Option(
+            parser=one_of(*get_args(TaskState)),
+            metavar="STATE",
+            help=f"Only those in this state: {', '.join(get_args(TaskState))}.",
+        ),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Only those that call this host.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=500, help="At most this many.")] = 100,

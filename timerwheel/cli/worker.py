@@ -75,9 +75,10 @@ def load(place: str) -> App:
             raise  # a module that this one imports: the traceback says where
         raise SettingsError(f"{place}: there is no module {error.name!r} in {Path.cwd()}") from None
     found = getattr(module, name, None)
+    if found is None:
+        raise SettingsError(f"{place}: the module {module_name!r} has no {name!r}")
     if not isinstance(found, App):
-        what = "has no such name" if found is None else f"is a {type(found).__name__}, not a timerwheel App"
-        raise SettingsError(f"{place}: {name!r} {what}")
+        raise SettingsError(f"{place}: {name!r} is a {type(found).__name__}, not a timerwheel App")
     return found
 
 
