@@ -69,7 +69,7 @@ def test_sigterm_finishes_what_is_in_progress_and_gives_the_rest_back(service, p
     [
         ("shop", "write it as MODULE:APP"),
         ("nothing:app", "there is no module 'nothing'"),
-        ("shop:missing", "'missing' has no such name"),
+        ("shop:missing", "has no 'missing'"),
         ("shop:close", "'close' is a function, not a timerwheel App"),
         ("json:dumps", "not a timerwheel App"),
     ],
