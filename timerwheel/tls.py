@@ -101,6 +101,11 @@ def check_own(serving: Serving) -> None:
                     side.do_handshake()
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", "") or error.reason or str(error)
+        if serving.tls_client_ca is None:
+            raise SettingsError(
+                f"tls_certificate = {serving.tls_certificate}: a node cannot call its shards with it: "
+                f"{reason}"
+            ) from error
         raise SettingsError(
             f"tls_client_ca = {serving.tls_client_ca}: a node is a client of its shards and shows them its "
             f"own certificate, which this authority does not confirm for clients ({reason}); use one that it "

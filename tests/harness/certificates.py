@@ -34,7 +34,7 @@ class Authority:
             *("-addext", "keyUsage=critical,keyCertSign"),
         )
 
-    def issue(self, name: str) -> Issued:
+    def issue(self, name: str, days: str = DAYS) -> Issued:
         """A certificate for a name and the loopback address, good for servers and clients."""
         self._count += 1
         stem = self._directory / f"{name}-{self._count}"
@@ -43,7 +43,7 @@ class Authority:
         extensions.write_text(f"subjectAltName=DNS:{name},IP:127.0.0.1\nkeyUsage=digitalSignature\n")
         self._run("req", "-new", *_key_options(key), "-out", str(request), "-subj", f"/CN={name}")
         self._run(
-            *("x509", "-req", "-in", str(request), "-out", str(certificate), "-days", DAYS),
+            *("x509", "-req", "-in", str(request), "-out", str(certificate), "-days", days),
             *("-CA", str(self.certificate), "-CAkey", str(self._key), "-CAcreateserial"),
             *("-extfile", str(extensions)),
         )

@@ -99,6 +99,12 @@ def test_a_certificate_that_the_shards_would_refuse_is_refused_at_the_start(
     tls.check_own(Serving())
 
 
+def test_a_certificate_that_has_expired_is_refused_at_the_start(serving: Serving, tmp_path: Path) -> None:
+    replace(serving, Authority(tmp_path).issue("node", days="-1"))
+    with pytest.raises(SettingsError, match="cannot call its shards with it: certificate has expired"):
+        tls.check_own(serving)
+
+
 def made(directory: Path) -> Path:
     directory.mkdir()
     return directory
