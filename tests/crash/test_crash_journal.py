@@ -18,8 +18,11 @@ from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from tests.harness.memory_journal import MemoryJournal
 from timerwheel.engine import Engine
 from timerwheel.errors import OutcomeUnknownError, TimerwheelError, UnitTooLargeError
+from timerwheel.offline.fsck import fsck
 from timerwheel.store.errors import JournalFencedError, JournalMismatchError, StoreError
+from timerwheel.store.files import DiskFiles
 from timerwheel.store.journal import RunKind, labelled
+from timerwheel.store.journaled_log import JournaledLog
 
 FATES = 2
 
@@ -142,6 +145,33 @@ def test_a_copy_that_lacks_what_a_leader_has_dropped_is_made_again(tmp_path: Pat
         books, clock = JournalBooks(), ManualClock()
         files = await left_behind(tmp_path, clock, books)
         await finish(tmp_path / "away", files, clock, books)
+
+    asyncio.run(run())
+
+
+def test_fsck_accepts_the_index_of_a_copy_that_ends_before_the_log_begins(tmp_path: Path) -> None:
+    """A standby was killed after it copied what a leader had dropped, and before it replayed that."""
+
+    async def run() -> None:
+        books, clock, home = JournalBooks(), ManualClock(), tmp_path / "away"
+        leader = books.journal.leader(run_bytes_max=5_000)
+        first = await Engine.open(settings_in(home), clock, DiskFiles(), threads=False, journal=leader)
+        await send(first, books, 3_600_000)
+        await first.close()
+        second = await opened(tmp_path / "leads", FaultyFiles(), clock, books)
+        await workload(second, clock, books)
+        await second.close()
+        log = JournaledLog(home / "log", DiskFiles(), settings_in(home).segment_size_bytes, leader)
+        log.attach(leader.extent())
+        log.catch_up(leader.extent().end)
+        log.close()
+        report = fsck(home)
+        assert report.ok, report.findings
+        assert [one.code for one in report.findings if one.code != "sidecar_stale"] == ["index_missing"]
+        again = await Engine.open(settings_in(home), clock, threads=False, journal=leader)
+        await settle(again)
+        await check_books(again, clock, books)
+        await again.close()
 
     asyncio.run(run())
 

@@ -116,6 +116,14 @@ class _Check:
                 "index_missing", self.index_path, None, "it is empty; the next start fills it from the log"
             )
             return None
+        if (
+            state.log_id == log.log_id and state.until < log.bases[0]
+        ):  # a copy that has just heard of a new beginning
+            detail = (
+                f"it ends at {state.until}, and the log begins at {log.bases[0]}; the next start rebuilds it"
+            )
+            self.find("index_missing", self.index_path, None, detail)
+            return None
         if state.log_id == log.log_id and state.until <= log.tail:
             return state.until
         self.find("index_damaged", self.index_path, None, "the index belongs to another log")
