@@ -106,11 +106,7 @@ def _add(
     compression = Compression()
     for route in table:
         pattern = route.pattern or route.path
-        handler, head = route.handler, route.head
-        if route.described and route.query_type is NoQuery:
-            handler, head = _without_query(handler), None if head is None else _without_query(head)
-        if route.refuses_key:
-            handler = idempotency.refusing(handler)
+        handler = idempotency.refusing(route.handler) if route.refuses_key else route.handler
         if route.refuses_condition:
             handler = etags.refusing(handler)
         if (
@@ -125,19 +121,8 @@ def _add(
         auth.register(added, route)
         found[route.name] = added
         if route.method == hdrs.METH_GET:
-            auth.register(app.router.add_route(hdrs.METH_HEAD, pattern, head or handler), route)
+            auth.register(app.router.add_route(hdrs.METH_HEAD, pattern, route.head or handler), route)
     return found
-
-
-def _without_query(handler: Handler) -> Handler:
-    """Return the handler for requests without query parameters."""
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        if request.rel_url.raw_query_string:
-            query.read(request, NoQuery)
-        return await handler(request)
-
-    return answer
 
 
 def _in_its_shard(handle: EngineHandle, handler: Handler) -> Handler:
@@ -154,7 +139,8 @@ def _document(table: list[Route]) -> Route:
     """Return the route that serves the OpenAPI document."""
     body = orjson.dumps(openapi.document(table))
 
-    async def handler(_: web.Request) -> web.Response:
+    async def handler(request: web.Request) -> web.Response:
+        query.read(request, NoQuery)
         return responses.json_bytes(body)
 
     return Route(

@@ -11,15 +11,16 @@ from msgspec.json import encode
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.groups.consumer import Consumer
 from timerwheel.api.groups.window import Windows
-from timerwheel.api.http import arrow, bodies, etags, query, responses
+from timerwheel.api.http import arrow, etags, responses
 from timerwheel.api.http.problems import RequestError
 from timerwheel.api.http.route import DELAY, STORE, Need, call
 from timerwheel.api.messages import arrow_answers
 from timerwheel.api.security import access
-from timerwheel.groups.config import GroupConfig, UnknownGroupError
+from timerwheel.groups.config import GroupConfig, Start, UnknownGroupError
 from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
 from timerwheel.model.messages import Delivery, GroupInfo
 from timerwheel.model.precondition import tag_of
+from timerwheel.wire.fields import given
 from timerwheel.wire.groups import (
     Ack,
     Extend,
@@ -46,11 +47,9 @@ MAKING = (
 )
 SETTLING = ("illegal_group", "unknown_group", *STORE)
 
-_settles = partial(
-    call, "POST", needs=Need.RECEIVE, answer=SettledAll, path_type=GroupPath, problems=SETTLING
-)
+_settles = partial(call, "POST", needs=Need.RECEIVE, answer=SettledAll, problems=SETTLING)
 _reads = partial(call, "GET", needs=Need.RECEIVE, answer=Groups)
-_changes = partial(call, needs=Need.ADMIN, audited=True, answer=Group, path_type=GroupPath)
+_changes = partial(call, needs=Need.ADMIN, audited=True, answer=Group)
 
 GIVEN_UP = "given up by its consumer"
 
@@ -71,23 +70,19 @@ class GroupCalls:
         needs=Need.RECEIVE,
         answer=Received,
         answers_arrow=True,
-        path_type=GroupPath,
-        body=Receive,
         body_required=False,
         problems=(*MAKING, "group_not_found", "group_differs"),
     )
-    async def receive(self, request: web.Request) -> web.StreamResponse:
+    async def receive(self, request: web.Request, path: GroupPath, body: Receive) -> web.StreamResponse:
         """Receive messages for a consumer of the group, and wait for one if there is none."""
-        place = query.path(request, GroupPath)
-        wanted = await bodies.read(request, Receive, may_be_empty=True)
         pa = await arrow.for_answer(request)
-        consumer = Consumer(self._handle, request, place)
+        consumer = Consumer(self._handle, request, path)
         found: Sequence[Delivery]
         content = Received([])
-        if not wanted.ack:
-            found = await self._receive(consumer, wanted)
+        if not body.ack:
+            found = await self._receive(consumer, body)
         else:
-            found, results = await self._exchange(consumer, place, wanted)
+            found, results = await self._exchange(consumer, path, body)
             content = Received([], results)
         if pa is not None:
             told = {} if content.results is UNSET else {"results": encode(content.results).decode()}
@@ -122,9 +117,8 @@ class GroupCalls:
         """Wait in short steps, so as not to wait for a client that has disconnected."""
         clock = self._handle.engine.clock
         end_ms = clock.monotonic_ms() + wanted.wait_ms
-        invisible_ms = None if wanted.invisible_ms is UNSET else wanted.invisible_ms
-        tags = None if wanted.tags is UNSET else wanted.tags
-        start = None if wanted.start is UNSET else wanted.start
+        invisible_ms, tags = given(wanted.invisible_ms), given(wanted.tags)
+        start: Start | None = given(wanted.start)
         found = await consumer.first(
             wanted.max, invisible_ms, wanted.wait_ms, tags, start, create=wanted.create
         )
@@ -138,40 +132,34 @@ class GroupCalls:
                 break  # it was deleted: there is nothing to wait for
         return found
 
-    @_settles(f"{GROUP}/ack", "acknowledge", body=Ack)
-    async def ack(self, request: web.Request) -> web.Response:
+    @_settles(f"{GROUP}/ack", "acknowledge")
+    async def ack(self, _: web.Request, path: GroupPath, body: Ack) -> web.Response:
         """Acknowledge messages."""
-        place = query.path(request, GroupPath)
-        wanted = await bodies.read(request, Ack)
-        return responses.json(await self._ack(place, wanted.receipts))
+        return responses.json(await self._ack(path, body.receipts))
 
     async def _ack(self, place: GroupPath, receipts: Sequence[str]) -> SettledAll:
         results = await self._handle.engine.groups.ack(place.topic, place.group, receipts)
         self._windows.settled(place, results)
         return SettledAll.of(results)
 
-    @_settles(f"{GROUP}/nack", "giveBack", body=Nack, problems=(*SETTLING, *DELAY, "conflicting_delay"))
-    async def nack(self, request: web.Request) -> web.Response:
+    @_settles(f"{GROUP}/nack", "giveBack", problems=(*SETTLING, *DELAY, "conflicting_delay"))
+    async def nack(self, _: web.Request, path: GroupPath, body: Nack) -> web.Response:
         """Return messages to the group, to be redelivered after a delay."""
-        place = query.path(request, GroupPath)
-        wanted = await bodies.read(request, Nack)
-        reason = None if wanted.reason is UNSET else wanted.reason
-        groups, delay_ms = self._handle.engine.groups, _delay_ms(wanted)
-        if wanted.dead_letter:
-            results = await groups.give_up(place.topic, place.group, wanted.receipts, reason or GIVEN_UP)
+        reason = given(body.reason)
+        groups, delay_ms = self._handle.engine.groups, _delay_ms(body)
+        if body.dead_letter:
+            results = await groups.give_up(path.topic, path.group, body.receipts, reason or GIVEN_UP)
         else:
-            results = await groups.nack(place.topic, place.group, wanted.receipts, delay_ms, reason)
-        self._windows.settled(place, results)
+            results = await groups.nack(path.topic, path.group, body.receipts, delay_ms, reason)
+        self._windows.settled(path, results)
         return responses.json(SettledAll.of(results))
 
-    @_settles(f"{GROUP}/extend", "extend", body=Extend)
-    async def extend(self, request: web.Request) -> web.Response:
+    @_settles(f"{GROUP}/extend", "extend")
+    async def extend(self, _: web.Request, path: GroupPath, body: Extend) -> web.Response:
         """Extend the leases of messages."""
-        place = query.path(request, GroupPath)
-        wanted = await bodies.read(request, Extend)
         engine = self._handle.engine
-        results = await engine.groups.extend(place.topic, place.group, wanted.receipts, wanted.invisible_ms)
-        self._windows.extended(place, results, engine.clock.now_ms() + wanted.invisible_ms)
+        results = await engine.groups.extend(path.topic, path.group, body.receipts, body.invisible_ms)
+        self._windows.extended(path, results, engine.clock.now_ms() + body.invisible_ms)
         return responses.json(SettledAll.of(results))
 
     # ------------------------------------------------------------------ the groups themselves
@@ -183,73 +171,64 @@ class GroupCalls:
         every = await self._handle.engine.groups.describe_all()
         return responses.json(_groups([one for one in every if may(one.topic)]))
 
-    @_reads("/v1/topics/{topic}/groups", "listGroupsOfTopic", path_type=TopicPath)
-    async def of_topic(self, request: web.Request) -> web.Response:
+    @_reads("/v1/topics/{topic}/groups", "listGroupsOfTopic")
+    async def of_topic(self, _: web.Request, path: TopicPath) -> web.Response:
         """List the groups of a topic."""
-        topic = query.path(request, TopicPath).topic
-        return responses.json(_groups(await self._handle.engine.groups.describe_all(topic)))
+        return responses.json(_groups(await self._handle.engine.groups.describe_all(path.topic)))
 
-    @_reads(GROUP, "getGroup", etag=True, answer=Group, path_type=GroupPath, problems=("unknown_group",))
-    async def one(self, request: web.Request) -> web.Response:
+    @_reads(GROUP, "getGroup", etag=True, answer=Group, problems=("unknown_group",))
+    async def one(self, _: web.Request, path: GroupPath) -> web.Response:
         """Get a group: its configuration, position, lag and counts."""
-        place = query.path(request, GroupPath)
-        described = await self._describe(place)
+        described = await self._describe(path)
         return etags.tagged(responses.json(described), tag_of(described.config))
 
-    @_changes(
-        "PUT", GROUP, "putGroup", etag=True, also=(201,), located=True, body=GroupConfig, problems=MAKING
-    )
-    async def put(self, request: web.Request) -> web.Response:
+    @_changes("PUT", GROUP, "putGroup", etag=True, also=(201,), located=True, problems=MAKING)
+    async def put(self, request: web.Request, path: GroupPath, body: GroupConfig) -> web.Response:
         """Create a group or change its configuration.
 
         201 if this created it, 200 if it existed and now has this configuration.
         """
-        place = query.path(request, GroupPath)
-        config, when = await bodies.read(request, GroupConfig), etags.precondition(request)
-        _, made = await self._handle.engine.groups.put_or_make(place.topic, place.group, config, when)
-        described = await self._describe(place)
+        when = etags.precondition(request)
+        _, made = await self._handle.engine.groups.put_or_make(path.topic, path.group, body, when)
+        described = await self._describe(path)
         return etags.tagged(responses.put(request, described, made=made), tag_of(described.config))
 
     @_changes("DELETE", GROUP, "deleteGroup", etag=True, problems=("unknown_group", "group_in_use", *STORE))
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, request: web.Request, path: GroupPath) -> web.Response:
         """Delete a group, with its position and leases.
 
         Refused while a subscription uses it. Returns its last state.
         """
-        place = query.path(request, GroupPath)
-        described, when = await self._describe(place), etags.precondition(request)
-        await self._handle.push.delete_group(place.topic, place.group, when)
-        self._windows.cleared(place)
+        described, when = await self._describe(path), etags.precondition(request)
+        await self._handle.push.delete_group(path.topic, path.group, when)
+        self._windows.cleared(path)
         return responses.json(described)
 
     @_changes(
         "POST",
         f"{GROUP}/rewind",
         "rewindGroup",
-        body=Rewind,
         problems=("illegal_delay", "illegal_group", "unknown_group", *STORE),
     )
-    async def rewind(self, request: web.Request) -> web.Response:
+    async def rewind(self, _: web.Request, path: GroupPath, body: Rewind) -> web.Response:
         """Move a group to another position."""
-        place = query.path(request, GroupPath)
-        wanted = await bodies.read(request, Rewind)
-        given = [wanted.to, wanted.time_ms, wanted.time, wanted.offsets]
-        if sum(value is not UNSET for value in given) != 1:
+        places = [body.to, body.time_ms, body.time, body.offsets]
+        if sum(value is not UNSET for value in places) != 1:
             raise RequestError("invalid_field", "give exactly one of to, time_ms, time and offsets")
-        if wanted.offsets == {}:
+        if body.offsets == {}:
             raise RequestError("invalid_field", "offsets: name at least one queue")
-        time_ms = None if wanted.time_ms is UNSET else wanted.time_ms
-        if wanted.time is not UNSET:
-            time_ms = parse_rfc3339_ms(wanted.time)
+        time_ms = given(body.time_ms)
+        if body.time is not UNSET:
+            time_ms = parse_rfc3339_ms(body.time)
         await self._handle.engine.groups.rewind(
-            place.topic,
-            place.group,
-            to=None if wanted.to is UNSET else wanted.to,
+            path.topic,
+            path.group,
+            to=given(body.to),
             time_ms=time_ms,
-            offsets=None if wanted.offsets is UNSET else wanted.offsets,
+            offsets=given(body.offsets),
         )
-        self._windows.cleared(place)
-        return responses.json(await self._describe(place))
+        self._windows.cleared(path)
+        return responses.json(await self._describe(path))
 
     async def _describe(self, place: GroupPath) -> Group:
         return Group.of(await self._handle.engine.groups.describe(place.topic, place.group))
@@ -263,7 +242,7 @@ def _delay_ms(wanted: Nack) -> int | None:
     if wanted.dead_letter and not (wanted.delay is UNSET and wanted.delay_ms is UNSET):
         raise RequestError("conflicting_delay", "a dead letter is not redelivered: leave out the delay")
     if wanted.delay is UNSET:
-        return None if wanted.delay_ms is UNSET else wanted.delay_ms
+        return given(wanted.delay_ms)
     if wanted.delay_ms is not UNSET:
         raise RequestError("conflicting_delay", "give exactly one of delay_ms and delay")
     return parse_delay_ms(wanted.delay)

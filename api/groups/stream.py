@@ -16,15 +16,16 @@ from collections.abc import Callable, Sequence
 import msgspec
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
-from msgspec import UNSET
 
 from timerwheel.api.engine_handle import LOOK_UP_MS, EngineHandle
 from timerwheel.api.groups.consumer import Consumer
 from timerwheel.api.groups.handlers import GROUP, MAKING
 from timerwheel.api.groups.window import Window, Windows
-from timerwheel.api.http import budget, problems, query, responses
+from timerwheel.api.http import budget, problems, responses
 from timerwheel.api.http.route import EVENTS, Need, call
+from timerwheel.groups.config import Start
 from timerwheel.model.messages import Delivery
+from timerwheel.wire.fields import given
 from timerwheel.wire.groups import GroupPath, Held, StreamQuery
 
 KEEP_ALIVE_MS = 15_000
@@ -45,11 +46,14 @@ class StreamCalls:
         self._handle = handle
         self._windows = windows
 
-    async def head(self, request: web.Request) -> web.Response:
+    async def head(
+        self,
+        _: web.Request,
+        path: GroupPath,
+        params: StreamQuery,  # noqa: ARG002 - taken to be checked
+    ) -> web.Response:
         """HEAD .../stream: the headers of GET; receives nothing."""
-        place = query.path(request, GroupPath)
-        query.read(request, StreamQuery)
-        self._handle.engine.groups.info(place.topic, place.group)
+        self._handle.engine.groups.info(path.topic, path.group)
         return responses.events_head()
 
     @call(
@@ -61,25 +65,20 @@ class StreamCalls:
         answer=str,
         answer_kind=EVENTS,
         changes_state=True,
-        path_type=GroupPath,
-        query_type=StreamQuery,
         problems=(*MAKING, "group_not_found", "group_differs", "header_required"),
     )
-    async def stream(self, request: web.Request) -> web.StreamResponse:
+    async def stream(self, request: web.Request, path: GroupPath, params: StreamQuery) -> web.StreamResponse:
         """Stream messages to a consumer of the group, as server-sent events.
 
         An error at the start is a problem response, a later one an event `end`.
         """
-        place = query.path(request, GroupPath)
-        wanted = query.read(request, StreamQuery)
-        window = Window(wanted.max_in_flight, self._handle.engine.clock)
-        consumer = Consumer(self._handle, request, place)
-        invisible_ms = None if wanted.invisible_ms is UNSET else wanted.invisible_ms
-        tags = None if wanted.tags is UNSET else wanted.tags
-        start = None if wanted.start is UNSET else wanted.start
-        self._windows.open(place, window)
+        window = Window(params.max_in_flight, self._handle.engine.clock)
+        consumer = Consumer(self._handle, request, path)
+        invisible_ms, tags = given(params.invisible_ms), given(params.tags)
+        start: Start | None = given(params.start)
+        self._windows.open(path, window)
         try:
-            first = await consumer.first(window.room, invisible_ms, 0, tags, start, create=wanted.create)
+            first = await consumer.first(window.room, invisible_ms, 0, tags, start, create=params.create)
             response = responses.events()
             try:
                 writer = await response.prepare(request)
@@ -87,10 +86,10 @@ class StreamCalls:
                 await consumer.give_back(first)
                 return response  # to nobody: there is no one to tell an error
             if writer is not None:  # it is None for an answer that was prepared before
-                stream = _Stream(request, writer, self._handle, consumer, window, auto=wanted.ack == "auto")
+                stream = _Stream(request, writer, self._handle, consumer, window, auto=params.ack == "auto")
                 await stream.run(first, invisible_ms)
         finally:
-            self._windows.close(place, window)
+            self._windows.close(path, window)
         return response
 
 

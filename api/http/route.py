@@ -7,6 +7,7 @@ import enum
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from types import FunctionType, MappingProxyType
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ import msgspec
 from aiohttp import web
 from multidict import istr
 
+from timerwheel.api.http import bodies, query
 from timerwheel.tokens import Scope
 from timerwheel.wire import arrow
 from timerwheel.wire.fields import NoQuery
@@ -163,42 +165,76 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
 H = TypeVar("H", bound=Callable[..., Awaitable[web.StreamResponse]])
 
-_declared: dict[Any, list[Route]] = {}  # by function, with the function in place of the handler
+_declared: dict[Any, list[Route]] = {}  # by function; their handlers still take the object of the method
 
 
-def call(
+def call(  # noqa: PLR0913 - what a call declares besides is in `facts`
     method: str,
     path: str,
     name: str,
     *,
-    body: type[msgspec.Struct] | None = None,
+    known: tuple[str, ...] = (),
     problems: tuple[str, ...] = (),
     needs_engine: bool = True,
+    values_max: int = bodies.JSON_VALUES_MAX,
     **facts: Any,  # noqa: ANN401 - checked by `Route` when the module is imported
 ) -> Callable[[H], H]:
-    """Declare the route that the decorated handler answers; its docstring begins with the summary.
+    """Declare a route that the decorated handler answers; its docstring begins with the summary.
 
-    `body` is the type of a JSON body. The problems of the engine and of JSON bodies are added to `problems`.
-    A handler may answer several routes.
+    Besides the request, the handler takes what it needs of it: `path`, `params` of the query, and a JSON
+    `body` of at most `values_max` values. Their types say how to read them, in this order. A call that takes
+    no query refuses one. To `problems` are added those of the engine, of a JSON body, and `known`: those of
+    the thing in the path, which the calls of a resource share.
     """
-    if body is not None:
-        facts["bodies"] = {JSON: body}
-    shared = (*(ENGINE if needs_engine else ()), *(JSON_BODY if body is not None else ()))
 
     def declare(handler: H) -> H:
+        takes = {one.name: one.annotation for one in inspect.signature(handler).parameters.values()}
+        for parameter, fact in (("path", "path_type"), ("params", "query_type")):
+            if parameter in takes:
+                facts.setdefault(fact, takes[parameter])
+        if "body" in takes:
+            facts["bodies"] = {JSON: takes["body"]}
+        of_engine = ENGINE if needs_engine else ()
+        of_body = JSON_BODY if "body" in takes else ()
         summary = (inspect.getdoc(handler) or "").partition("\n")[0].removesuffix(".")
         route = Route(
             method=method,
             path=path,
             name=name,
             handler=handler,
-            problems=(*shared, *problems),
+            problems=(*of_engine, *known, *of_body, *problems),
             **{"summary": summary, **facts},
         )
-        _declared.setdefault(handler, []).insert(0, route)
+        reads = {
+            "handler": _reading(handler, route, values_max),
+            "head": None if route.head is None else _reading(route.head, route, values_max),
+        }
+        _declared.setdefault(handler, []).insert(0, msgspec.structs.replace(route, **reads))
         return handler
 
     return declare
+
+
+def _reading(handler: Callable[..., Any], route: Route, values_max: int) -> Callable[..., Any]:
+    """Return the handler with nothing to take but the request."""
+    takes = inspect.signature(handler).parameters
+    takes_query = route.query_type is not NoQuery or not route.described
+
+    async def answer(owner: object, request: web.Request) -> web.StreamResponse:
+        given: dict[str, Any] = {}
+        if not takes_query and request.rel_url.raw_query_string:
+            query.read(request, NoQuery)
+        if "path" in takes and route.path_type is not None:
+            given["path"] = query.path(request, route.path_type)
+        if "params" in takes:
+            given["params"] = query.read(request, route.query_type)
+        if "body" in takes:
+            kind, empty = takes["body"].annotation, not route.body_required
+            given["body"] = await bodies.read(request, kind, may_be_empty=empty, values_max=values_max)
+        response: web.StreamResponse = await handler(owner, request, **given)
+        return response
+
+    return answer
 
 
 def calls_of(owner: object, tag: Tag | None = None) -> list[Route]:
@@ -207,10 +243,15 @@ def calls_of(owner: object, tag: Tag | None = None) -> list[Route]:
         msgspec.structs.replace(
             route,
             tag=route.tag or tag,
-            handler=function.__get__(owner),
-            head=None if route.head is None else route.head.__get__(owner),
+            handler=_of(route.handler, owner),
+            head=None if route.head is None else _of(route.head, owner),
         )
         for function in vars(type(owner)).values()
         if isinstance(function, FunctionType)
         for route in _declared.get(function, ())
     ]
+
+
+def _of(function: Callable[..., Any], owner: object) -> Handler:
+    """Return a method that was declared, of this object."""
+    return partial(function, owner)

@@ -41,6 +41,7 @@ from timerwheel.history.service import HistoryReader
 from timerwheel.model.admission import check_topic_name
 from timerwheel.model.messages import Outgoing, Receipt
 from timerwheel.model.precondition import view_tag
+from timerwheel.wire.fields import given
 from timerwheel.wire.messages import (
     Accepted,
     KeyPath,
@@ -129,29 +130,26 @@ class Messages:
         answer=Story,
         summary="Get the history of a message, at its old path; use getHistory instead",
     )
-    async def history(self, request: web.Request) -> web.Response:
+    async def history(self, _: web.Request, path: MessagePath) -> web.Response:
         """Get the history of a message: what happened to it, and when."""
-        message_id = query.path(request, MessagePath).id
-        return responses.json(await self._histories.read(self._handle.engine, message_id))
+        return responses.json(await self._histories.read(self._handle.engine, path.id))
 
     @_sends(
         "/v1/topics/{topic}/messages",
         "sendRaw",
         answer=Accepted,
-        path_type=TopicPath,
         query_type=RawQuery,
         takes_properties=True,
         bodies={ANY: bytes},
         body_required=False,  # raw bytes may be none at all: an empty body is a message
         problems=(*BODY, *ADMISSION, *RAW_CONFLICTS, *KEY, *STORE),
     )
-    async def send_raw(self, request: web.Request) -> web.StreamResponse:
+    async def send_raw(self, request: web.Request, path: TopicPath) -> web.StreamResponse:
         """Store the request's body as a message; other query parameters are its properties."""
         bodies.refuse_encoding(request)
-        topic = query.path(request, TopicPath).topic
         given, key = query.pairs(request), idempotency.key_of(request)
         body = bytes(await bodies.whole(request, message_bytes_max=self._handle.settings.body_bytes_max))
-        message = idempotency.keyed(intake.raw(topic, body, given), key)
+        message = idempotency.keyed(intake.raw(path.topic, body, given), key)
         return await _answer(request, await self._store(request, [message]))
 
     @_one("GET", name="getMessage", needs=Need.EITHER, answer=Message, problems=UNKNOWN)
@@ -163,9 +161,9 @@ class Messages:
         answer=Message,
         problems=UNKNOWN,
     )
-    async def get(self, request: web.Request) -> web.Response:
+    async def get(self, _: web.Request, path: MessagePath | KeyPath) -> web.Response:
         """Get a message."""
-        view = await self._handle.engine.messages.get(await self._id(_path(request)))
+        view = await self._handle.engine.messages.get(await self._id(path))
         return etags.tagged(responses.json(Message.of(view)), view_tag(view))
 
     @call(
@@ -174,24 +172,22 @@ class Messages:
         "listPending",
         needs=Need.EITHER,
         answer=Pending,
-        query_type=PendingQuery,
         problems=("illegal_cursor", "illegal_topic"),
     )
-    async def pending(self, request: web.Request) -> web.StreamResponse:
+    async def pending(self, request: web.Request, params: PendingQuery) -> web.StreamResponse:
         """List waiting messages in due order, in pages."""
-        wanted = query.read(request, PendingQuery)
-        query.check_range("due_from_ms", wanted.due_from_ms, "due_to_ms", wanted.due_to_ms)
-        if wanted.topic is UNSET:
+        query.check_range("due_from_ms", params.due_from_ms, "due_to_ms", params.due_to_ms)
+        if params.topic is UNSET:
             access.of(request).check_all_topics("give the parameter topic")
         else:
-            check_topic_name(wanted.topic)
-            access.of(request).check([wanted.topic])
+            check_topic_name(params.topic)
+            access.of(request).check([params.topic])
         page = await self._handle.engine.messages.pending(
-            topic=None if wanted.topic is UNSET else wanted.topic,
-            due_from_ms=None if wanted.due_from_ms is UNSET else wanted.due_from_ms,
-            due_to_ms=None if wanted.due_to_ms is UNSET else wanted.due_to_ms,
-            limit=wanted.limit,
-            cursor=None if wanted.cursor is UNSET else wanted.cursor,
+            topic=given(params.topic),
+            due_from_ms=given(params.due_from_ms),
+            due_to_ms=given(params.due_to_ms),
+            limit=params.limit,
+            cursor=given(params.cursor),
         )
         return await responses.page(request, Pending([], page.cursor), "messages", Message.of, page.messages)
 
@@ -210,10 +206,10 @@ class Messages:
         answer=Message,
         problems=(*SETTLED, *STORE),
     )
-    async def recall(self, request: web.Request) -> web.Response:
+    async def recall(self, request: web.Request, path: MessagePath | KeyPath) -> web.Response:
         """Recall a waiting message: it will not be delivered."""
         when = etags.precondition(request)
-        view = await self._handle.engine.recalls.recall(await self._id(_path(request)), when=when)
+        view = await self._handle.engine.recalls.recall(await self._id(path), when=when)
         return etags.tagged(responses.json(Message.of(view)), view_tag(view))
 
     @_one(
@@ -221,7 +217,6 @@ class Messages:
         name="rescheduleMessage",
         needs=Need.SEND,
         answer=Accepted,
-        body=NewTime,
         problems=(*DELAY, "conflicting_delay", *SETTLED, "open_transaction", "topic_ending", *STORE),
     )
     @_keyed(
@@ -230,16 +225,16 @@ class Messages:
         summary="Reschedule the waiting message with this deduplication key",
         needs=Need.SEND,
         answer=Accepted,
-        body=NewTime,
         problems=(*DELAY, "conflicting_delay", *SETTLED, "topic_ending", *STORE),
     )
-    async def reschedule(self, request: web.Request) -> web.Response:
+    async def reschedule(
+        self, request: web.Request, path: MessagePath | KeyPath, body: NewTime
+    ) -> web.Response:
         """Reschedule a waiting message; its id stays.
 
         So does its key.
         """
-        path = _path(request)
-        properties, when = new_time(await bodies.read(request, NewTime)), etags.precondition(request)
+        properties, when = new_time(body), etags.precondition(request)
         receipt = await self._handle.engine.recalls.reschedule(await self._id(path), properties, when)
         return etags.tagged(responses.json(receipt), view_tag(receipt))
 
@@ -315,12 +310,6 @@ class Messages:
         put_context(request, [message.properties for message in messages])
         engine, traces = self._handle.engine, self._handle.traces
         return engine.sender.send(messages) if traces is None else traces.send(messages, engine.sender.send)
-
-
-def _path(request: web.Request) -> MessagePath | KeyPath:
-    if "key" in request.match_info:
-        return query.path(request, KeyPath)
-    return query.path(request, MessagePath)
 
 
 async def _answer(

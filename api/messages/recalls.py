@@ -10,7 +10,7 @@ from msgspec import UNSET
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, responses
 from timerwheel.api.http.problems import RequestError
-from timerwheel.api.http.route import DELAY, STORE, Need, call
+from timerwheel.api.http.route import DELAY, JSON, JSON_BODY, STORE, Need, call
 from timerwheel.api.messages.delays import delay_property
 from timerwheel.api.messages.while_connected import while_connected
 from timerwheel.api.security import access
@@ -21,6 +21,7 @@ from timerwheel.model.durations import parse_shift_ms
 from timerwheel.runtime.bulk_changes import TimeOf, moved_to, shifted
 from timerwheel.runtime.recall_filter import RecallFilter, RecallResult
 from timerwheel.store.errors import CorruptionError
+from timerwheel.wire.fields import given
 from timerwheel.wire.recalls import (
     NewRecall,
     NewTimes,
@@ -54,8 +55,8 @@ class RecallCalls:
         "/v1/messages/recall",
         "recallMessages",
         answer=(RecalledIds, RecalledWhere),
-        body=NewRecall,
-        problems=(*STORE, *CONDITIONS),
+        bodies={JSON: NewRecall},
+        problems=(*JSON_BODY, *STORE, *CONDITIONS),
     )
     async def recall(self, request: web.Request) -> web.Response:
         """Recall many waiting messages: by id, or all that match conditions."""
@@ -68,8 +69,8 @@ class RecallCalls:
         "/v1/messages/reschedule",
         "rescheduleMessages",
         answer=(RescheduledIds, RescheduledWhere),
-        body=NewTimes,
-        problems=(*DELAY, "conflicting_delay", *STORE, *CONDITIONS),
+        bodies={JSON: NewTimes},
+        problems=(*JSON_BODY, *DELAY, "conflicting_delay", *STORE, *CONDITIONS),
     )
     async def reschedule(self, request: web.Request) -> web.Response:
         """Reschedule many waiting messages: by id, or all that match conditions."""
@@ -191,11 +192,11 @@ def _condition(wanted: NewRecall | NewTimes, caller: Access) -> RecallFilter:
     else:
         caller.check([wanted.topic])
     return RecallFilter(
-        topic=None if wanted.topic is UNSET else wanted.topic,
-        tag=None if wanted.tags is UNSET else wanted.tags,
-        key_prefix=None if wanted.key_prefix is UNSET else wanted.key_prefix,
-        due_from_ms=None if wanted.due_from_ms is UNSET else wanted.due_from_ms,
-        due_to_ms=None if wanted.due_to_ms is UNSET else wanted.due_to_ms,
+        topic=given(wanted.topic),
+        tag=given(wanted.tags),
+        key_prefix=given(wanted.key_prefix),
+        due_from_ms=given(wanted.due_from_ms),
+        due_to_ms=given(wanted.due_to_ms),
     )
 
 

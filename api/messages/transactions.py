@@ -7,18 +7,23 @@ from aiohttp import web
 from msgspec import UNSET
 
 from timerwheel.api.engine_handle import EngineHandle
-from timerwheel.api.http import bodies, query, responses
-from timerwheel.api.http.route import ADMISSION, CONFLICTS, SETTLED, STORE, Need, call
+from timerwheel.api.http import bodies, responses
+from timerwheel.api.http.route import ADMISSION, CONFLICTS, JSON, JSON_BODY, SETTLED, STORE, Need, call
 from timerwheel.api.messages import intake
 from timerwheel.api.messages.intake import Bounds
 from timerwheel.api.messages.trace_headers import put_context
 from timerwheel.api.security import access
 from timerwheel.model.admission import check_topic_name
 from timerwheel.model.messages import OpenTransaction
+from timerwheel.wire.fields import given
 from timerwheel.wire.messages import Accepted, Message, MessagePath, NewMessage
 from timerwheel.wire.transactions import OpenQuery, OpenTransactions
 
-_ends = partial(call, "POST", needs=Need.SEND, path_type=MessagePath)
+_ends = partial(
+    call,
+    "POST",
+    needs=Need.SEND,
+)
 
 
 class TransactionCalls:
@@ -36,8 +41,8 @@ class TransactionCalls:
         status=201,
         answer=OpenTransaction,
         takes_context=True,
-        body=NewMessage,
-        problems=(*ADMISSION, *CONFLICTS, "illegal_key", *STORE),
+        bodies={JSON: NewMessage},
+        problems=(*JSON_BODY, *ADMISSION, *CONFLICTS, "illegal_key", *STORE),
     )
     async def begin(self, request: web.Request) -> web.Response:
         """Store a message that is delivered once it is committed."""
@@ -55,22 +60,19 @@ class TransactionCalls:
         "listTransactions",
         needs=Need.EITHER,
         answer=OpenTransactions,
-        query_type=OpenQuery,
         problems=("illegal_cursor", "illegal_topic"),
     )
-    async def all(self, request: web.Request) -> web.Response:
+    async def all(self, request: web.Request, params: OpenQuery) -> web.Response:
         """List the open transactions, oldest first, in pages.
 
         Those of a topic, or of the caller's topics.
         """
-        wanted = query.read(request, OpenQuery)
         caller, topics = access.of(request), access.of(request).may
-        if wanted.topic is not UNSET:
-            check_topic_name(wanted.topic)
-            caller.check([wanted.topic])
-            topics = partial(operator.eq, wanted.topic)
-        cursor = None if wanted.cursor is UNSET else wanted.cursor
-        page = self._handle.engine.transactions.page(topics, wanted.limit, cursor)
+        if params.topic is not UNSET:
+            check_topic_name(params.topic)
+            caller.check([params.topic])
+            topics = partial(operator.eq, params.topic)
+        page = self._handle.engine.transactions.page(topics, params.limit, given(params.cursor))
         return responses.json(OpenTransactions(page.transactions, page.cursor))
 
     @_ends(
@@ -79,9 +81,9 @@ class TransactionCalls:
         answer=Accepted,
         problems=(*SETTLED, "no_open_transaction", "topic_ending", *STORE),
     )
-    async def commit(self, request: web.Request) -> web.Response:
+    async def commit(self, _: web.Request, path: MessagePath) -> web.Response:
         """Commit a transaction: its message is delivered after its delay."""
-        return responses.json(await self._handle.engine.transactions.commit(_id(request)))
+        return responses.json(await self._handle.engine.transactions.commit(path.id))
 
     @_ends(
         "/v1/transactions/{id}/rollback",
@@ -89,10 +91,6 @@ class TransactionCalls:
         answer=Message,
         problems=(*SETTLED, "no_open_transaction", *STORE),
     )
-    async def rollback(self, request: web.Request) -> web.Response:
+    async def rollback(self, _: web.Request, path: MessagePath) -> web.Response:
         """Roll a transaction back: its message is never delivered."""
-        return responses.json(Message.of(await self._handle.engine.transactions.rollback(_id(request))))
-
-
-def _id(request: web.Request) -> str:
-    return query.path(request, MessagePath).id
+        return responses.json(Message.of(await self._handle.engine.transactions.rollback(path.id)))

@@ -6,7 +6,7 @@ from aiohttp import web
 from msgspec import UNSET, UnsetType
 
 from timerwheel.api.engine_handle import EngineHandle
-from timerwheel.api.http import bodies, etags, query, responses
+from timerwheel.api.http import etags, responses
 from timerwheel.api.http.bodies import JSON_BODY_VALUES_MAX
 from timerwheel.api.http.route import ADMISSION, STORE, Need, call
 from timerwheel.api.messages import intake
@@ -16,6 +16,7 @@ from timerwheel.model.precondition import tag_of
 from timerwheel.schedules.errors import ScheduleFieldError
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
+from timerwheel.wire.fields import given
 from timerwheel.wire.messages import Accepted
 from timerwheel.wire.schedules import (
     NewSchedule,
@@ -30,10 +31,8 @@ from timerwheel.wire.schedules import (
 SCHEDULE = "/v1/schedules/{name}"
 CONTENT = ("conflicting_body", "conflicting_tags", "conflicting_keys", "illegal_key")
 
-_reads = partial(
-    call, needs=Need.SEND, path_type=SchedulePath, answer=Schedule, problems=("unknown_schedule",)
-)
-_changes = partial(_reads, audited=True, problems=("unknown_schedule", "topic_ending", *STORE))
+_reads = partial(call, needs=Need.SEND, answer=Schedule, known=("unknown_schedule",))
+_changes = partial(_reads, audited=True, problems=("topic_ending", *STORE))
 
 
 class ScheduleCalls:
@@ -50,59 +49,58 @@ class ScheduleCalls:
         return responses.json(Schedules([Schedule.of(info) for info in found]))
 
     @_reads("GET", SCHEDULE, "getSchedule", etag=True)
-    async def one(self, request: web.Request) -> web.Response:
+    async def one(self, _: web.Request, path: SchedulePath) -> web.Response:
         """Get a schedule."""
-        info = self._handle.engine.schedules.get(_name(request))
+        info = self._handle.engine.schedules.get(path.name)
         return etags.tagged(responses.json(Schedule.of(info)), tag_of(info.spec))
 
     @_changes(
         "PUT",
         SCHEDULE,
         "putSchedule",
+        known=(),
         etag=True,
         also=(201,),
         located=True,
-        body=NewSchedule,
         problems=(
             *ADMISSION,
             *CONTENT,
             *STORE,
             *("illegal_schedule", "too_many_schedules", "setting_too_large", "name_in_use"),
         ),
+        values_max=JSON_BODY_VALUES_MAX,
     )
-    async def put(self, request: web.Request) -> web.Response:
+    async def put(self, request: web.Request, path: SchedulePath, body: NewSchedule) -> web.Response:
         """Create or change a schedule.
 
         201 if this created it, 200 if it existed; an equal one is left alone.
         """
-        name = _name(request)
-        spec = spec_of(await bodies.read(request, NewSchedule, values_max=JSON_BODY_VALUES_MAX))
+        spec = spec_of(body)
         access.of(request).check([spec.topic])
         when = etags.precondition(request)
-        info, made = await self._handle.engine.schedules.put_or_make(name, spec, when)
+        info, made = await self._handle.engine.schedules.put_or_make(path.name, spec, when)
         return etags.tagged(responses.put(request, Schedule.of(info), made=made), tag_of(info.spec))
 
     @_changes("DELETE", SCHEDULE, "deleteSchedule", etag=True)
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, request: web.Request, path: SchedulePath) -> web.Response:
         """Delete a schedule and recall the runs that it sent ahead."""
-        name = _name(request)
         schedules = self._handle.engine.schedules
-        info = schedules.get(name)
-        await schedules.delete(name, etags.precondition(request))
+        info = schedules.get(path.name)
+        await schedules.delete(path.name, etags.precondition(request))
         return responses.json(Schedule.of(info))
 
     @_changes("POST", f"{SCHEDULE}/pause", "pauseSchedule")
-    async def pause(self, request: web.Request) -> web.Response:
+    async def pause(self, _: web.Request, path: SchedulePath) -> web.Response:
         """Pause a schedule."""
-        return responses.json(Schedule.of(await self._handle.engine.schedules.pause(_name(request))))
+        return responses.json(Schedule.of(await self._handle.engine.schedules.pause(path.name)))
 
     @_changes("POST", f"{SCHEDULE}/resume", "resumeSchedule")
-    async def resume(self, request: web.Request) -> web.Response:
+    async def resume(self, _: web.Request, path: SchedulePath) -> web.Response:
         """Resume a paused schedule.
 
         It continues with the first run from now.
         """
-        return responses.json(Schedule.of(await self._handle.engine.schedules.resume(_name(request))))
+        return responses.json(Schedule.of(await self._handle.engine.schedules.resume(path.name)))
 
     @_changes(
         "POST",
@@ -111,31 +109,21 @@ class ScheduleCalls:
         status=201,
         also=(200,),
         answer=Accepted,
-        body=RunNow,
         body_required=False,
-        problems=("unknown_schedule", *ADMISSION, "illegal_key", "key_reused", "key_recalled", *STORE),
+        problems=(*ADMISSION, "illegal_key", "key_reused", "key_recalled", *STORE),
     )
-    async def run(self, request: web.Request) -> web.Response:
+    async def run(self, _: web.Request, path: SchedulePath, body: RunNow) -> web.Response:
         """Send the message of a schedule at once, besides its planned runs.
 
         201, or 200 if a call with this key has sent it.
         """
-        name = _name(request)
-        wanted = await bodies.read(request, RunNow, may_be_empty=True)
-        key = None if wanted.key is UNSET else wanted.key
-        receipt = await self._handle.engine.schedules.run_now(name, key)
+        receipt = await self._handle.engine.schedules.run_now(path.name, given(body.key))
         return responses.json(receipt, 200 if receipt.duplicate else 201)
 
-    @_reads("GET", f"{SCHEDULE}/runs", "listRuns", answer=NextRuns, query_type=RunsQuery)
-    async def runs(self, request: web.Request) -> web.Response:
+    @_reads("GET", f"{SCHEDULE}/runs", "listRuns", answer=NextRuns)
+    async def runs(self, _: web.Request, path: SchedulePath, params: RunsQuery) -> web.Response:
         """List the next runs of a schedule."""
-        name = query.path(request, SchedulePath).name
-        count = query.read(request, RunsQuery).count
-        return responses.json(NextRuns(self._handle.engine.schedules.next_runs(name, count)))
-
-
-def _name(request: web.Request) -> str:
-    return query.path(request, SchedulePath).name
+        return responses.json(NextRuns(self._handle.engine.schedules.next_runs(path.name, params.count)))
 
 
 def spec_of(new: NewSchedule) -> ScheduleSpec:
@@ -143,7 +131,7 @@ def spec_of(new: NewSchedule) -> ScheduleSpec:
     properties = {} if new.properties is UNSET else new.properties
     body = intake.body_of(new) if new.json is UNSET else intake.put_json(properties, new)
     intake.put_names(properties, new)
-    every_ms = None if new.every_ms is UNSET else new.every_ms
+    every_ms = given(new.every_ms)
     if new.every is not UNSET:
         if every_ms is not None:
             raise ScheduleFieldError("every", "give only one of every_ms and every")
@@ -153,7 +141,7 @@ def spec_of(new: NewSchedule) -> ScheduleSpec:
         body=body,
         properties=properties,
         recurrence=Recurrence(
-            cron=None if new.cron is UNSET else new.cron,
+            cron=given(new.cron),
             every_ms=every_ms,
             zone=new.zone,
             start_ms=_moment_ms("start", new.start_ms, new.start),
@@ -169,7 +157,7 @@ def spec_of(new: NewSchedule) -> ScheduleSpec:
 
 def _moment_ms(field: str, at_ms: int | UnsetType, at: str | UnsetType) -> int | None:
     if at is UNSET:
-        return None if at_ms is UNSET else at_ms
+        return given(at_ms)
     if at_ms is not UNSET:
         raise ScheduleFieldError(field, f"give only one of {field}_ms and {field}")
     return parse_rfc3339_ms(at)

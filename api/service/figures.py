@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from timerwheel.api.engine_handle import EngineHandle
-from timerwheel.api.http import query, responses
+from timerwheel.api.http import responses
 from timerwheel.api.http.route import Need, call
 from timerwheel.clock import Clock
 from timerwheel.engine import Engine
@@ -83,12 +83,10 @@ class FigureKeeper:
         "getLiveHistory",
         needs=Need.TOKEN,
         answer=FigureHistory,
-        query_type=HistoryQuery,
     )
-    async def history(self, request: web.Request) -> web.Response:
+    async def history(self, _: web.Request, params: HistoryQuery) -> web.Response:
         """Get the figures of the last 15 minutes by second, or of the last 24 hours by minute."""
-        asked = query.read(request, HistoryQuery)
         now_ms = self._handle.engine.clock.now_ms()
-        points = self._figures.seconds if asked.step == "second" else self._figures.minutes
+        points = self._figures.seconds if params.step == "second" else self._figures.minutes
         found = msgspec.convert({"now_ms": now_ms, **columns(points)}, FigureHistory)
         return responses.json(found)

@@ -14,6 +14,7 @@ from timerwheel.model.messages import WheelInfo
 from timerwheel.runtime.election import NoStandbyError
 from timerwheel.tokens import Scope
 from timerwheel.wire.cluster import ClusterInfo, Moved, MoveQuery, NodeInfo
+from timerwheel.wire.fields import given
 from timerwheel.wire.service import Health, Levels, Readiness, ReadinessQuery, Slots, SlotsQuery
 from timerwheel.wire.tokens import TokenInfo
 
@@ -53,22 +54,20 @@ class HealthCalls:
         "/readyz",
         "getReadiness",
         answer=Readiness,
-        query_type=ReadinessQuery,
         problems=("not_ready", "disk_reserve"),
     )
-    async def ready(self, request: web.Request) -> web.Response:
+    async def ready(self, _: web.Request, params: ReadinessQuery) -> web.Response:
         """Readiness: recovery is complete; with for=send, new messages are accepted too.
 
         200 once recovered, else 503; `?for=send`: 507 while sends are refused.
         """
-        wanted = query.read(request, ReadinessQuery)
         if not self._handle.ready:
             raise self._handle.not_ready
         role = UNSET if self._handle.cluster is None else self._handle.role
         refusal = self._handle.engine.disk.refusal
         if refusal is None:
             return responses.json(Readiness(self._handle.status, role))
-        if wanted.purpose == "send":
+        if params.purpose == "send":
             raise refusal
         return responses.json(Readiness(self._handle.status, role, str(refusal)))
 
@@ -98,16 +97,14 @@ class ClusterCalls:
         needs=Need.ADMIN,
         audited=True,
         answer=Moved,
-        query_type=MoveQuery,
         needs_engine=False,
         problems=("not_ready", "not_leader", "no_standby"),
     )
-    async def move(self, request: web.Request) -> web.Response:
+    async def move(self, _: web.Request, params: MoveQuery) -> web.Response:
         """Let another node lead; answers once it does."""
-        wanted = query.read(request, MoveQuery)
-        if wanted.shard is not UNSET and wanted.shard != self._handle.shard:
+        if params.shard is not UNSET and params.shard != self._handle.shard:
             raise RequestError(
-                "invalid_parameter", f"shard = {wanted.shard}: this process is not of that shard"
+                "invalid_parameter", f"shard = {params.shard}: this process is not of that shard"
             )
         if self._handle.cluster is None:
             raise NoStandbyError("the service has no journal, and no other node")
@@ -128,13 +125,11 @@ class WheelCalls:
         """
         return responses.json(await self._handle.engine.messages.wheel())
 
-    @_reads("/v1/wheel/slots", "listSlots", answer=Slots, query_type=SlotsQuery)
-    async def slots(self, request: web.Request) -> web.Response:
+    @_reads("/v1/wheel/slots", "listSlots", answer=Slots)
+    async def slots(self, _: web.Request, params: SlotsQuery) -> web.Response:
         """List the slots of the wheel with their counts."""
-        wanted = query.read(request, SlotsQuery)
-        query.check_range("from_ms", wanted.from_ms, "to_ms", wanted.to_ms)
-        level = None if wanted.level is UNSET else wanted.level
-        slots = await self._handle.engine.messages.slots(level, wanted.from_ms, wanted.to_ms)
+        query.check_range("from_ms", params.from_ms, "to_ms", params.to_ms)
+        slots = await self._handle.engine.messages.slots(given(params.level), params.from_ms, params.to_ms)
         return responses.json(Slots(slots))
 
     @_reads("/v1/levels", "listLevels", answer=Levels)

@@ -11,7 +11,7 @@ from yarl import URL
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, idempotency, query, responses
 from timerwheel.api.http.problems import RequestError
-from timerwheel.api.http.route import ADMISSION, DELAY, JSON, JSON_BODY, KEY, STORE, Need, call
+from timerwheel.api.http.route import ADMISSION, DELAY, KEY, STORE, Need, call
 from timerwheel.api.messages import intake
 from timerwheel.api.messages.delays import delay_property, new_time
 from timerwheel.api.messages.trace_headers import put_context
@@ -24,6 +24,7 @@ from timerwheel.push.tasks.view import TaskPage, TaskView
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec, check_name
 from timerwheel.tokens import Scope
+from timerwheel.wire.fields import given
 from timerwheel.wire.messages import NewTime
 from timerwheel.wire.subscriptions import NewSecret
 from timerwheel.wire.tasks import (
@@ -43,11 +44,9 @@ SETTLED = ("task_state", "already_delivered", "already_recalled", "unknown_messa
 KNOWN_QUEUE = ("illegal_task_queue", "unknown_task_queue")
 MAKES_QUEUE = ("illegal_task_queue", "too_many_task_queues", "too_many_groups", "setting_too_large")
 
-_reads = partial(call, needs=Need.RECEIVE, path_type=TaskPath, answer=TaskView, problems=KNOWN)
-_changes = partial(_reads, problems=(*KNOWN, *SETTLED))
-_reads_queue = partial(
-    call, needs=Need.RECEIVE, path_type=TaskQueuePath, answer=TaskQueueView, problems=KNOWN_QUEUE
-)
+_reads = partial(call, needs=Need.RECEIVE, answer=TaskView, known=KNOWN)
+_changes = partial(_reads, problems=SETTLED)
+_reads_queue = partial(call, needs=Need.RECEIVE, answer=TaskQueueView, known=KNOWN_QUEUE)
 _changes_queue = partial(_reads_queue, audited=True)
 
 _OF_CRON = ("zone", "schedule")
@@ -75,7 +74,6 @@ class TaskCalls:
         takes_key=True,
         takes_context=True,
         answer=AcceptedTask,
-        body=NewTask,
         problems=(
             *ADMISSION,
             *KEY,
@@ -84,23 +82,23 @@ class TaskCalls:
             *("illegal_schedule", "too_many_schedules"),
             *STORE,
         ),
+        values_max=bodies.JSON_BODY_VALUES_MAX,
     )
-    async def create(self, request: web.Request) -> web.Response:
+    async def create(self, request: web.Request, body: NewTask) -> web.Response:
         """Call a URL now, later, or again and again; the token needs both send and receive.
 
         201 once the task, or its schedule, is durable; 200 if the key has it already.
         """
-        new = await bodies.read(request, NewTask, values_max=bodies.JSON_BODY_VALUES_MAX)
-        self._check_may_call(request, new.queue)
+        self._check_may_call(request, body.queue)
         properties: dict[str, str] = {}
-        body = intake.body_with_type(properties, new)
-        key = _key(request, new)
-        if new.cron is not UNSET:
-            return await self._schedule(new, body, properties, key)
-        given = [name for name in _OF_CRON if getattr(new, name) is not UNSET]
+        content = intake.body_with_type(properties, body)
+        key = _key(request, body)
+        if body.cron is not UNSET:
+            return await self._schedule(body, content, properties, key)
+        given = [name for name in _OF_CRON if getattr(body, name) is not UNSET]
         if given:
             raise RequestError("invalid_field", f"{given[0]}: only a task with cron has one")
-        when = delay_property(new, properties)
+        when = delay_property(body, properties)
         if when is not None:
             properties[when[0]] = when[1]
         put_context(request, [properties])
@@ -108,9 +106,9 @@ class TaskCalls:
         def more(message: Outgoing) -> Outgoing:
             return msgspec.structs.replace(message, properties=properties, dedup_key=key)
 
-        receipt = await self._tasks.create(new.queue, _task(new), body, more=more)
+        receipt = await self._tasks.create(body.queue, _task(body), content, more=more)
         answer = AcceptedTask(
-            queue=new.queue,
+            queue=body.queue,
             id=receipt.id,
             due_ms=receipt.due_ms,
             state=receipt.state,
@@ -132,19 +130,16 @@ class TaskCalls:
             topic=topic_of(new.queue),
             body=body,
             properties=properties,
-            recurrence=Recurrence(
-                cron=None if new.cron is UNSET else new.cron, zone="UTC" if new.zone is UNSET else new.zone
-            ),
+            recurrence=Recurrence(cron=given(new.cron), zone="UTC" if new.zone is UNSET else new.zone),
         )
-        name = None if new.schedule is UNSET else new.schedule
-        info = await self._tasks.schedule(new.queue, _task(new), name, spec)
+        info = await self._tasks.schedule(new.queue, _task(new), given(new.schedule), spec)
         answer = AcceptedTask(queue=new.queue, schedule=info.name, due_ms=info.next_run_ms)
         return responses.created(answer, f"/v1/schedules/{info.name}")
 
     @_reads("GET", TASK, "getTask")
-    async def one(self, request: web.Request) -> web.Response:
+    async def one(self, _: web.Request, path: TaskPath) -> web.Response:
         """Get a task with its state."""
-        return responses.json(await self._tasks.get(_id(request)))
+        return responses.json(await self._tasks.get(path.id))
 
     @call(
         "GET",
@@ -152,43 +147,38 @@ class TaskCalls:
         "listTasks",
         needs=Need.RECEIVE,
         answer=TaskPage,
-        query_type=TasksQuery,
         problems=("illegal_cursor", "illegal_task_queue"),
     )
-    async def all(self, request: web.Request) -> web.Response:
+    async def all(self, request: web.Request, params: TasksQuery) -> web.Response:
         """List the tasks of a queue: those that wait, then the others, newest first."""
-        asked = query.read(request, TasksQuery)
-        access.of(request).check([topic_of(check_queue(asked.queue))])
+        access.of(request).check([topic_of(check_queue(params.queue))])
 
         def wanted(task: TaskView) -> bool:
-            return asked.host is UNSET or asked.host in _hosts(task.url)
+            return params.host is UNSET or params.host in _hosts(task.url)
 
-        cursor = None if asked.cursor is UNSET else asked.cursor
-        state = None if asked.state is UNSET else asked.state
-        return responses.json(await self._tasks.page(asked.queue, wanted, asked.limit, cursor, state))
+        cursor, state = given(params.cursor), given(params.state)
+        return responses.json(await self._tasks.page(params.queue, wanted, params.limit, cursor, state))
 
     @_changes("DELETE", TASK, "cancelTask")
-    async def cancel(self, request: web.Request) -> web.Response:
+    async def cancel(self, _: web.Request, path: TaskPath) -> web.Response:
         """Cancel a task that is not being called."""
-        return responses.json(await self._tasks.cancel(_id(request)))
+        return responses.json(await self._tasks.cancel(path.id))
 
     @_changes(
         "PATCH",
         TASK,
         "rescheduleTask",
-        body=NewTime,
-        problems=(*KNOWN, *DELAY, "conflicting_delay", *SETTLED),
+        problems=(*DELAY, "conflicting_delay", *SETTLED),
     )
-    async def reschedule(self, request: web.Request) -> web.Response:
+    async def reschedule(self, _: web.Request, path: TaskPath, body: NewTime) -> web.Response:
         """Give a task that waits another time."""
-        task_id = _id(request)
-        properties = new_time(await bodies.read(request, NewTime))
-        return responses.json(await self._tasks.reschedule(task_id, properties))
+        properties = new_time(body)
+        return responses.json(await self._tasks.reschedule(path.id, properties))
 
     @_changes("POST", f"{TASK}/run", "runTask")
-    async def run(self, request: web.Request) -> web.Response:
+    async def run(self, _: web.Request, path: TaskPath) -> web.Response:
         """Call a task that waits now."""
-        return responses.json(await self._tasks.run(_id(request)))
+        return responses.json(await self._tasks.run(path.id))
 
     # ------------------------------------------------------------------ queues
 
@@ -199,29 +189,29 @@ class TaskCalls:
         return responses.json(TaskQueues([one for one in self._tasks.queues() if may(one.topic)]))
 
     @_reads_queue("GET", QUEUE, "getTaskQueue")
-    async def queue(self, request: web.Request) -> web.Response:
+    async def queue(self, _: web.Request, path: TaskQueuePath) -> web.Response:
         """Get a task queue."""
-        return responses.json(self._tasks.get_queue(_queue(request)))
+        return responses.json(self._tasks.get_queue(path.queue))
 
     @_changes_queue(
         "PUT",
         QUEUE,
         "putTaskQueue",
+        known=(),
         also=(201,),
         located=True,
         answer=(TaskQueueView, TaskQueueWithSecret),
-        body=TaskQueueChanges,
         body_required=False,
         problems=(*MAKES_QUEUE, "secret_rotation", "topic_ending", "too_many_topics", *STORE),
     )
-    async def put_queue(self, request: web.Request) -> web.Response:
+    async def put_queue(
+        self, request: web.Request, path: TaskQueuePath, body: TaskQueueChanges
+    ) -> web.Response:
         """Create a task queue or change its limits; shows the secret only once.
 
         201 with the secret if this made it, else 200.
         """
-        name = _queue(request)
-        options = await bodies.read(request, TaskQueueChanges, may_be_empty=True)
-        view, made = await self._tasks.put_queue(name, options)
+        view, made = await self._tasks.put_queue(path.queue, body)
         return responses.put(request, view, made=made)
 
     @_changes_queue(
@@ -229,26 +219,22 @@ class TaskCalls:
         f"{QUEUE}/rotate-secret",
         "rotateTaskQueueSecret",
         answer=TaskQueueWithSecret,
-        bodies={JSON: NewSecret},
         body_required=False,
-        problems=(*KNOWN_QUEUE, *JSON_BODY, "secret_rotation", "topic_ending", *STORE),
+        problems=("secret_rotation", "topic_ending", *STORE),
     )
-    async def rotate(self, request: web.Request) -> web.Response:
+    async def rotate(self, _: web.Request, path: TaskQueuePath, body: NewSecret) -> web.Response:
         """Start a rotation: sign with a new secret as well; shows it only once."""
-        name = _queue(request)
-        new = await bodies.read(request, NewSecret, may_be_empty=True)
-        secret = None if new.secret is UNSET else new.secret
-        return responses.json(await self._tasks.rotate_secret(name, secret))
+        return responses.json(await self._tasks.rotate_secret(path.queue, given(body.secret)))
 
     @_changes_queue(
         "POST",
         f"{QUEUE}/finish-rotation",
         "finishTaskQueueRotation",
-        problems=(*KNOWN_QUEUE, "secret_rotation", "topic_ending", *STORE),
+        problems=("secret_rotation", "topic_ending", *STORE),
     )
-    async def finish_rotation(self, request: web.Request) -> web.Response:
+    async def finish_rotation(self, _: web.Request, path: TaskQueuePath) -> web.Response:
         """Finish a rotation: sign with the newest secret only."""
-        return responses.json(await self._tasks.finish_rotation(_queue(request)))
+        return responses.json(await self._tasks.finish_rotation(path.queue))
 
     def _check_may_call(self, request: web.Request, queue: str) -> None:
         """Refuse a caller who could not have a URL called by a subscription and a message of its own."""
@@ -261,20 +247,15 @@ class TaskCalls:
             )
 
 
-def _id(request: web.Request) -> str:
-    return query.path(request, TaskPath).id
-
-
 def _queue(request: web.Request) -> str:
     return query.path(request, TaskQueuePath).queue
 
 
 def _key(request: web.Request, new: NewTask) -> str | None:
-    given = None if new.dedup_key is UNSET else new.dedup_key
-    key = idempotency.key_of(request)
-    if key is not None and given is not None and key != given:
+    own, key = given(new.dedup_key), idempotency.key_of(request)
+    if key is not None and own is not None and key != own:
         raise RequestError("conflicting_key", "Idempotency-Key and dedup_key differ; give only one")
-    return given if key is None else key
+    return own if key is None else key
 
 
 def _task(new: NewTask) -> Task:

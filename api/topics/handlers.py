@@ -3,16 +3,16 @@
 from functools import partial
 
 from aiohttp import web
-from msgspec import UNSET
 
 from timerwheel.api.engine_handle import LOOK_UP_MS, EngineHandle
-from timerwheel.api.http import arrow, bodies, etags, query, responses
+from timerwheel.api.http import arrow, etags, responses
 from timerwheel.api.http.problems import RequestError
 from timerwheel.api.http.route import STORE, Need, call
 from timerwheel.api.messages import arrow_answers
 from timerwheel.api.messages.while_connected import while_connected
 from timerwheel.api.security import access
 from timerwheel.model.messages import QueuePage, TopicDeletion, TopicInfo, TopicPurged
+from timerwheel.wire.fields import given
 from timerwheel.wire.messages import Message
 from timerwheel.wire.topics import (
     DeleteQuery,
@@ -60,10 +60,10 @@ class TopicCalls:
             await engine.clock.breathe()
         return responses.json(Topics(found))
 
-    @_reads(TOPIC, "getTopic", etag=True, path_type=TopicPath, problems=("unknown_topic",))
-    async def one(self, request: web.Request) -> web.Response:
+    @_reads(TOPIC, "getTopic", etag=True, problems=("unknown_topic",))
+    async def one(self, _: web.Request, path: TopicPath) -> web.Response:
         """Get a topic with its queues and counts."""
-        return self._tagged(query.path(request, TopicPath).topic)
+        return self._tagged(path.topic)
 
     def _tagged(self, name: str) -> web.Response:
         engine = self._handle.engine
@@ -74,59 +74,50 @@ class TopicCalls:
         TOPIC,
         "changeTopic",
         etag=True,
-        body=TopicChanges,
         problems=(*CHANGE, "queues_shrink", "keys_move", *STORE),
     )
-    async def change(self, request: web.Request) -> web.Response:
+    async def change(self, request: web.Request, path: TopicPath, body: TopicChanges) -> web.Response:
         """Set the number of queues of a topic, or whether it is ordered by sharding key.
 
         The topic need not exist yet.
         """
-        name = query.path(request, TopicPath).topic
-        changes = await bodies.read(request, TopicChanges)
-        ordered = None if changes.ordered is UNSET else changes.ordered
-        queues = None if changes.queues is UNSET else changes.queues
+        ordered, queues = given(body.ordered), given(body.queues)
         if ordered is None and queues is None:
             raise RequestError("invalid_field", "nothing to change: give ordered, queues or both")
         when = etags.precondition(request)
         await self._handle.engine.topics.change(
-            name, ordered=ordered, queues=queues, move_keys=changes.move_keys, when=when
+            path.topic, ordered=ordered, queues=queues, move_keys=body.move_keys, when=when
         )
-        return self._tagged(name)
+        return self._tagged(path.topic)
 
     @_changes("POST", f"{TOPIC}/pause", "pauseTopic")
-    async def pause(self, request: web.Request) -> web.Response:
+    async def pause(self, _: web.Request, path: TopicPath) -> web.Response:
         """Pause a topic: deliver none of its messages to consumers until it is resumed."""
-        name = query.path(request, TopicPath).topic
-        await self._handle.engine.topics.pause(name)
-        return responses.json(self._handle.engine.queues.topic(name))
+        await self._handle.engine.topics.pause(path.topic)
+        return responses.json(self._handle.engine.queues.topic(path.topic))
 
     @_changes("POST", f"{TOPIC}/resume", "resumeTopic")
-    async def resume(self, request: web.Request) -> web.Response:
+    async def resume(self, _: web.Request, path: TopicPath) -> web.Response:
         """Resume a paused topic."""
-        name = query.path(request, TopicPath).topic
-        await self._handle.engine.topics.resume(name)
-        return responses.json(self._handle.engine.queues.topic(name))
+        await self._handle.engine.topics.resume(path.topic)
+        return responses.json(self._handle.engine.queues.topic(path.topic))
 
     @_changes(
         "POST",
         f"{TOPIC}/purge",
         "purgeTopic",
         answer=TopicPurged,
-        body=NewPurge,
         problems=("unknown_topic", "system_topic", "topic_ending", *STORE),
     )
-    async def purge(self, request: web.Request) -> web.Response:
+    async def purge(self, request: web.Request, path: TopicPath, body: NewPurge) -> web.Response:
         """Take away the scheduled or delivered messages of a topic, or both; all else stays.
 
         A client that disconnects breaks it off.
         """
-        name = query.path(request, TopicPath).topic
-        wanted = await bodies.read(request, NewPurge)
-        if not (wanted.scheduled or wanted.delivered):
+        if not (body.scheduled or body.delivered):
             raise RequestError("invalid_field", "nothing to purge: give scheduled, delivered or both")
         purge = self._handle.engine.topic_purges.purge(
-            name, scheduled=wanted.scheduled, delivered=wanted.delivered, dry_run=wanted.dry_run
+            path.topic, scheduled=body.scheduled, delivered=body.delivered, dry_run=body.dry_run
         )
         return responses.json(await while_connected(request, self._handle, purge))
 
@@ -137,20 +128,17 @@ class TopicCalls:
         etag=True,
         also=(202,),
         answer=TopicDeletion,
-        query_type=DeleteQuery,
         problems=("unknown_topic", "system_topic", *STORE),
     )
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, request: web.Request, path: TopicPath, params: DeleteQuery) -> web.Response:
         """Delete a topic with its messages, groups, schedules and subscriptions.
 
         202 if that goes on.
         """
-        wanted = query.read(request, DeleteQuery)
-        name = query.path(request, TopicPath).topic
         when, deletions = etags.precondition(request), self._handle.engine.topic_deletions
-        if wanted.dry_run:
-            return responses.json(deletions.plan(name))
-        deletion = await deletions.delete(name, wanted.wait_ms, when)
+        if params.dry_run:
+            return responses.json(deletions.plan(path.topic))
+        deletion = await deletions.delete(path.topic, params.wait_ms, when)
         return responses.json(deletion, status=202 if deletion.state == "ending" else 200)
 
     @_reads(
@@ -159,16 +147,12 @@ class TopicCalls:
         needs=Need.RECEIVE,
         answer=Delivered,
         answers_arrow=True,
-        path_type=QueuePath,
-        query_type=ReadQuery,
         problems=("unknown_topic", "unknown_queue", "offset_out_of_range"),
     )
-    async def delivered(self, request: web.Request) -> web.StreamResponse:
+    async def delivered(self, request: web.Request, path: QueuePath, params: ReadQuery) -> web.StreamResponse:
         """Read delivered messages from an offset, and wait for one if there is none."""
-        place = query.path(request, QueuePath)
-        wanted = query.read(request, ReadQuery)
         pa = await arrow.for_answer(request)
-        page = await self._read(request, place, wanted)
+        page = await self._read(request, path, params)
         if pa is not None:
             told = {name: str(getattr(page, name)) for name in ("next_offset", "min_offset", "max_offset")}
             make = partial(arrow_answers.of_messages, pa, page.messages)

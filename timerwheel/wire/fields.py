@@ -1,9 +1,11 @@
 """Fields and bases that many shapes share."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
+
+T = TypeVar("T")
 
 INT64_MAX = 2**63 - 1
 Int64 = Annotated[int, Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
@@ -19,6 +21,11 @@ def text_or_bytes(body: bytes) -> tuple[str | None, bytes | None]:
         return body.decode(), None
     except UnicodeDecodeError:
         return None, body
+
+
+def given(value: T | UnsetType) -> T | None:
+    """Return the value of a field, None if it was left out."""
+    return None if value is UNSET else value
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
