@@ -11,16 +11,11 @@ import asyncio
 import contextlib
 import itertools
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from timerwheel.api.engine_handle import EngineHandle
@@ -29,6 +24,7 @@ from timerwheel.api.http.route import Need, call
 from timerwheel.api.http.traffic import Traffic
 from timerwheel.api.security import access
 from timerwheel.api.security.access import Access
+from timerwheel.api.service.families import by, counter, counters, gauge, gauges, histogram, histograms
 from timerwheel.api.service.kafka_metrics import kafka_families
 from timerwheel.api.service.loop_pauses import LoopPauses
 from timerwheel.api.service.rocketmq_metrics import rocketmq_families
@@ -36,7 +32,7 @@ from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError
 from timerwheel.groups.config import UnknownGroupError
 from timerwheel.push.stats import FAILURES_IN_ROW, SubscriptionCounts
-from timerwheel.runtime.counters import Counters, Histogram
+from timerwheel.runtime.counters import Counters
 from timerwheel.runtime.gauges import NAMED_MAX, GaugeValues, Survey
 from timerwheel.version import version
 
@@ -140,33 +136,22 @@ class ServiceCollector(Collector):
 def _pushed(counts: list[SubscriptionCounts]) -> Iterator[Metric]:
     """Push by subscription."""
     labels = ("topic", "subscription")
-    attempts = CounterMetricFamily(
-        "timerwheel_push_subscription_attempts",
-        "Finished push attempts of a subscription",
-        labels=(*labels, "outcome"),
-    )
-    failing = GaugeMetricFamily(
-        "timerwheel_push_subscription_failing",
-        f"1 while an endpoint has failed {FAILURES_IN_ROW} times or more in a row",
-        labels=labels,
-    )
-    for one in counts:
-        attempts.add_metric((one.topic, one.id, "delivered"), one.delivered)
-        attempts.add_metric((one.topic, one.id, "failed"), one.failed)
-        failing.add_metric((one.topic, one.id), int(one.is_failing))
-    yield attempts
-    yield failing
+    about = "Finished push attempts of a subscription"
+    outcomes = [
+        ((one.topic, one.id, outcome), getattr(one, outcome))
+        for one in counts
+        for outcome in ("delivered", "failed")
+    ]
+    yield counters("push_subscription_attempts", about, (*labels, "outcome"), outcomes)
+    about = f"1 while an endpoint has failed {FAILURES_IN_ROW} times or more in a row"
+    failing = [((one.topic, one.id), int(one.is_failing)) for one in counts]
+    yield gauges("push_subscription_failing", about, labels, failing)
 
 
 def _ages(ages_ms: dict[tuple[str, str], int]) -> Metric:
-    oldest = GaugeMetricFamily(
-        "timerwheel_group_oldest_unacknowledged_seconds",
-        "Age of the oldest delivered message that a group has not acknowledged",
-        labels=("topic", "group"),
-    )
-    for place, age_ms in ages_ms.items():
-        oldest.add_metric(place, age_ms / 1_000)
-    return oldest
+    about = "Age of the oldest delivered message that a group has not acknowledged"
+    ages = [(place, age_ms / 1_000) for place, age_ms in ages_ms.items()]
+    return gauges("group_oldest_unacknowledged_seconds", about, ("topic", "group"), ages)
 
 
 def registry_of(collector: ServiceCollector) -> CollectorRegistry:
@@ -181,42 +166,34 @@ def registry_of(collector: ServiceCollector) -> CollectorRegistry:
 
 
 def _service(handle: EngineHandle) -> Iterator[Metric]:
-    build = GaugeMetricFamily(
-        "timerwheel_build_info", "Always 1; the label carries the version", labels=("version", "python")
-    )
-    build.add_metric((version(), platform.python_version()), 1)
-    yield build
-    yield _gauge("ready", "1 if recovered and not stopping or failed, else 0", int(handle.ready))
+    about = "Always 1; the label carries the version"
+    yield gauges("build_info", about, ("version", "python"), [((version(), platform.python_version()), 1)])
+    yield gauge("ready", "1 if recovered and not stopping or failed, else 0", int(handle.ready))
     accepting = handle.ready and handle.engine.disk.refusal is None
-    yield _gauge("accepting", "1 if new messages are accepted: ready, and the disk has room", int(accepting))
+    yield gauge("accepting", "1 if new messages are accepted: ready, and the disk has room", int(accepting))
 
 
 def _cluster(handle: EngineHandle) -> Iterator[Metric]:
     """The part of a node among those with its journal."""
     if handle.cluster is None:
         return
-    yield _gauge("leader", "1 if this node leads, 0 if it stands by", int(handle.role == "leader"))
+    yield gauge("leader", "1 if this node leads, 0 if it stands by", int(handle.role == "leader"))
     position = handle.journal_position
     if position is not None:
         about = (
             "Position in the journal up to which this node has it; what it lacks of the leader's is its lag"
         )
-        yield _gauge("journal_position", about, position)
+        yield gauge("journal_position", about, position)
 
 
 def _http(traffic: Traffic) -> Iterator[Metric]:
-    yield _gauge("http_requests_in_progress", "Requests in progress", traffic.in_progress)
+    yield gauge("http_requests_in_progress", "Requests in progress", traffic.in_progress)
     labels = ("route", "method", "status")
     about = "Requests answered; status aborted: the client disconnected"
-    requests = CounterMetricFamily("timerwheel_http_requests", about, labels=labels)
-    for key, count in traffic.requests().items():
-        requests.add_metric(key, count)
-    yield requests
+    yield counters("http_requests", about, labels, traffic.requests().items())
     about = "Response time, including the time that a client asked to wait"
-    seconds = HistogramMetricFamily("timerwheel_http_request_seconds", about, labels=("route",))
-    for route, histogram in traffic.seconds().items():
-        seconds.add_metric((route,), _buckets(histogram), histogram.sum)
-    yield seconds
+    seconds = [((route,), found) for route, found in traffic.seconds().items()]
+    yield histograms("http_request_seconds", about, ("route",), seconds)
 
 
 def _resources(budgets: Budgets, pauses: LoopPauses) -> Iterator[Metric]:
@@ -225,135 +202,120 @@ def _resources(budgets: Budgets, pauses: LoopPauses) -> Iterator[Metric]:
         ("http_in_progress_limit_bytes", "Limit of these bytes; requests beyond it are refused", "bytes_max"),
     ):
         counts = [("request", getattr(budgets.requests, which)), ("answer", getattr(budgets.answers, which))]
-        yield _by_name(name, about, "direction", counts)
+        yield gauges(name, about, ("direction",), by(counts))
     refused = budgets.requests.refused + budgets.answers.refused
-    yield CounterMetricFamily("timerwheel_http_overloaded", "Requests refused with overloaded", value=refused)
+    yield counter("http_overloaded", "Requests refused with overloaded", refused)
     about = "How late a timer of the event loop fires that is set 50 times a second"
-    yield _histogram("loop_pause_seconds", about, pauses.seconds)
-    yield _gauge("loop_pause_longest_seconds", "The longest such lateness since the start", pauses.longest_s)
+    yield histogram("loop_pause_seconds", about, pauses.seconds)
+    yield gauge("loop_pause_longest_seconds", "The longest such lateness since the start", pauses.longest_s)
 
 
 # ---------------------------------------------------------------------- what was done since the start
 
 
-def _done(counters: Counters) -> Iterator[Metric]:
-    accepted = {"waiting": counters.accepted_waiting, "at_once": counters.accepted_at_once}
-    yield _counter(
-        "messages_accepted",
-        "Messages stored, whether they wait or were delivered at once",
-        "delivery",
-        accepted,
-    )
-    fired = {"due": counters.fired_due, "early": counters.fired_early}
+def _done(done: Counters) -> Iterator[Metric]:
+    accepted = {"waiting": done.accepted_waiting, "at_once": done.accepted_at_once}
+    about = "Messages stored, whether they wait or were delivered at once"
+    yield counters("messages_accepted", about, ("delivery",), by(accepted))
+    fired = {"due": done.fired_due, "early": done.fired_early}
     about = "Messages delivered after waiting; early: rescheduled to now, or their delay level was shortened"
-    yield _counter("messages_fired", about, "when", fired)
+    yield counters("messages_fired", about, ("when",), by(fired))
     for name, about, count in (
-        ("messages_recalled", "Messages recalled", counters.recalled),
-        ("messages_rescheduled", "Waiting messages rescheduled", counters.rescheduled),
-        ("messages_moved", "Waiting messages that retention copied forward", counters.moved),
-        ("group_leases", "Messages leased to consumers of groups", counters.leased),
-        ("group_returns", "Retries of groups that became due", counters.leases_back),
-        ("group_expired", "Messages of groups whose TTL was over", counters.expired),
-        ("cascade_entries", "Entries moved to a finer level of the wheel", counters.cascaded),
+        ("messages_recalled", "Messages recalled", done.recalled),
+        ("messages_rescheduled", "Waiting messages rescheduled", done.rescheduled),
+        ("messages_moved", "Waiting messages that retention copied forward", done.moved),
+        ("group_leases", "Messages leased to consumers of groups", done.leased),
+        ("group_returns", "Retries of groups that became due", done.leases_back),
+        ("group_expired", "Messages of groups whose TTL was over", done.expired),
+        ("cascade_entries", "Entries moved to a finer level of the wheel", done.cascaded),
     ):
-        yield CounterMetricFamily(f"timerwheel_{name}", about, value=count)
-    yield _counter("push_attempts", "Finished push attempts", "outcome", counters.push_attempts)
-    yield _counter("task_calls", "Finished calls of tasks", "outcome", counters.task_calls)
-    yield _counter("tasks_ended", "Tasks that ended", "state", counters.task_ends)
-    calls = CounterMetricFamily(
-        "timerwheel_front_calls",
-        "Calls answered over other protocols than HTTP",
-        labels=("protocol", "call", "status"),
+        yield counter(name, about, count)
+    yield counters("push_attempts", "Finished push attempts", ("outcome",), by(done.push_attempts))
+    yield counters("task_calls", "Finished calls of tasks", ("outcome",), by(done.task_calls))
+    yield counters("tasks_ended", "Tasks that ended", ("state",), by(done.task_ends))
+    about, labels = "Calls answered over other protocols than HTTP", ("protocol", "call", "status")
+    yield counters("front_calls", about, labels, list(done.front_calls.items()))
+    about = (
+        "From the due time until consumers can see the message, fsync included; without messages fired early"
     )
-    for key, count in list(counters.front_calls.items()):
-        calls.add_metric(key, count)
-    yield calls
-    yield _histogram(
-        "lateness_seconds",
-        (
-            "From the due time until consumers can see the message, fsync included; without messages "
-            "fired early"
-        ),
-        counters.lateness_ms.all,
-        divisor=1_000,
-    )
-    for name, about, histogram in (
-        ("delay_seconds", "How far ahead accepted messages are due", counters.delay_s),
-        ("commit_records", "Records in a group commit", counters.batch_records),
-        ("commit_bytes", "Bytes in a group commit", counters.batch_bytes),
-        ("commit_seconds", "Duration of a group commit, from the event loop and back", counters.append_s),
-        ("log_sync_seconds", "Duration of a sync of the log (fdatasync)", counters.sync_s),
-        ("index_commit_seconds", "Duration of an index commit", counters.index_commit_s),
-        ("cascade_seconds", "Duration of a cascade step; most steps find nothing to do", counters.cascade_s),
+    yield histogram("lateness_seconds", about, done.lateness_ms.all, divisor=1_000)
+    for name, about, found in (
+        ("delay_seconds", "How far ahead accepted messages are due", done.delay_s),
+        ("commit_records", "Records in a group commit", done.batch_records),
+        ("commit_bytes", "Bytes in a group commit", done.batch_bytes),
+        ("commit_seconds", "Duration of a group commit, from the event loop and back", done.append_s),
+        ("log_sync_seconds", "Duration of a sync of the log (fdatasync)", done.sync_s),
+        ("index_commit_seconds", "Duration of an index commit", done.index_commit_s),
+        ("cascade_seconds", "Duration of a cascade step; most steps find nothing to do", done.cascade_s),
         (
             "push_attempt_seconds",
             "Duration of a push attempt, from connecting to the response",
-            counters.push_s,
+            done.push_s,
         ),
         (
             "task_call_seconds",
             "Duration of a call of a task, from connecting to the response",
-            counters.task_s,
+            done.task_s,
         ),
     ):
-        yield _histogram(name, about, histogram)
+        yield histogram(name, about, found)
 
 
 # ---------------------------------------------------------------------- what is held
 
 
-def _held(gauges: GaugeValues, reserve_bytes: int) -> Iterator[Metric]:
+def _held(held: GaugeValues, reserve_bytes: int) -> Iterator[Metric]:
     for name, about, value in (
-        ("leases", "Retries of consumer groups that wait in the wheel", gauges.leases),
-        ("topics", "Topics that clients made", gauges.topics),
-        ("groups", "Consumer groups", gauges.groups),
-        ("schedules", "Recurring schedules", gauges.schedules),
-        ("subscriptions", "Push subscriptions", gauges.subscriptions),
-        ("log_start_offset_bytes", "Offset where the retained log begins", gauges.log_start),
-        ("log_tail_offset_bytes", "Offset where the log ends", gauges.log_tail),
+        ("leases", "Retries of consumer groups that wait in the wheel", held.leases),
+        ("topics", "Topics that clients made", held.topics),
+        ("groups", "Consumer groups", held.groups),
+        ("schedules", "Recurring schedules", held.schedules),
+        ("subscriptions", "Push subscriptions", held.subscriptions),
+        ("log_start_offset_bytes", "Offset where the retained log begins", held.log_start),
+        ("log_tail_offset_bytes", "Offset where the log ends", held.log_tail),
         (
             "log_unsynced_bytes",
             "Bytes of the log that are not known to be durable",
-            gauges.log_tail - gauges.log_synced,
+            held.log_tail - held.log_synced,
         ),
-        ("log_segments", "Segments of the log", gauges.segments),
-        ("index_behind_bytes", "Bytes of the log that are not indexed yet", gauges.index_behind_bytes),
-        ("index_behind_records", "Records that are not indexed yet", gauges.index_behind_records),
+        ("log_segments", "Segments of the log", held.segments),
+        ("index_behind_bytes", "Bytes of the log that are not indexed yet", held.index_behind_bytes),
+        ("index_behind_records", "Records that are not indexed yet", held.index_behind_records),
         (
             "index_behind_seconds",
             "Age of the oldest record that is not indexed yet",
-            gauges.index_behind_ms / 1_000,
+            held.index_behind_ms / 1_000,
         ),
-        ("near_timers", "Timers due in the next seconds, held in memory", gauges.near_timers),
-        ("overdue_seconds", "How long the oldest due message has been overdue", gauges.overdue_ms / 1_000),
-        ("set_aside_messages", "Due messages that could not be read", gauges.quarantined),
-        ("disk_free_bytes", "Free space on the data disk, updated every second", gauges.disk_free_bytes),
+        ("near_timers", "Timers due in the next seconds, held in memory", held.near_timers),
+        ("overdue_seconds", "How long the oldest due message has been overdue", held.overdue_ms / 1_000),
+        ("set_aside_messages", "Due messages that could not be read", held.quarantined),
+        ("disk_free_bytes", "Free space on the data disk, updated every second", held.disk_free_bytes),
         ("disk_reserve_bytes", "Free-space limit below which new messages are refused", reserve_bytes),
         (
             "survey_age_seconds",
             "Age of the counts by topic, group and due time",
-            gauges.survey_age_ms / 1_000,
+            held.survey_age_ms / 1_000,
         ),
     ):
-        yield _gauge(name, about, value)
+        yield gauge(name, about, value)
     about = "Batches of due messages that were retried because the log had no room for them"
-    yield CounterMetricFamily("timerwheel_fire_retries", about, value=gauges.retries)
+    yield counter("fire_retries", about, held.retries)
 
 
 def _surveyed(survey: Survey) -> Iterator[Metric]:
     largest = "; the 100 largest topics, the rest summed without a label"
-    yield _by_name("pending_messages", f"Waiting messages{largest}", "topic", survey.pending)
-    yield _by_name(
-        "visible_messages", f"Delivered messages that are retained{largest}", "topic", survey.visible
+    yield gauges("pending_messages", f"Waiting messages{largest}", ("topic",), by(survey.pending))
+    yield gauges(
+        "visible_messages", f"Delivered messages that are retained{largest}", ("topic",), by(survey.visible)
     )
-    yield _by_name("dead_letter_messages", "Dead letters that are retained", "group", survey.dead)
+    yield gauges("dead_letter_messages", "Dead letters that are retained", ("group",), by(survey.dead))
     about = (
         "Waiting messages due within this time from now, overdue ones included: exact to a second "
         "up to 5m, to a minute up to 1h, to an hour beyond"
     )
     counts = [*zip(BOUND_NAMES, survey.within, strict=True), (ANY_TIME, survey.pending_all)]
-    yield _by_name("pending_due_messages", about, "within", counts)
-    yield _gauge("overdue_messages", "Overdue messages that still wait, exact to a second", survey.overdue)
+    yield gauges("pending_due_messages", about, ("within",), by(counts))
+    yield gauge("overdue_messages", "Overdue messages that still wait, exact to a second", survey.overdue)
     for name, about in (
         ("lag", "Messages that no consumer of the group has seen"),
         ("in_flight", "Messages leased to consumers"),
@@ -361,40 +323,5 @@ def _surveyed(survey: Survey) -> Iterator[Metric]:
         ("ready", "Returned messages that are ready to be received again"),
         ("parked", "Messages held behind an earlier one with the same sharding key"),
     ):
-        family = GaugeMetricFamily(f"timerwheel_group_{name}_messages", about, labels=("topic", "group"))
-        for group in survey.groups:
-            family.add_metric((group.topic, group.group), getattr(group, name))
-        yield family
-
-
-# ---------------------------------------------------------------------- shapes
-
-
-def _gauge(name: str, about: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"timerwheel_{name}", about, value=value)
-
-
-def _counter(name: str, about: str, label: str, counts: dict[str, int]) -> Metric:
-    family = CounterMetricFamily(f"timerwheel_{name}", about, labels=(label,))
-    for value, count in counts.items():
-        family.add_metric((value,), count)
-    return family
-
-
-def _by_name(name: str, about: str, label: str, counts: Iterable[tuple[str, int]]) -> Metric:
-    family = GaugeMetricFamily(f"timerwheel_{name}", about, labels=(label,))
-    for value, count in counts:
-        family.add_metric((value,), count)
-    return family
-
-
-def _histogram(name: str, about: str, histogram: Histogram, divisor: int = 1) -> Metric:
-    family = HistogramMetricFamily(f"timerwheel_{name}", about, labels=())
-    family.add_metric((), _buckets(histogram, divisor), histogram.sum / divisor)
-    return family
-
-
-def _buckets(histogram: Histogram, divisor: int = 1) -> list[tuple[str, float]]:
-    """Return upper bounds as Prometheus writes them, with the number of values up to each."""
-    bounds = [str(float(bound / divisor)) for bound in histogram.bounds]
-    return list(zip([*bounds, "+Inf"], histogram.cumulative(), strict=True))
+        values = [((group.topic, group.group), getattr(group, name)) for group in survey.groups]
+        yield gauges(f"group_{name}_messages", about, ("topic", "group"), values)

@@ -10,6 +10,7 @@ outcome and looks again.
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -68,28 +69,23 @@ _ENDED = {
 }
 
 
+@dataclass
 class _Tally:
     """A recall by condition in progress: what it looks for, and what it has done so far."""
 
-    def __init__(
-        self,
-        matches: Matches | None,
-        change: Change = ENDING,
-        *,
-        dry_run: bool,
-        of_topic: str | None = None,
-    ) -> None:
-        self.matches = matches
-        self.change = change
-        self.dry_run = dry_run
-        self.of_topic = of_topic  # all timers of this topic are ended, those that cannot be read too
-        self.quarantined: list[int] = []
-        self.counted = 0
-        self.recalled = 0
-        self.missed = 0
-        self.refused = 0
-        self.units: deque[tuple[int, asyncio.Future[int]]] = deque()
-        self.stored: list[tuple[int, int]] = []  # from which offset to which this call has stored timers
+    matches: Matches | None
+    change: Change = ENDING
+    dry_run: bool = field(kw_only=True)
+    of_topic: str | None = None
+    """All timers of this topic are ended, those that cannot be read too."""
+    quarantined: list[int] = field(default_factory=list)
+    counted: int = 0
+    recalled: int = 0
+    missed: int = 0
+    refused: int = 0
+    units: deque[tuple[int, asyncio.Future[int]]] = field(default_factory=deque)
+    stored: list[tuple[int, int]] = field(default_factory=list)
+    """From which offset to which this call has stored timers."""
 
     @property
     def matched(self) -> int:
@@ -317,16 +313,7 @@ class BulkRecalls:
         include messages twice that the wheel or retention moved during the count. Raises IllegalFilterError;
         NoSpaceError or NotReadyError, after which a part may have been recalled.
         """
-        matches = matcher(condition)
-        async with self.turn:
-            self._life.check_ready()
-            window = self._window(condition)
-            if window is None:
-                return RecallCount(0, 0, 0)
-            tally = _Tally(matches, dry_run=dry_run)
-            await self._sweep(window, tally)
-            while tally.units:
-                await self._count_unit(tally)
+        tally = await self._change_where(condition, ENDING, dry_run=dry_run)
         return RecallCount(tally.matched, tally.recalled, tally.missed)
 
     async def reschedule_where(
@@ -337,18 +324,18 @@ class BulkRecalls:
         As `recall_where`. `refused` ones stay as they are: their new time is too far away, its second is
         full, or their topic is being deleted.
         """
-        matches = matcher(condition)
+        change = Rescheduling(time_of, self._settings.max_delay_ms)
+        tally = await self._change_where(condition, change, dry_run=dry_run)
+        return RescheduleCount(tally.matched, tally.recalled, tally.missed, tally.refused)
+
+    async def _change_where(self, condition: RecallFilter, change: Change, *, dry_run: bool) -> _Tally:
+        tally = _Tally(matcher(condition), change, dry_run=dry_run)
         async with self.turn:
             self._life.check_ready()
             window = self._window(condition)
-            if window is None:
-                return RescheduleCount(0, 0, 0, 0)
-            change = Rescheduling(time_of, self._settings.max_delay_ms)
-            tally = _Tally(matches, change, dry_run=dry_run)
-            await self._sweep(window, tally)
-            while tally.units:
-                await self._count_unit(tally)
-        return RescheduleCount(tally.matched, tally.recalled, tally.missed, tally.refused)
+            if window is not None:
+                await self._sweep(window, tally)
+        return tally
 
     async def end_timers(
         self, topic: str, *, with_transactions: bool = False, dry_run: bool = False
@@ -366,8 +353,6 @@ class BulkRecalls:
             tally = _Tally(None, dry_run=dry_run, of_topic=topic)
             to_ms = lookups.FAR_MS if with_transactions else HALF_DUE_MS
             await self._sweep(Window(0, -1, to_ms, topic_id=topic_id), tally)
-            while tally.units:
-                await self._count_unit(tally)
             for offset in tally.quarantined:
                 self._firing.quarantined.pop(offset, None)
         return RecallCount(tally.matched, tally.recalled, tally.missed)
@@ -408,6 +393,8 @@ class BulkRecalls:
             entries, at = await self._threads.read(self._walk, at, window, (since, until), near_ms)
             entries = entries[~tally.is_own(entries["offset"], tally.stored)]
             await self._recall_entries(entries, tally)
+        while tally.units:
+            await self._count_unit(tally)
 
     def _walk(
         self, at: Place, window: Window, staged: tuple[int, int], near_ms: int

@@ -38,7 +38,7 @@ from timerwheel.runtime.core import Core
 from timerwheel.runtime.current_record import cancel_of
 from timerwheel.runtime.in_flight import Taken
 from timerwheel.runtime.message_reader import Current, MessageReader
-from timerwheel.runtime.pending_timers import PendingTimers
+from timerwheel.runtime.pending_timers import take_pending
 from timerwheel.runtime.steps import steps
 from timerwheel.state.config_table import CONTROL_TOPIC
 from timerwheel.state.dedup_key import (
@@ -157,7 +157,7 @@ class DedupKeys:
         self._ids = core.ids
         self._commit = core.commit
         self._messages = messages
-        self._timers = PendingTimers(core, messages)
+        self._core = core
         self.sending: dict[bytes, asyncio.Future[None]] = {}
 
     @contextlib.asynccontextmanager
@@ -253,7 +253,7 @@ class DedupKeys:
         try:
             for message_id in known.replaced.values():
                 with contextlib.suppress(UnknownMessageError, AlreadyDeliveredError, AlreadyRecalledError):
-                    found[message_id] = Replaced(*await self._timers.take(message_id))
+                    found[message_id] = Replaced(*await take_pending(self._core, self._messages, message_id))
         except BaseException:
             for one in found.values():
                 one.taken.put_back()

@@ -17,7 +17,7 @@ from timerwheel.runtime.current_record import cancel_of
 from timerwheel.runtime.dedup_keys import DedupKeys
 from timerwheel.runtime.in_flight import Taken
 from timerwheel.runtime.message_reader import Current, MessageReader
-from timerwheel.runtime.pending_timers import PendingTimers
+from timerwheel.runtime.pending_timers import take_pending
 from timerwheel.runtime.sender import Sender, explain
 from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.state.config_table import CONTROL_TOPIC, Put, encode_puts
@@ -42,7 +42,6 @@ class Recalls:
         self._sender = sender
         self._messages = messages
         self._keys = keys
-        self.timers = PendingTimers(core, messages)
 
     async def recall(
         self,
@@ -59,7 +58,7 @@ class Recalls:
         OpenTransactionError or NoOpenTransactionError if it is the other one of the two;
         PreconditionFailedError if it is not as `when` says.
         """
-        current, taken = await self.timers.take(message_id, half=half)
+        current, taken = await take_pending(self._core, self._messages, message_id, half=half)
         _check(when, current, taken)
         record, now_ms = current.record, self._clock.now_ms()
         cancel = cancel_of(record.header, record.topic.encode(), current.root, current.offset, now_ms)
@@ -81,7 +80,7 @@ class Recalls:
         """
         self._sender.check_accepting()
         admission.admit_delay(properties, self._clock.now_ms(), self._rules)
-        current, taken = await self.timers.take(message_id)
+        current, taken = await take_pending(self._core, self._messages, message_id)
         _check(when, current, taken)
         now_ms = self._clock.now_ms()
         try:

@@ -38,6 +38,7 @@ from timerwheel.model.ids import root_in, root_of
 from timerwheel.model.messages import MessageView, OpenPage, OpenTransaction, Outgoing, Receipt, State
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.message_reader import Current, MessageReader
+from timerwheel.runtime.pending_timers import take_pending
 from timerwheel.runtime.recall import Recalls
 from timerwheel.runtime.sender import Sender, explain
 from timerwheel.runtime.shielded import finished, shielded
@@ -138,7 +139,7 @@ class Transactions:
         AlreadyDeliveredError or NoOpenTransactionError if it was committed. After CongestedError or
         NoSpaceError it stays open. Limits that were lowered since the beginning do not count.
         """
-        current, taken = await self._recalls.timers.take(message_id, half=True)
+        current, taken = await take_pending(self._core, self._messages, message_id, half=True)
         record, now_ms = current.record, self._clock.now_ms()
         header = record.header
         try:
