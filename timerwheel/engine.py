@@ -85,29 +85,6 @@ class Engine:
     `topic_deletions` end them, and `topic_purges` take away their messages.
     """
 
-    recovered: Recovered
-    shard: Shard
-    core: Core
-    firing: Firing
-    indexer: Indexer
-    retention: Retention
-    level_guard: LevelGuard
-    messages: MessageReader
-    topics: TopicOptions
-    queues: QueueReader
-    keys: DedupKeys
-    sender: Sender
-    column_sender: ColumnSender
-    recalls: Recalls
-    bulk_recalls: BulkRecalls
-    transactions: Transactions
-    control: Control
-    groups: Groups
-    schedules: Scheduler
-    topic_deletions: TopicDeletions
-    topic_purges: TopicPurges
-    gauges: Gauges
-
     def __init__(self, settings: Settings, clock: Clock, files: Files, threads: Threads) -> None:
         self.settings = settings.check()
         self.clock = clock

@@ -36,51 +36,24 @@ DESCRIPTIONS = {
 
 TOKENS = "Required once `timerwheel tokens create` has created a token"
 
-KEY_HEADER: Json = {
-    "name": HEADER,
-    "in": "header",
-    "required": False,
-    "description": "The deduplication key of a single message, bare or as a quoted string",
-    "schema": {"type": "string", "minLength": 1},
-}
+
+def _header(name: str, description: str, *, may_be_empty: bool = False) -> Json:
+    """Return a header that a request may have."""
+    schema: Json = {"type": "string"} if may_be_empty else {"type": "string", "minLength": 1}
+    return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
 
 
+KEY_HEADER = _header(HEADER, "The deduplication key of a single message, bare or as a quoted string")
 ETAG_HEADER: Json = {"description": "The tag of this state", "schema": {"type": "string"}}
-CONDITION_HEADERS: list[Json] = [
-    {
-        "name": IF_MATCH,
-        "in": "header",
-        "required": False,
-        "description": "Change it only if its ETag is one of these; `*` if it exists",
-        "schema": {"type": "string", "minLength": 1},
-    },
-    {
-        "name": IF_NONE_MATCH,
-        "in": "header",
-        "required": False,
-        "description": "`*`: create it, do not change an existing one",
-        "schema": {"type": "string", "minLength": 1},
-    },
+CONDITION_HEADERS = [
+    _header(IF_MATCH, "Change it only if its ETag is one of these; `*` if it exists"),
+    _header(IF_NONE_MATCH, "`*`: create it, do not change an existing one"),
 ]
-SIGN_HEADER: Json = {
-    "name": SIGN,
-    "in": "header",
-    "required": False,
-    "description": "Any value. Required in calls without a token, since pages of other sites cannot send it",
-    "schema": {"type": "string", "minLength": 1},
-}
-
-TRACE_HEADERS: list[Json] = [
-    {
-        "name": name,
-        "in": "header",
-        "required": False,
-        "description": "The sender's trace context, stored with its messages (W3C Trace Context)",
-        "schema": {"type": "string"},
-    }
-    for name in (TRACEPARENT, TRACESTATE)
-]
-
+SIGN_HEADER = _header(
+    SIGN, "Any value. Required in calls without a token, since pages of other sites cannot send it"
+)
+_TRACE = "The sender's trace context, stored with its messages (W3C Trace Context)"
+TRACE_HEADERS = [_header(name, _TRACE, may_be_empty=True) for name in (TRACEPARENT, TRACESTATE)]
 
 MULTI_STATUS = 207
 
