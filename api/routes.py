@@ -13,7 +13,7 @@ from timerwheel.api.messages.recalls import RecallCalls
 from timerwheel.api.messages.transactions import TransactionCalls
 from timerwheel.api.schedules.handlers import ScheduleCalls
 from timerwheel.api.service.figures import FigureKeeper
-from timerwheel.api.service.handlers import ClusterCalls, HealthCalls, TokenCalls, WheelCalls
+from timerwheel.api.service.handlers import ServiceCalls
 from timerwheel.api.service.live import LiveCalls
 from timerwheel.api.service.metrics import Metrics
 from timerwheel.api.subscriptions.handlers import SubscriptionCalls
@@ -35,10 +35,7 @@ def routes(handle: EngineHandle, metrics: Metrics, windows: Windows, figures: Fi
         *calls_of(SubscriptionCalls(handle), Tag.SUBSCRIPTIONS),
         *calls_of(TaskCalls(handle), Tag.TASKS),
         *calls_of(AckCalls(handle), Tag.ACKS),
-        *calls_of(WheelCalls(handle), Tag.SERVICE),
-        *calls_of(TokenCalls(), Tag.SERVICE),
-        *calls_of(HealthCalls(handle), Tag.SERVICE),
-        *calls_of(ClusterCalls(handle), Tag.SERVICE),
+        *calls_of(ServiceCalls(handle), Tag.SERVICE),
         *calls_of(metrics, Tag.SERVICE),
         *calls_of(LiveCalls(handle, figures), Tag.SERVICE),
         *calls_of(figures, Tag.SERVICE),

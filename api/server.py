@@ -19,6 +19,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
@@ -182,6 +183,7 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
             await traces.close()
 
 
+@dataclass(eq=False)
 class _Lives:
     """Serves with one engine after the other, until the signal to stop.
 
@@ -195,22 +197,13 @@ class _Lives:
        journal.
     """
 
-    def __init__(
-        self,
-        handle: EngineHandle,
-        auth: Auth,
-        runner: Runner,
-        fronts: Sequence[Front],
-        stop: asyncio.Event,
-        clock: Clock,
-    ) -> None:
-        self._handle = handle
-        self._auth = auth
-        self._runner = runner
-        self._fronts = fronts
-        self._stop = stop
-        self._clock = clock
-        self._lives = 0
+    _handle: EngineHandle
+    _auth: Auth
+    _runner: Runner
+    _fronts: Sequence[Front]
+    _stop: asyncio.Event
+    _clock: Clock
+    _lives: int = field(default=0, init=False)
 
     async def run(
         self, open_engine: Callable[[], Awaitable[tuple[Engine, Push]]], ready: Callable[[], None]

@@ -300,24 +300,9 @@ class Engine:
         self.topics.on_resume += [self.groups.resume, self.queues.resume]
         self.gauges = Gauges(core, self.firing, self.groups.counts)
         self.schedules = Scheduler(core, self.sender, self.messages, self.keys, self.recalls, self.control)
-        self.topic_deletions = TopicDeletions(
-            core,
-            self.control,
-            self.topics,
-            queues=self.queues,
-            bulk_recalls=self.bulk_recalls,
-            transactions=self.transactions,
-            groups=self.groups,
-            schedules=self.schedules,
-        )
-        self.topic_purges = TopicPurges(
-            core,
-            self.control,
-            self.topics,
-            queues=self.queues,
-            bulk_recalls=self.bulk_recalls,
-            groups=self.groups,
-        )
+        ends = (core, self.control, self.topics, self.queues, self.bulk_recalls)
+        self.topic_deletions = TopicDeletions(*ends, self.transactions, self.groups, self.schedules)
+        self.topic_purges = TopicPurges(*ends, self.groups)
 
     def _on_progress(self, at: int, end: int) -> None:
         self.progress = (at, end)

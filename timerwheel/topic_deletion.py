@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -45,37 +46,26 @@ logger = logging.getLogger("timerwheel")
 RETRY_MS = 500
 
 
+@dataclass(eq=False)
 class TopicDeletions:
     """Deletes topics, one after the other. Belongs to the event loop."""
 
-    def __init__(  # noqa: PLR0913 - all that a topic may have
-        self,
-        core: Core,
-        control: Control,
-        topics: TopicOptions,
-        *,
-        queues: QueueReader,
-        bulk_recalls: BulkRecalls,
-        transactions: Transactions,
-        groups: Groups,
-        schedules: Scheduler,
-    ) -> None:
-        self._clock = core.clock
-        self._life = core.life
-        self._state = core.state
-        self._control = control
-        self._topics = topics
-        self._queues = queues
-        self._bulk_recalls = bulk_recalls
-        self._transactions = transactions
-        self._groups = groups
-        self._schedules = schedules
+    core: Core
+    control: Control
+    topics: TopicOptions
+    queues: QueueReader
+    bulk_recalls: BulkRecalls
+    transactions: Transactions
+    groups: Groups
+    schedules: Scheduler
+    on_ending: list[Callable[[str], Awaitable[None]]] = field(default_factory=list)
+    """Called with a topic that is being deleted, to delete what the engine does not know how to."""
+
+    def __post_init__(self) -> None:
         self._beginning: set[str] = set()
         self._over: dict[str, asyncio.Future[None]] = {}
         self._wake = asyncio.Event()
-        self._trouble = ThrottledLog(core.clock)
-        self.on_ending: list[Callable[[str], Awaitable[None]]] = []
-        """Called with a topic that is being deleted, to delete what the engine does not know how to."""
+        self._trouble = ThrottledLog(self.core.clock)
 
     def plan(self, topic: str) -> TopicDeletion:
         """Return what a deletion of the topic would delete now. Raises what `delete` does of its name."""
@@ -90,49 +80,49 @@ class TopicDeletions:
         AdmissionError (system_topic), NoSpaceError, NotReadyError, OutcomeUnknownError; after an error of the
         disk the topic may be ending. PreconditionFailedError if the topic is not as `when` says.
         """
-        self._life.check_ready()
+        self.core.life.check_ready()
         self._check(topic)
         planned = self._view(topic)
         await finished(self._begin(topic, when))
-        if topic in self._topics.ending and wait_ms:
+        if topic in self.topics.ending and wait_ms:
             over = self._over.setdefault(topic, asyncio.get_running_loop().create_future())
-            await self._clock.wait_for(over, wait_ms)
-        return msgspec.structs.replace(planned, state="ending" if topic in self._topics.ending else "deleted")
+            await self.core.clock.wait_for(over, wait_ms)
+        return msgspec.structs.replace(planned, state="ending" if topic in self.topics.ending else "deleted")
 
     async def run(self) -> None:
         """Finish deletions, until cancelled."""
         while True:
             self._wake.clear()
-            for topic in sorted(self._topics.ending - self._beginning):
+            for topic in sorted(self.topics.ending - self._beginning):
                 await self._try_to_finish(topic)
-            again_ms = self._clock.now_ms() + RETRY_MS if self._topics.ending else None
-            await self._clock.wait_until(again_ms, self._wake)
+            again_ms = self.core.clock.now_ms() + RETRY_MS if self.topics.ending else None
+            await self.core.clock.wait_until(again_ms, self._wake)
 
     # ------------------------------------------------------------------ the steps
 
     async def _begin(self, topic: str, when: Precondition) -> None:
-        async with self._topics.turn(topic):  # a change of the options has ended, or comes too late
-            if topic in self._topics.ending:
+        async with self.topics.turn(topic):  # a change of the options has ended, or comes too late
+            if topic in self.topics.ending:
                 return
-            self._topics.check_as(when, topic)
-            self._topics.ending.add(topic)
+            self.topics.check_as(when, topic)
+            self.topics.ending.add(topic)
             self._beginning.add(topic)
         try:
-            await self._control.put([Put(ConfigTable.TOPIC_ENDING, topic, self._clock.now_ms())])
+            await self.control.put([Put(ConfigTable.TOPIC_ENDING, topic, self.core.clock.now_ms())])
             logger.info("topic %s is being deleted", topic)
             await self._clear(topic)
         finally:
             self._beginning.discard(topic)
-            if self._control.get(ConfigTable.TOPIC_ENDING, topic) is None:
-                self._topics.ending.discard(topic)
+            if self.control.get(ConfigTable.TOPIC_ENDING, topic) is None:
+                self.topics.ending.discard(topic)
             self._wake.set()
 
     async def _try_to_finish(self, topic: str) -> None:
         try:
             await self._clear(topic)
-            if self._state.topic(topic).pending:
-                await self._bulk_recalls.end_timers(topic, with_transactions=True)
-            if self._is_clear(topic) and not self._state.topic(topic).pending:
+            if self.core.state.topic(topic).pending:
+                await self.bulk_recalls.end_timers(topic, with_transactions=True)
+            if self._is_clear(topic) and not self.core.state.topic(topic).pending:
                 await self._end(topic)
             self._trouble.over()
         except (NoSpaceError, NotReadyError, OutcomeUnknownError) as error:
@@ -144,22 +134,22 @@ class TopicDeletions:
             await delete(topic)
         puts = [Put(ConfigTable.SUBSCRIPTION, one, None) for one in self._subscriptions(topic)]
         if puts:
-            await self._control.put(puts)
+            await self.control.put(puts)
         for name in self._schedules_of(topic):
             with contextlib.suppress(UnknownScheduleError):
-                await self._schedules.delete(name)
+                await self.schedules.delete(name)
         for group in self._groups_of(topic):
             with contextlib.suppress(UnknownGroupError):
-                await self._groups.delete(topic, group)
+                await self.groups.delete(topic, group)
 
     async def _end(self, topic: str) -> None:
-        found = self._state.topic(topic)
+        found = self.core.state.topic(topic)
         end = TopicEnd(
-            self._clock.now_ms(),
-            self._state.until,
+            self.core.clock.now_ms(),
+            self.core.state.until,
             {queue: tail.next_offset for queue, tail in found.queues.items()},
         )
-        await self._control.put(
+        await self.control.put(
             [
                 Put(ConfigTable.TOPIC_END, topic, msgspec.to_builtins(end, str_keys=True)),
                 Put(ConfigTable.TOPIC_ENDING, topic, None),
@@ -167,8 +157,8 @@ class TopicDeletions:
                 Put(ConfigTable.TOPIC_PURGE, topic, None),
             ]
         )
-        self._transactions.forget(topic)
-        self._topics.ending.discard(topic)
+        self.transactions.forget(topic)
+        self.topics.ending.discard(topic)
         if (over := self._over.pop(topic, None)) is not None:
             over.set_result(None)
         logger.info("topic %s is deleted", topic)
@@ -178,10 +168,10 @@ class TopicDeletions:
     def _check(self, topic: str) -> None:
         if topic in SYSTEM_TOPICS:
             raise AdmissionError("system_topic", f"topic {topic!r} belongs to the service")
-        self._queues.topic(topic)  # raises UnknownTopicError
+        self.queues.topic(topic)  # raises UnknownTopicError
 
     def _view(self, topic: str) -> TopicDeletion:
-        info = self._queues.topic(topic)
+        info = self.queues.topic(topic)
         groups = [EndingGroup(group, self._left(topic, group)) for group in self._groups_of(topic)]
         return TopicDeletion(
             *(topic, "planned", info.pending, info.visible),
@@ -191,18 +181,18 @@ class TopicDeletions:
         )
 
     def _left(self, topic: str, group: str) -> int:
-        counts = self._groups.info(topic, group)
+        counts = self.groups.info(topic, group)
         return counts.lag + counts.in_flight + counts.waiting + counts.ready + counts.parked
 
     def _is_clear(self, topic: str) -> bool:
         return not (self._groups_of(topic) or self._schedules_of(topic) or self._subscriptions(topic))
 
     def _groups_of(self, topic: str) -> list[str]:
-        return sorted(state.group for state in self._state.groups.of_topic.get(topic, ()))
+        return sorted(state.group for state in self.core.state.groups.of_topic.get(topic, ()))
 
     def _schedules_of(self, topic: str) -> list[str]:
-        return [one.name for one in self._schedules.all() if one.spec.topic == topic]
+        return [one.name for one in self.schedules.all() if one.spec.topic == topic]
 
     def _subscriptions(self, topic: str) -> list[str]:
-        stored = self._control.items(ConfigTable.SUBSCRIPTION)
+        stored = self.control.items(ConfigTable.SUBSCRIPTION)
         return [name for name, value in stored.items() if value.get("topic") == topic]

@@ -13,6 +13,7 @@
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -32,28 +33,17 @@ logger = logging.getLogger("timerwheel")
 STEP_MESSAGES = 10_000
 
 
+@dataclass(eq=False)
 class TopicPurges:
     """Purges topics. Belongs to the event loop."""
 
-    def __init__(
-        self,
-        core: Core,
-        control: Control,
-        topics: TopicOptions,
-        *,
-        queues: QueueReader,
-        bulk_recalls: BulkRecalls,
-        groups: Groups,
-    ) -> None:
-        self._clock = core.clock
-        self._life = core.life
-        self._state = core.state
-        self._control = control
-        self._topics = topics
-        self._queues = queues
-        self._bulk_recalls = bulk_recalls
-        self._groups = groups
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+    core: Core
+    control: Control
+    topics: TopicOptions
+    queues: QueueReader
+    bulk_recalls: BulkRecalls
+    groups: Groups
+    _turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def purge(
         self, topic: str, *, scheduled: bool, delivered: bool, dry_run: bool = False
@@ -65,17 +55,17 @@ class TopicPurges:
         AdmissionError (system_topic), TopicEndingError, NoSpaceError, NotReadyError, OutcomeUnknownError;
         after an error a part may have been purged.
         """
-        self._life.check_ready()
+        self.core.life.check_ready()
         if topic in SYSTEM_TOPICS:
             raise AdmissionError("system_topic", f"topic {topic!r} belongs to the service")
-        self._queues.topic(topic)  # raises UnknownTopicError
+        self.queues.topic(topic)  # raises UnknownTopicError
         turn = self._turns.setdefault(topic, asyncio.Lock())
         async with turn:
-            self._topics.check_open([topic])
-            since, ends, missed = self._state.until, self._ends(topic), 0
+            self.topics.check_open([topic])
+            since, ends, missed = self.core.state.until, self._ends(topic), 0
             done = TopicPurged(topic, dry_run)
             if scheduled:
-                count = await self._bulk_recalls.end_timers(topic, dry_run=dry_run)
+                count = await self.bulk_recalls.end_timers(topic, dry_run=dry_run)
                 ended = count.matched if dry_run else count.recalled
                 done, missed = msgspec.structs.replace(done, scheduled=ended), count.missed
             if delivered and scheduled and not dry_run:
@@ -94,7 +84,7 @@ class TopicPurges:
 
     def _ends(self, topic: str) -> dict[int, int]:
         """Return the end of each queue now."""
-        return {queue: end for queue, (_, end) in enumerate(self._queues.bounds_of(topic))}
+        return {queue: end for queue, (_, end) in enumerate(self.queues.bounds_of(topic))}
 
     async def _ends_since(self, topic: str, ends: dict[int, int], since: int) -> tuple[dict[int, int], int]:
         """Return the first offset of each queue, from these on, whose message was sent since a log offset.
@@ -103,10 +93,10 @@ class TopicPurges:
         """
         found: dict[int, int] = {}
         missed = 0
-        for queue in range(self._queues.queues_of(topic)):
+        for queue in range(self.queues.queues_of(topic)):
             at = ends.get(queue, 0)
             while True:
-                at, positions = await self._queues.positions(topic, queue, at, STEP_MESSAGES)
+                at, positions = await self.queues.positions(topic, queue, at, STEP_MESSAGES)
                 if not len(positions):
                     break
                 is_new = positions["root"] >= since
@@ -116,20 +106,20 @@ class TopicPurges:
                 if queue in found:
                     missed += int(np.count_nonzero(~is_new))
                 at += len(positions)
-                await self._clock.breathe()
+                await self.core.clock.breathe()
             found.setdefault(queue, at)
         return found, missed
 
     def _count(self, done: TopicPurged, ends: dict[int, int]) -> TopicPurged:
-        bounds = self._queues.bounds_of(done.topic)
+        bounds = self.queues.bounds_of(done.topic)
         delivered = sum(max(ends.get(queue, 0) - low, 0) for queue, (low, _) in enumerate(bounds))
-        groups = [PurgedGroup(*one) for one in self._groups.left_before(done.topic, ends)]
+        groups = [PurgedGroup(*one) for one in self.groups.left_before(done.topic, ends)]
         return msgspec.structs.replace(done, delivered=delivered, groups=groups)
 
     async def _hide(self, topic: str, ends: dict[int, int]) -> None:
-        self._topics.check_open([topic])
-        if any(ends.get(queue, 0) > low for queue, (low, _) in enumerate(self._queues.bounds_of(topic))):
-            purge = TopicPurge(self._clock.now_ms(), ends)
+        self.topics.check_open([topic])
+        if any(ends.get(queue, 0) > low for queue, (low, _) in enumerate(self.queues.bounds_of(topic))):
+            purge = TopicPurge(self.core.clock.now_ms(), ends)
             value = msgspec.to_builtins(purge, str_keys=True)
-            await self._control.put([Put(ConfigTable.TOPIC_PURGE, topic, value)])
-        await self._groups.end_before(topic, ends)
+            await self.control.put([Put(ConfigTable.TOPIC_PURGE, topic, value)])
+        await self.groups.end_before(topic, ends)

@@ -42,31 +42,12 @@ class Consumer:
         count_max: int,
         invisible_ms: int | None,
         wait_ms: int,
-        tags: str | None,
-        start: Start | None,
-        *,
-        create: bool,
-    ) -> list[Delivery]:
-        """Receive up to `count_max` messages; may create the group. Raises what `Groups.receive` does."""
-        return await self._take(count_max, invisible_ms, wait_ms, tags, start, create=create)
-
-    async def more(self, count_max: int, invisible_ms: int | None, wait_ms: int) -> list[Delivery]:
-        """Receive as `first` does, for an existing group; UnknownGroupError if it has been deleted."""
-        place = self._place
-        if self._handle.engine.control.get(ConfigTable.GROUP, group_topic(place.topic, place.group)) is None:
-            raise UnknownGroupError(f"group {place.group!r} of topic {place.topic!r} was deleted")
-        return await self._take(count_max, invisible_ms, wait_ms)
-
-    async def _take(
-        self,
-        count_max: int,
-        invisible_ms: int | None,
-        wait_ms: int,
         tags: str | None = None,
         start: Start | None = None,
         *,
         create: bool = False,
     ) -> list[Delivery]:
+        """Receive up to `count_max` messages; may create the group. Raises what `Groups.receive` does."""
         if self.gone:
             return []
         with self._request[budget.KEY].budgets.answers.taking() as bytes_max:
@@ -89,6 +70,13 @@ class Consumer:
             await self.give_back(found)
             return []
         return found
+
+    async def more(self, count_max: int, invisible_ms: int | None, wait_ms: int) -> list[Delivery]:
+        """Receive as `first` does, for an existing group; UnknownGroupError if it has been deleted."""
+        place = self._place
+        if self._handle.engine.control.get(ConfigTable.GROUP, group_topic(place.topic, place.group)) is None:
+            raise UnknownGroupError(f"group {place.group!r} of topic {place.topic!r} was deleted")
+        return await self.first(count_max, invisible_ms, wait_ms)
 
     async def ack(self, deliveries: Sequence[Delivery]) -> None:
         """Acknowledge these messages."""

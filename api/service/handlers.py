@@ -22,11 +22,37 @@ _reads = partial(call, "GET", needs=Need.TOKEN)
 _open = partial(_reads, needs=Need.OPEN, needs_engine=False)
 
 
-class TokenCalls:
-    """The handler for `/v1/token`. Event loop only."""
+class ServiceCalls:
+    """Handlers for the wheel, the delay levels, the caller's token, health and the cluster. Event loop only.
+
+    Those of health also answer while the engine recovers, and those of the cluster while another node leads.
+    """
+
+    def __init__(self, handle: EngineHandle) -> None:
+        self._handle = handle
+
+    @_reads("/v1/wheel", "getWheel", answer=WheelInfo)
+    async def wheel(self, _: web.Request) -> web.Response:
+        """Get an overview of the wheel.
+
+        Counts per level, the next due time, what is overdue or set aside.
+        """
+        return responses.json(await self._handle.engine.messages.wheel())
+
+    @_reads("/v1/wheel/slots", "listSlots", answer=Slots)
+    async def slots(self, _: web.Request, params: SlotsQuery) -> web.Response:
+        """List the slots of the wheel with their counts."""
+        query.check_range("from_ms", params.from_ms, "to_ms", params.to_ms)
+        slots = await self._handle.engine.messages.slots(given(params.level), params.from_ms, params.to_ms)
+        return responses.json(Slots(slots))
+
+    @_reads("/v1/levels", "listLevels", answer=Levels)
+    async def levels(self, _: web.Request) -> web.Response:
+        """List the delay levels with the pending messages of each."""
+        return responses.json(Levels(await self._handle.engine.messages.levels()))
 
     @_reads("/v1/token", "getToken", answer=TokenInfo, needs_engine=False)
-    async def get(self, request: web.Request) -> web.Response:
+    async def token(self, request: web.Request) -> web.Response:
         """Get the scopes and topics of the caller's token."""
         token = access.of(request).token
         if token is None:
@@ -34,13 +60,6 @@ class TokenCalls:
         topics = list(token.topics) or ["*"]
         info = TokenInfo(token.name, list(token.scopes), topics, token.rate_per_s, token.expires_ms)
         return responses.json(info)
-
-
-class HealthCalls:
-    """Handlers for `/healthz` and `/readyz`; they also answer while the engine recovers."""
-
-    def __init__(self, handle: EngineHandle) -> None:
-        self._handle = handle
 
     @_open("/healthz", "getHealth", answer=Health)
     async def alive(self, _: web.Request) -> web.Response:
@@ -71,15 +90,8 @@ class HealthCalls:
             raise refusal
         return responses.json(Readiness(self._handle.status, role, str(refusal)))
 
-
-class ClusterCalls:
-    """Handlers for `/v1/cluster`; they also answer while another node leads. Event loop only."""
-
-    def __init__(self, handle: EngineHandle) -> None:
-        self._handle = handle
-
     @_reads("/v1/cluster", "getCluster", answer=ClusterInfo, needs_engine=False, problems=("not_ready",))
-    async def get(self, _: web.Request) -> web.Response:
+    async def cluster(self, _: web.Request) -> web.Response:
         """List the nodes with the same journal, and which one leads."""
         cluster, role = self._handle.cluster, self._handle.role
         if cluster is None:
@@ -109,30 +121,3 @@ class ClusterCalls:
         if self._handle.cluster is None:
             raise NoStandbyError("the service has no journal, and no other node")
         return responses.json(Moved(await self._handle.cluster.move()))
-
-
-class WheelCalls:
-    """Handlers for `/v1/wheel` and `/v1/levels`. Event loop only."""
-
-    def __init__(self, handle: EngineHandle) -> None:
-        self._handle = handle
-
-    @_reads("/v1/wheel", "getWheel", answer=WheelInfo)
-    async def wheel(self, _: web.Request) -> web.Response:
-        """Get an overview of the wheel.
-
-        Counts per level, the next due time, what is overdue or set aside.
-        """
-        return responses.json(await self._handle.engine.messages.wheel())
-
-    @_reads("/v1/wheel/slots", "listSlots", answer=Slots)
-    async def slots(self, _: web.Request, params: SlotsQuery) -> web.Response:
-        """List the slots of the wheel with their counts."""
-        query.check_range("from_ms", params.from_ms, "to_ms", params.to_ms)
-        slots = await self._handle.engine.messages.slots(given(params.level), params.from_ms, params.to_ms)
-        return responses.json(Slots(slots))
-
-    @_reads("/v1/levels", "listLevels", answer=Levels)
-    async def levels(self, _: web.Request) -> web.Response:
-        """List the delay levels with the pending messages of each."""
-        return responses.json(Levels(await self._handle.engine.messages.levels()))

@@ -21,7 +21,7 @@ from timerwheel.groups.config import (
 from timerwheel.model.delay_levels import LevelTable
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.in_flight import Taken
-from timerwheel.runtime.message_views import PAGE_BYTES_MAX
+from timerwheel.runtime.message_views import PAGE_BYTES_MAX, rows_within
 from timerwheel.runtime.outcome import failure_of
 from timerwheel.runtime.queue_reader import QueueReader
 from timerwheel.runtime.topic_options import TopicOptions
@@ -206,8 +206,7 @@ class GroupParts:
         offset, positions = await self.queues.positions(topic, queue, first, count_max)
         if not len(positions):
             return Found(offset, [], [])
-        fit = np.searchsorted(np.cumsum(positions["size"].astype(np.int64)), bytes_max, side="right")
-        positions = positions[: max(int(fit), 1)]
+        positions = positions[: rows_within(positions["size"], bytes_max)]
         data = await self.core.record_cache.read(positions["offset"], positions["size"])
         # Retention may have dropped segments since: their records are gone, not damaged.
         gone = int(np.searchsorted(positions["offset"], self.core.log.bases[0]))

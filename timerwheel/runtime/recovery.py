@@ -19,6 +19,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -256,29 +257,18 @@ class Replica:
         self._log.close()
 
 
+@dataclass(eq=False)
 class _Opened:
     """A log, and an index that has it up to a checkpoint."""
 
-    def __init__(  # noqa: PLR0913 - what recovery has found, once
-        self,
-        settings: Settings,
-        files: Files,
-        log: CommitLog,
-        log_state: LogState,
-        writer: IndexWriter,
-        *,
-        truncation: Truncation | None,
-        rebuilt: str | None,
-        salvage: bool,
-    ) -> None:
-        self._settings = settings
-        self._files = files
-        self._log = log
-        self._state = log_state
-        self._writer = writer
-        self._truncation = truncation
-        self._rebuilt = rebuilt
-        self._salvage = salvage
+    _settings: Settings
+    _files: Files
+    _log: CommitLog
+    _state: LogState
+    _writer: IndexWriter
+    _truncation: Truncation | None
+    _rebuilt: str | None
+    _salvage: bool
 
     def replay(self, progress: Callable[[int, int], None] | None) -> Recovered:
         """Replay up to the end of the log; the index is closed after an error."""
@@ -375,9 +365,7 @@ def _open(
         undone.pop_all()
     salvage = on_damage is OnDamage.SALVAGE
     writer = IndexWriter(index, state)
-    return _Opened(
-        settings, files, log, log_state, writer, truncation=truncation, rebuilt=rebuilt, salvage=salvage
-    )
+    return _Opened(settings, files, log, log_state, writer, truncation, rebuilt, salvage)
 
 
 def _check_shard(log: CommitLog, shard: Shard | None) -> None:
