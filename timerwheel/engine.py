@@ -40,7 +40,7 @@ from timerwheel.runtime.gauges import Gauges
 from timerwheel.runtime.group_commit import GroupCommit
 from timerwheel.runtime.in_flight import InFlight
 from timerwheel.runtime.indexer import Indexer
-from timerwheel.runtime.level_guard import LevelGuard
+from timerwheel.runtime.level_guard import deliver_overlong
 from timerwheel.runtime.message_reader import MessageReader
 from timerwheel.runtime.queue_reader import QueueReader
 from timerwheel.runtime.recall import Recalls
@@ -218,7 +218,7 @@ class Engine:
             await self.indexer.tick()
         self._last_wall_ms, self._last_monotonic_ms = clock.now_ms(), clock.monotonic_ms()
         self._spawn("commit", core.commit.run)
-        await self.level_guard.check()
+        await deliver_overlong(self.core, self.messages, self.firing)
         self._spawn("indexer", self.indexer.run)
         self.life.become(Status.READY)
         await self.topics.at_start()
@@ -275,7 +275,6 @@ class Engine:
         self.firing = Firing(core)
         self.indexer = Indexer(core)
         self.messages = MessageReader(core, self.firing, self.rules.levels)
-        self.level_guard = LevelGuard(core, self.messages, self.firing)
         self.control = Control(core.state.control, lambda puts: self.sender.send((), puts))
         self.topics = TopicOptions(core, self.control)
         self.queues = QueueReader(core, self.topics)
@@ -435,7 +434,7 @@ class Engine:
             logger.warning("the wall clock was stepped by %d ms", step_ms)
             self.core.near_changed.set()
             self.indexer.wake.set()
-            await self.level_guard.check()
+            await deliver_overlong(self.core, self.messages, self.firing)
 
     async def _flush(self) -> None:
         """With `flush = async`: sync what was acknowledged, at the interval."""

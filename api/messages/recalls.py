@@ -186,7 +186,11 @@ def _has_conditions(wanted: NewRecall | NewTimes) -> bool:
 
 def _condition(wanted: NewRecall | NewTimes, caller: Access) -> RecallFilter:
     """Return the conditions of a call; raises `RequestError`, `AdmissionError`, or that it is forbidden."""
-    _check(wanted)
+    if wanted.topic is not UNSET:
+        check_topic(wanted.topic, is_known=True)
+    due_from_ms, due_to_ms = given(wanted.due_from_ms), given(wanted.due_to_ms)
+    if due_from_ms is not None and due_to_ms is not None and due_from_ms > due_to_ms:
+        raise RequestError("invalid_field", "due_from_ms is after due_to_ms")
     if wanted.topic is UNSET:
         caller.check_all_topics("give a topic")
     else:
@@ -195,16 +199,6 @@ def _condition(wanted: NewRecall | NewTimes, caller: Access) -> RecallFilter:
         topic=given(wanted.topic),
         tag=given(wanted.tags),
         key_prefix=given(wanted.key_prefix),
-        due_from_ms=given(wanted.due_from_ms),
-        due_to_ms=given(wanted.due_to_ms),
+        due_from_ms=due_from_ms,
+        due_to_ms=due_to_ms,
     )
-
-
-def _check(wanted: NewRecall | NewTimes) -> None:
-    """Refuse conditions that nothing can match; raises `RequestError`, `AdmissionError`."""
-    if wanted.topic is not UNSET:
-        check_topic(wanted.topic, is_known=True)
-    if wanted.due_from_ms is UNSET or wanted.due_to_ms is UNSET:
-        return
-    if wanted.due_from_ms > wanted.due_to_ms:
-        raise RequestError("invalid_field", "due_from_ms is after due_to_ms")

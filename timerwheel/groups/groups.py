@@ -681,10 +681,7 @@ class Groups:
         check_topic(topic, is_known=self._parts.queues.topic_id(topic) >= 0)
 
     def _lock(self, name: str) -> asyncio.Lock:
-        lock = self._making.get(name)
-        if lock is None:
-            lock = self._making[name] = asyncio.Lock()
-        return lock
+        return self._making.setdefault(name, asyncio.Lock())
 
     def _known(self, topic: str, group: str) -> GroupState:
         self._parts.check_ready()

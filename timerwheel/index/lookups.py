@@ -146,7 +146,7 @@ class IndexReader:
         return found
 
     def overlong(self, now_ms: int, delay_ms: Callable[[int], int]) -> Entries:
-        """Return the level timers that are due later than now + their level's delay; see `LevelGuard`."""
+        """Return the level timers that are due later than now + their level's delay; see `level_guard`."""
         parts: list[Entries] = []
         for entries in _slots_in_order(self._txn, self._unindexed, self._horizons, Window(now_ms, 0, FAR_MS)):
             pending = slot_table.net(entries)

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import re
+from collections.abc import Sequence
 from urllib.parse import quote
 
 import msgspec
@@ -36,24 +37,34 @@ def headers_of(
     subscription: Subscription, message: MessageView, now_ms: int, attempt: int = 1
 ) -> dict[str, str]:
     """Return the headers of an attempt at `now_ms`; every attempt has the same id, and its own time."""
-    timestamp_s = now_ms // 1_000
     headers = {
-        "User-Agent": USER_AGENT,
+        **signed_headers(message, subscription.secrets, now_ms),
         "Content-Type": content_type(message),
-        "Accept-Encoding": "identity",
-        "webhook-id": message.id,
-        "webhook-timestamp": str(timestamp_s),
-        "webhook-signature": signature(subscription.secrets, message.id, timestamp_s, message.body),
-        **context_of(message.properties),
         **_message_headers(message, attempt),
         **_property_headers(message),
     }
     if subscription.cloudevents:
         headers |= _event_headers(message)
-    given = {name.lower() for name in subscription.headers}
+    return with_own(headers, subscription.headers)
+
+
+def signed_headers(message: MessageView, secrets: Sequence[str], now_ms: int) -> dict[str, str]:
+    """Return the headers of every attempt: who calls, the signature at `now_ms`, the sender's context."""
+    timestamp_s = now_ms // 1_000
     return {
-        name: value for name, value in headers.items() if name.lower() not in given
-    } | subscription.headers
+        "User-Agent": USER_AGENT,
+        "Accept-Encoding": "identity",
+        "webhook-id": message.id,
+        "webhook-timestamp": str(timestamp_s),
+        "webhook-signature": signature(secrets, message.id, timestamp_s, message.body),
+        **context_of(message.properties),
+    }
+
+
+def with_own(headers: dict[str, str], own: dict[str, str]) -> dict[str, str]:
+    """Return headers of the service and those of a subscription or task, which come first."""
+    given = {name.lower() for name in own}
+    return {name: value for name, value in headers.items() if name.lower() not in given} | own
 
 
 def content_type(message: MessageView) -> str:

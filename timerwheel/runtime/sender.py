@@ -378,7 +378,7 @@ class Sender:
     def after_its_level(self, plan: Plan) -> Plan:
         """Keep the order of acceptance within one delay level, even if the clock steps back a little.
 
-        After a larger step `LevelGuard` delivers the pending ones, so they cannot be overtaken.
+        After a larger step `level_guard` delivers the pending ones, so they cannot be overtaken.
         """
         if not plan.waits:
             return plan

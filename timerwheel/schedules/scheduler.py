@@ -365,10 +365,7 @@ class Scheduler:
     # ------------------------------------------------------------------ what is kept
 
     def _lock(self, name: str) -> asyncio.Lock:
-        lock = self._locks.get(name)
-        if lock is None:
-            lock = self._locks[name] = asyncio.Lock()
-        return lock
+        return self._locks.setdefault(name, asyncio.Lock())
 
     def _load(self, name: str) -> Stored | None:
         value = self._control.get(ConfigTable.SCHEDULE, name)

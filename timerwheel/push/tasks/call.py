@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from timerwheel.model.messages import MessageView
-from timerwheel.model.trace_context import context_of
 from timerwheel.push.endpoint import Call
-from timerwheel.push.request import USER_AGENT, content_type, rfc3339
-from timerwheel.push.signing import signature
+from timerwheel.push.request import content_type, rfc3339, signed_headers, with_own
 from timerwheel.push.tasks.outcome import CALLBACK_BODY_BYTES
 from timerwheel.push.tasks.task import Task
 
@@ -25,14 +23,8 @@ def call_of(
     """
 
     def headers(now_ms: int) -> dict[str, str]:
-        timestamp_s = now_ms // 1_000
         found = {
-            "User-Agent": USER_AGENT,
-            "Accept-Encoding": "identity",
-            "webhook-id": message.id,
-            "webhook-timestamp": str(timestamp_s),
-            "webhook-signature": signature(secrets, message.id, timestamp_s, message.body),
-            **context_of(message.properties),
+            **signed_headers(message, secrets, now_ms),
             "timerwheel-queue": queue,
             "timerwheel-attempt": str(attempt),
             "timerwheel-due": rfc3339(message.due_ms),
@@ -42,8 +34,7 @@ def call_of(
             found["Content-Type"] = content_type(message)
         if task.reports is not None:
             found["timerwheel-reports"] = task.reports
-        given = {name.lower() for name in task.headers}
-        return {name: value for name, value in found.items() if name.lower() not in given} | task.headers
+        return with_own(found, task.headers)
 
     return Call(
         name=f"task {message.id}",
