@@ -221,11 +221,7 @@ class GroupCalls:
         if body.time is not UNSET:
             time_ms = parse_rfc3339_ms(body.time)
         await self._handle.engine.groups.rewind(
-            path.topic,
-            path.group,
-            to=given(body.to),
-            time_ms=time_ms,
-            offsets=given(body.offsets),
+            path.topic, path.group, to=given(body.to), time_ms=time_ms, offsets=given(body.offsets)
         )
         self._windows.cleared(path)
         return responses.json(await self._describe(path))

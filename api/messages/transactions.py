@@ -19,11 +19,7 @@ from timerwheel.wire.fields import given
 from timerwheel.wire.messages import Accepted, Message, MessagePath, NewMessage
 from timerwheel.wire.transactions import OpenQuery, OpenTransactions
 
-_ends = partial(
-    call,
-    "POST",
-    needs=Need.SEND,
-)
+_ends = partial(call, "POST", needs=Need.SEND)
 
 
 class TransactionCalls:

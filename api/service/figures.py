@@ -77,13 +77,7 @@ class FigureKeeper:
         if engine is not None:
             self._figures.take(engine.clock.now_ms(), engine.counters.totals(), pending_of(engine))
 
-    @call(
-        "GET",
-        "/v1/live/history",
-        "getLiveHistory",
-        needs=Need.TOKEN,
-        answer=FigureHistory,
-    )
+    @call("GET", "/v1/live/history", "getLiveHistory", needs=Need.TOKEN, answer=FigureHistory)
     async def history(self, _: web.Request, params: HistoryQuery) -> web.Response:
         """Get the figures of the last 15 minutes by second, or of the last 24 hours by minute."""
         now_ms = self._handle.engine.clock.now_ms()

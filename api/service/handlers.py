@@ -69,12 +69,7 @@ class ServiceCalls:
         """
         return responses.json(Health("alive"))
 
-    @_open(
-        "/readyz",
-        "getReadiness",
-        answer=Readiness,
-        problems=("not_ready", "disk_reserve"),
-    )
+    @_open("/readyz", "getReadiness", answer=Readiness, problems=("not_ready", "disk_reserve"))
     async def ready(self, _: web.Request, params: ReadinessQuery) -> web.Response:
         """Readiness: recovery is complete; with for=send, new messages are accepted too.
 

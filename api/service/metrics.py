@@ -247,16 +247,8 @@ def _done(done: Counters) -> Iterator[Metric]:
         ("log_sync_seconds", "Duration of a sync of the log (fdatasync)", done.sync_s),
         ("index_commit_seconds", "Duration of an index commit", done.index_commit_s),
         ("cascade_seconds", "Duration of a cascade step; most steps find nothing to do", done.cascade_s),
-        (
-            "push_attempt_seconds",
-            "Duration of a push attempt, from connecting to the response",
-            done.push_s,
-        ),
-        (
-            "task_call_seconds",
-            "Duration of a call of a task, from connecting to the response",
-            done.task_s,
-        ),
+        ("push_attempt_seconds", "Duration of a push attempt, from connecting to the response", done.push_s),
+        ("task_call_seconds", "Duration of a call of a task, from connecting to the response", done.task_s),
     ):
         yield histogram(name, about, found)
 
@@ -291,11 +283,7 @@ def _held(held: GaugeValues, reserve_bytes: int) -> Iterator[Metric]:
         ("set_aside_messages", "Due messages that could not be read", held.quarantined),
         ("disk_free_bytes", "Free space on the data disk, updated every second", held.disk_free_bytes),
         ("disk_reserve_bytes", "Free-space limit below which new messages are refused", reserve_bytes),
-        (
-            "survey_age_seconds",
-            "Age of the counts by topic, group and due time",
-            held.survey_age_ms / 1_000,
-        ),
+        ("survey_age_seconds", "Age of the counts by topic, group and due time", held.survey_age_ms / 1_000),
     ):
         yield gauge(name, about, value)
     about = "Batches of due messages that were retried because the log had no room for them"

@@ -28,25 +28,17 @@ def rocketmq_families(counters: Counters, gauges: GaugeValues) -> Iterator[Metri
     """The metrics of timers and consumers that a RocketMQ broker has and that apply here."""
     unsynced = gauges.log_tail - gauges.log_synced
     for name, about, value in (
-        ("rocketmq_timer_enqueue_lag", "Records that are not indexed yet", gauges.index_behind_records),
+        ("timer_enqueue_lag", "Records that are not indexed yet", gauges.index_behind_records),
         (
-            "rocketmq_timer_enqueue_latency",
+            "timer_enqueue_latency",
             "Age of the oldest record that is not indexed yet, ms",
             gauges.index_behind_ms,
         ),
+        ("timer_dequeue_latency", "How long the oldest due message has been overdue, ms", gauges.overdue_ms),
+        ("storage_size", "Bytes of the log that are retained", gauges.log_tail - gauges.log_start),
+        ("storage_flush_behind_bytes", "Bytes of the log that are not known to be durable", unsynced),
         (
-            "rocketmq_timer_dequeue_latency",
-            "How long the oldest due message has been overdue, ms",
-            gauges.overdue_ms,
-        ),
-        ("rocketmq_storage_size", "Bytes of the log that are retained", gauges.log_tail - gauges.log_start),
-        (
-            "rocketmq_storage_flush_behind_bytes",
-            "Bytes of the log that are not known to be durable",
-            unsynced,
-        ),
-        (
-            "rocketmq_storage_dispatch_behind_bytes",
+            "storage_dispatch_behind_bytes",
             "Bytes of the log that are not indexed yet",
             gauges.index_behind_bytes,
         ),
@@ -55,17 +47,17 @@ def rocketmq_families(counters: Counters, gauges: GaugeValues) -> Iterator[Metri
     survey = gauges.survey
     if survey is not None:
         about = "Overdue messages that still wait"
-        yield _store_gauge("rocketmq_timer_dequeue_lag", about, [({}, survey.overdue)])
+        yield _store_gauge("timer_dequeue_lag", about, [({}, survey.overdue)])
         pending = [({"topic": topic}, count) for topic, count in survey.pending]
-        yield _store_gauge("rocketmq_timing_messages", "Waiting messages", pending)
+        yield _store_gauge("timing_messages", "Waiting messages", pending)
         steps = zip(BOUNDS_S, survey.within, [0, *survey.within], strict=False)
         parts = [({"timer_bound_s": str(bound_s)}, max(upto - below, 0)) for bound_s, upto, below in steps]
         about = "Messages due within this bound and beyond the previous one"
-        yield _store_gauge("rocketmq_timer_message_snapshot", about, parts)
+        yield _store_gauge("timer_message_snapshot", about, parts)
         yield from _consumers(survey.groups)
-    yield _store_counter("rocketmq_timer_enqueue", "Messages stored with a delay", counters.accepted_waiting)
+    yield _store_counter("timer_enqueue", "Messages stored with a delay", counters.accepted_waiting)
     fired = counters.fired_due + counters.fired_early
-    yield _store_counter("rocketmq_timer_dequeue", "Messages delivered after waiting", fired)
+    yield _store_counter("timer_dequeue", "Messages delivered after waiting", fired)
     yield _delays(counters)
 
 
@@ -83,6 +75,7 @@ def _consumers(groups: list[GroupCounts]) -> Iterator[Metric]:
 
 
 def _store_gauge(name: str, about: str, values: list[tuple[dict[str, str], int]]) -> Metric:
+    name = f"rocketmq_{name}"
     family = Metric(name, about, "gauge")
     for labels, value in values:
         family.add_sample(name, {**_STORE, **labels}, value)
@@ -90,7 +83,7 @@ def _store_gauge(name: str, about: str, values: list[tuple[dict[str, str], int]]
 
 
 def _store_counter(name: str, about: str, count: int) -> Metric:
-    family = CounterMetricFamily(name, about, labels=tuple(_STORE))
+    family = CounterMetricFamily(f"rocketmq_{name}", about, labels=tuple(_STORE))
     family.add_metric(tuple(_STORE.values()), count)
     return family
 

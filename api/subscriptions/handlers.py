@@ -70,11 +70,7 @@ class SubscriptionCalls:
         return etags.tagged(response, self._handle.push.tag(path.id))
 
     @_changes(
-        "PATCH",
-        SUBSCRIPTION,
-        "changeSubscription",
-        etag=True,
-        problems=(*FIELDS, "group_differs", *STORE),
+        "PATCH", SUBSCRIPTION, "changeSubscription", etag=True, problems=(*FIELDS, "group_differs", *STORE)
     )
     async def change(self, request: web.Request, path: SubscriptionPath, body: Changes) -> web.Response:
         """Change a subscription; takes effect with the next request."""
@@ -117,10 +113,7 @@ class SubscriptionCalls:
         return responses.json(await self._handle.push.rotate_secret(path.id, given(body.secret)))
 
     @_changes(
-        "POST",
-        f"{SUBSCRIPTION}/finish-rotation",
-        "finishRotation",
-        problems=("secret_rotation", *STORE),
+        "POST", f"{SUBSCRIPTION}/finish-rotation", "finishRotation", problems=("secret_rotation", *STORE)
     )
     async def finish_rotation(self, _: web.Request, path: SubscriptionPath) -> web.Response:
         """Finish a rotation: sign with the newest secret only."""

@@ -164,12 +164,7 @@ class TaskCalls:
         """Cancel a task that is not being called."""
         return responses.json(await self._tasks.cancel(path.id))
 
-    @_changes(
-        "PATCH",
-        TASK,
-        "rescheduleTask",
-        problems=(*DELAY, "conflicting_delay", *SETTLED),
-    )
+    @_changes("PATCH", TASK, "rescheduleTask", problems=(*DELAY, "conflicting_delay", *SETTLED))
     async def reschedule(self, _: web.Request, path: TaskPath, body: NewTime) -> web.Response:
         """Give a task that waits another time."""
         properties = new_time(body)

@@ -30,12 +30,7 @@ CHANGE = ("unknown_topic", "illegal_topic", "system_topic", "too_many_topics", "
 
 _reads = partial(call, "GET", needs=Need.EITHER, answer=TopicInfo)
 _changes = partial(
-    call,
-    needs=Need.ADMIN,
-    audited=True,
-    answer=TopicInfo,
-    path_type=TopicPath,
-    problems=(*CHANGE, *STORE),
+    call, needs=Need.ADMIN, audited=True, answer=TopicInfo, path_type=TopicPath, problems=(*CHANGE, *STORE)
 )
 
 TOPICS_AT_ONCE = 500  # some milliseconds; what is due goes on in between
@@ -70,11 +65,7 @@ class TopicCalls:
         return etags.tagged(responses.json(engine.queues.topic(name)), engine.topics.tag(name))
 
     @_changes(
-        "PATCH",
-        TOPIC,
-        "changeTopic",
-        etag=True,
-        problems=(*CHANGE, "queues_shrink", "keys_move", *STORE),
+        "PATCH", TOPIC, "changeTopic", etag=True, problems=(*CHANGE, "queues_shrink", "keys_move", *STORE)
     )
     async def change(self, request: web.Request, path: TopicPath, body: TopicChanges) -> web.Response:
         """Set the number of queues of a topic, or whether it is ordered by sharding key.

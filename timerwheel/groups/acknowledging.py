@@ -165,35 +165,28 @@ class Acknowledging:
 
     async def give_up(self, receipts: Sequence[str], reason: str) -> list[ReceiptResult]:
         """Make these messages dead letters, with the reason."""
-        named = await self._decoded(receipts)
-        held = [self._held(one, late=False) for one in named]
-        leases = {lease.key: lease for lease in held if lease is not None}
-        await self._dead_lettering.bury(list(leases.values()), reason)
+        named, held, leases = await self._named(receipts)
+        await self._dead_lettering.bury(leases, reason)
         return self._results(receipts, named, held)
 
     async def extend(
         self, config: GroupConfig, receipts: Sequence[str], invisible_ms: int
     ) -> list[ReceiptResult]:
         """Keep these messages for `invisible_ms` from now; their receipts stay good."""
-        named = await self._decoded(receipts)
-        held = [self._held(one, late=False) for one in named]
+        named, held, leases = await self._named(receipts)
         end_ms = self._parts.core.clock.monotonic_ms() + invisible_ms
-        items = self._group.items
-        logged = {}
-        for lease in held:
-            if lease is None:
-                continue
+        logged = []
+        for lease in leases:
             if lease.key in self._leasing.leases.by_key:
                 self._leasing.leases.extend(lease, end_ms)
             else:
-                logged[lease.key] = items[lease.key]
+                logged.append(self._group.items[lease.key])
         if logged:
             now_ms = self._parts.core.clock.now_ms()
             again_ms = [
-                self._parts.comes_back_ms(config, item.attempt, invisible_ms, now_ms)
-                for item in logged.values()
+                self._parts.comes_back_ms(config, item.attempt, invisible_ms, now_ms) for item in logged
             ]
-            await stored_offset(self._leasing.retime(list(logged.values()), again_ms, ended=False))
+            await stored_offset(self._leasing.retime(logged, again_ms, ended=False))
         return self._results(receipts, named, held)
 
     # ------------------------------------------------------------------ within

@@ -100,10 +100,8 @@ def back_up(
     backup, and the next run reuses what this one copied. `progress` gets (bytes done, bytes in all), and may
     raise.
     """
-    one, other = (
-        Path(os.path.realpath(data)),
-        Path(os.path.realpath(target)),
-    )  # a link to itself must not raise here
+    # Not `Path.resolve`: a link to itself must not raise here.
+    one, other = Path(os.path.realpath(data)), Path(os.path.realpath(target))
     if one == other or one in other.parents or other in one.parents:
         raise SettingsError(f"{target}: give a directory outside the data directory {data}")
     if is_backup(data):
