@@ -156,7 +156,7 @@ class TaskCalls:
         def wanted(task: TaskView) -> bool:
             return params.host is UNSET or params.host in _hosts(task.url)
 
-        cursor, state = given(params.cursor), given(params.state)
+        cursor, state = given(params.cursor), None if params.state is UNSET else params.state
         return responses.json(await self._tasks.page(params.queue, wanted, params.limit, cursor, state))
 
     @_changes("DELETE", TASK, "cancelTask")
