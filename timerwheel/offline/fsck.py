@@ -25,6 +25,7 @@ from timerwheel.state.state import LogState
 from timerwheel.store import quarantine, sidecar
 from timerwheel.store.errors import IndexDamagedError
 from timerwheel.store.index import IndexTransaction
+from timerwheel.store.journaled_log import read_mark
 from timerwheel.store.keys import queue_prefix
 from timerwheel.store.log_reader import LogReader
 from timerwheel.store.record import FLAG_MORE, NO_OFFSET, Kind
@@ -65,6 +66,17 @@ class FsckReport(msgspec.Struct, frozen=True):
 
 
 _HARMLESS = {"log_torn", "log_quarantined", "index_missing", "sidecar_stale"}
+
+
+def _is_older_than_beginning(log: LogReader, until: int) -> bool:
+    """Whether the index of a copy ends before its leader dropped what was before the log.
+
+    The leader moved the timers of that part first, and the index does not know that yet.
+    """
+    start = read_start(log.files, log.directory)
+    return (
+        start is not None and until < start.settings_until and read_mark(log.files, log.directory) is not None
+    )
 
 
 class _Check:
@@ -116,12 +128,8 @@ class _Check:
                 "index_missing", self.index_path, None, "it is empty; the next start fills it from the log"
             )
             return None
-        if (
-            state.log_id == log.log_id and state.until < log.bases[0]
-        ):  # a copy that has just heard of a new beginning
-            detail = (
-                f"it ends at {state.until}, and the log begins at {log.bases[0]}; the next start rebuilds it"
-            )
+        if state.log_id == log.log_id and _is_older_than_beginning(log, state.until):
+            detail = "its leader has dropped a part of the log since; the next start brings it up to date"
             self.find("index_missing", self.index_path, None, detail)
             return None
         if state.log_id == log.log_id and state.until <= log.tail:
