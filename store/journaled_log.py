@@ -211,7 +211,7 @@ class JournaledLog(CommitLog):
         for base in reversed(self.bases[len(kept) :]):
             self._forget(base)
         last = self.file(kept[-1])
-        self.files.unlink(self.sidecar_path(kept[-1]))
+        self._unlink_derived(kept[-1])
         last.truncate(mark.offset - kept[-1])
         last.sync()
         self.bases, self.tail, self.synced = kept, mark.offset, mark.offset

@@ -296,17 +296,22 @@ class CommitLog(LogReader):
             file.truncate(offset - base)
             file.sync()
             self.tail = offset
-        self.files.unlink(self.sidecar_path(base))
+        self._unlink_derived(base)
         self.files.sync_dir(self.directory)
         return kept[::-1]
 
     def _forget(self, base: int) -> None:
-        """Remove the file of a segment, and its sidecar; durable on return."""
+        """Remove the file of a segment, and what was derived from it; durable on return."""
         self.file(base).close()
         self.open_segments.pop(base, None)
         self.files.unlink(self.path(base))
-        self.files.unlink(self.sidecar_path(base))
+        self._unlink_derived(base)
         self.files.sync_dir(self.directory)
+
+    def _unlink_derived(self, base: int) -> None:
+        """Remove what was derived from a segment."""
+        self.files.unlink(self.sidecar_path(base))
+        self.files.unlink(self.register_path(base))
 
     def _quarantine(self, start: int, end: int, now_ms: int) -> Path:
         """Keep the bytes [start, end) of one segment in a quarantine file."""
@@ -505,7 +510,7 @@ class CommitLog(LogReader):
         self.bases = bases[count:]
         for base in dropped:
             self.files.unlink(self.path(base))
-            self.files.unlink(self.sidecar_path(base))
+            self._unlink_derived(base)
         self.files.sync_dir(self.directory)
         with self.files_lock:
             for base in dropped:

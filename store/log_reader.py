@@ -26,6 +26,7 @@ from timerwheel.store.errors import NO_SPACE, CorruptionError, FormatError, NoSp
 from timerwheel.store.files import Files, LogFile
 from timerwheel.store.record import HEADER_SIZE, fault, is_whole
 from timerwheel.store.segment import (
+    REGISTER_SUFFIX,
     SEGMENT_HEADER_SIZE,
     SIDECAR_SUFFIX,
     Block,
@@ -123,6 +124,10 @@ class LogReader:
     def sidecar_path(self, base: int) -> Path:
         """The path of that segment's sidecar."""
         return self.path(base).with_suffix(SIDECAR_SUFFIX)
+
+    def register_path(self, base: int) -> Path:
+        """The path of that segment's register (`timerwheel.store.register`)."""
+        return self.path(base).with_suffix(REGISTER_SUFFIX)
 
     def file(self, base: int) -> LogFile:
         """The open file of a segment. OffsetError if it was removed, NoSpaceError without a descriptor."""

@@ -21,6 +21,7 @@ MAGIC = b"TWLOGSEG"
 SEGMENT_HEADER_SIZE = 64
 SUFFIX = ".log"
 SIDECAR_SUFFIX = ".side"
+REGISTER_SUFFIX = ".keys"
 _HEADER = struct.Struct("<8sIIQ16sq12xI")
 _SIZE = struct.Struct("<I")
 _FRONT = struct.Struct("<IIB")  # of a record: size, CRC, version

@@ -41,11 +41,13 @@ from timerwheel.runtime.group_commit import GroupCommit
 from timerwheel.runtime.in_flight import InFlight
 from timerwheel.runtime.indexer import Indexer
 from timerwheel.runtime.level_guard import deliver_overlong
+from timerwheel.runtime.listings import Listings
 from timerwheel.runtime.message_reader import MessageReader
 from timerwheel.runtime.queue_reader import QueueReader
 from timerwheel.runtime.recall import Recalls
 from timerwheel.runtime.record_cache import RecordCache, read_ahead
 from timerwheel.runtime.recovery import REBUILD_MARK, Recovered, Replica, check_log, recover
+from timerwheel.runtime.registers import Registers
 from timerwheel.runtime.retention import Retention
 from timerwheel.runtime.sender import CLOCK_STEP_MS, Sender
 from timerwheel.runtime.threads import Threads
@@ -79,7 +81,7 @@ class Engine:
     """One data directory, open for work. Make it with `Engine.open`.
 
     What it does is done by its parts, which are there once it has recovered: `sender` takes messages,
-    `column_sender` thousands in columns, `messages` and `queues` answer questions, `recalls` and
+    `column_sender` thousands in columns, `messages`, `queues` and `listings` answer questions, `recalls` and
     `bulk_recalls` end pending timers, `transactions` have two steps, `groups` serve consumers, `keys` are the
     deduplication keys, `schedules` send by the calendar, `topics` are the options of topics,
     `topic_deletions` end them, and `topic_purges` take away their messages.
@@ -227,6 +229,7 @@ class Engine:
         await self.groups.at_start()
         self._spawn("firing", self.firing.run)
         self._spawn("retention", self.retention.run)
+        self._spawn("registers", self.registers.run)
         self._spawn("keys", self.keys.run)
         self._spawn("watch", self._watch)
         self._spawn("flush", self._flush)
@@ -278,6 +281,8 @@ class Engine:
         self.control = Control(core.state.control, lambda puts: self.sender.send((), puts))
         self.topics = TopicOptions(core, self.control)
         self.queues = QueueReader(core, self.topics)
+        self.registers = Registers(core)
+        self.listings = Listings(core, self.messages, self.queues, self.registers)
         self.keys = DedupKeys(core, self.messages)
         self.retention = Retention(core, self.indexer, self.keys)
         self.sender = Sender(core, self.rules, self.firing, self.keys, self.topics)

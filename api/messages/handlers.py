@@ -29,7 +29,7 @@ from timerwheel.api.http.route import (
     Need,
     call,
 )
-from timerwheel.api.messages import arrow_answers, arrow_intake, intake
+from timerwheel.api.messages import arrow_answers, arrow_intake, intake, listings
 from timerwheel.api.messages.arrow_sends import ArrowSends
 from timerwheel.api.messages.delays import new_time
 from timerwheel.api.messages.intake import Bounds, Intake
@@ -172,23 +172,18 @@ class Messages:
         "listPending",
         needs=Need.EITHER,
         answer=Pending,
-        problems=("illegal_cursor", "illegal_topic"),
+        problems=("illegal_cursor", "illegal_topic", "illegal_filter"),
     )
-    async def pending(self, request: web.Request, params: PendingQuery) -> web.StreamResponse:
-        """List waiting messages in due order, in pages."""
-        query.check_range("due_from_ms", params.due_from_ms, "due_to_ms", params.due_to_ms)
-        if params.topic is UNSET:
-            access.of(request).check_all_topics("give the parameter topic")
-        else:
-            check_topic_name(params.topic)
-            access.of(request).check([params.topic])
-        page = await self._handle.engine.messages.pending(
-            topic=given(params.topic),
-            due_from_ms=given(params.due_from_ms),
-            due_to_ms=given(params.due_to_ms),
-            limit=params.limit,
-            cursor=given(params.cursor),
-        )
+    async def all(self, request: web.Request, params: PendingQuery) -> web.StreamResponse:
+        """List messages by topic, state, tag, key and time, in pages."""
+        listing, caller = listings.of_query(params).check(), access.of(request)
+        if listing.topic is not None:
+            check_topic_name(listing.topic)
+            caller.check([listing.topic])
+        elif listing.key is None:
+            caller.check_all_topics("give the parameter topic")
+        cursor = given(params.cursor)
+        page = await self._handle.engine.listings.page(listing, params.limit, cursor, caller.may)
         return await responses.page(request, Pending([], page.cursor), "messages", Message.of, page.messages)
 
     @_one(

@@ -133,6 +133,16 @@ class FaultyFiles:
         """What every file holds."""
         return {name: bytes(node.data) for name, node in self.names_now.items()}
 
+    def replace(self, path: Path, data: bytes | None) -> None:
+        """Give a file other contents, durably, as a failing disk does; None removes it."""
+        if data is None:
+            for names in (self.names_now, self.names_durable):
+                names.pop(str(path), None)
+            return
+        node = self.names_now[str(path)]
+        node.data[:] = data
+        node.durable = bytes(data)
+
     def after_kill(self) -> "FaultyFiles":
         """The same files for the next process: the system has kept every write, and synced none of them."""
         survivor = FaultyFiles()

@@ -66,6 +66,7 @@ TABLE: dict[str, str | Group] = {
             "whoami": "tokens:whoami",
         },
     ),
+    "messages": Group("Find messages.", {"list": "message_list:list_messages"}),
     "topics": Group(
         "Topics.",
         {
@@ -158,7 +159,7 @@ TABLE: dict[str, str | Group] = {
 
 # The panels of `timerwheel --help`, in their order; a command that is in none of them is in the last.
 PANELS = {
-    "Messages": ("send", "get", "explain", "list", "reschedule", "recall", "transactions", "schedules"),
+    "Messages": ("send", "get", "explain", "messages", "reschedule", "recall", "transactions", "schedules"),
     "Consumers": ("receive", "listen", "worker", "groups", "dlq", "subscriptions", "tasks", "acks"),
     "Operations": ("serve", "demo", "config", "top", "topics", "levels", "tokens", "cluster"),
     "Data directory": ("slots", "log", "fsck", "backup"),

@@ -533,20 +533,58 @@ class Client:
         path = "/v1/messages/reschedule"
         return await self._connection.call("POST", path, RescheduleCount, content=content)
 
-    async def pending(
-        self, topic: str | None = None, *, due_from_ms: int | None = None, due_to_ms: int | None = None
+    async def messages(
+        self,
+        topic: str | None = None,
+        *,
+        state: str | Iterable[str] | None = None,
+        tag: str | None = None,
+        key: str | None = None,
+        from_ms: int | None = None,
+        until_ms: int | None = None,
+        due_from_ms: int | None = None,
+        due_to_ms: int | None = None,
+        newest: bool = False,
+        limit: int | None = None,
     ) -> AsyncIterator[Message]:
-        """Yield waiting messages with `due_from_ms` ≤ due < `due_to_ms`, in due order, page by page."""
-        query = {"topic": topic, "due_from_ms": due_from_ms, "due_to_ms": due_to_ms}
+        """Yield the messages that meet every condition, page by page, at most `limit`.
+
+        `state` is `scheduled`, `delivered` or `recalled`, or several of them. Without it the messages are
+        scheduled, or with a `key` in any state. `key` is the deduplication key or one of the keys, and `tag`
+        a tag or `A || B`. `from_ms` ≤ time < `until_ms` is about the time at which a scheduled message is
+        due, a delivered one was delivered, a recalled one was recalled. All but scheduled messages need a
+        topic or a key.
+        """
+        states = state if state is None or isinstance(state, str) else ",".join(state)
+        query = given(
+            topic=topic,
+            state=states,
+            tag=tag,
+            key=key,
+            from_ms=from_ms,
+            until_ms=until_ms,
+            due_from_ms=due_from_ms,
+            due_to_ms=due_to_ms,
+            order="newest" if newest else None,
+        )
         cursor: str | None = None
-        while True:
-            path = with_query("/v1/messages", {**query, "limit": PAGE_MESSAGES, "cursor": cursor})
+        while limit is None or limit > 0:
+            size = PAGE_MESSAGES if limit is None else min(limit, PAGE_MESSAGES)
+            path = with_query("/v1/messages", {**query, "limit": size, "cursor": cursor})
             page = await self._connection.call("GET", path, Pending)
             for message in page.messages:
                 yield message
             cursor = page.cursor
             if cursor is None:
                 return
+            limit = None if limit is None else limit - len(page.messages)
+
+    async def pending(
+        self, topic: str | None = None, *, due_from_ms: int | None = None, due_to_ms: int | None = None
+    ) -> AsyncIterator[Message]:
+        """Yield waiting messages with `due_from_ms` ≤ due < `due_to_ms`, in due order, page by page."""
+        async for message in self.messages(topic, due_from_ms=due_from_ms, due_to_ms=due_to_ms):
+            yield message
 
     async def receive(
         self, topic: str, queue: int = 0, *, offset: int = BEGINNING, follow: bool = True

@@ -1210,6 +1210,43 @@ class SyncClient:
             )
         )
 
+    def messages(
+        self,
+        topic: str | None = None,
+        *,
+        state: str | Iterable[str] | None = None,
+        tag: str | None = None,
+        key: str | None = None,
+        from_ms: int | None = None,
+        until_ms: int | None = None,
+        due_from_ms: int | None = None,
+        due_to_ms: int | None = None,
+        newest: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[Message]:
+        """Yield the messages that meet every condition, page by page, at most `limit`.
+
+        `state` is `scheduled`, `delivered` or `recalled`, or several of them. Without it the messages are
+        scheduled, or with a `key` in any state. `key` is the deduplication key or one of the keys, and `tag`
+        a tag or `A || B`. `from_ms` ≤ time < `until_ms` is about the time at which a scheduled message is
+        due, a delivered one was delivered, a recalled one was recalled. All but scheduled messages need a
+        topic or a key.
+        """
+        yield from self._loop.iterate(
+            self._client.messages(
+                topic,
+                state=state,
+                tag=tag,
+                key=key,
+                from_ms=from_ms,
+                until_ms=until_ms,
+                due_from_ms=due_from_ms,
+                due_to_ms=due_to_ms,
+                newest=newest,
+                limit=limit,
+            )
+        )
+
     def pending(
         self, topic: str | None = None, *, due_from_ms: int | None = None, due_to_ms: int | None = None
     ) -> Iterator[Message]:

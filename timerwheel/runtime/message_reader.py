@@ -79,6 +79,10 @@ class MessageReader:
         except CorruptionError as error:
             raw = await self._threads.read(self._log.read_raw, error.offset, HEADER_SIZE)
             return damaged_view(self._ids, raw, root_of(message_id), error)
+        return await self.view(current)
+
+    async def view(self, current: Current) -> MessageView:
+        """Return the view of a message by its current record; UnknownMessageError, CorruptionError."""
         if current.state is State.SCHEDULED:
             return self.view_of(current, State.SCHEDULED)
         if current.state is State.RECALLED:

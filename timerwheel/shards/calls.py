@@ -23,6 +23,7 @@ from timerwheel.api.http.problems import RequestError
 from timerwheel.api.http.route import Handler, Route
 from timerwheel.model.admission import DEAD_PREFIX, is_sendable
 from timerwheel.model.ids import shard_in
+from timerwheel.model.messages import State
 from timerwheel.model.shards import shard_of_topic
 from timerwheel.push import ack_urls
 from timerwheel.shards import merging
@@ -283,33 +284,36 @@ class Calls:
         return _answered(request, found, merge(said.body for said in found))
 
     def _pending(self, route: Route) -> Handler:
-        return self._paged(route, "messages", PendingQuery, merging.pending_cursor)
+        return self._paged(route, "messages", PendingQuery, _order_of_messages)
 
     def _transactions(self, route: Route) -> Handler:
-        return self._paged(route, "transactions", OpenQuery, merging.open_cursor)
+        return self._paged(route, "transactions", OpenQuery, lambda _: merging.BY_BEGINNING)
 
     def _paged(
         self,
         route: Route,
         field: str,
         kind: type[PendingQuery | OpenQuery],
-        cursor_of: Callable[[merging._Timed], str],
+        order_of: Callable[[PendingQuery | OpenQuery], merging.Order | None],
     ) -> Handler:
         async def answer(request: web.Request) -> web.StreamResponse:
             wanted = query.read(request, kind)
             if wanted.topic is not UNSET and (shard := shard_of_topic(wanted.topic, self._count)) is not None:
                 return await self._pass_on(request, route, shard)
             cursors = Cursors.parse(None if wanted.cursor is UNSET else wanted.cursor, self._count)
+            order = order_of(wanted)
             base = Call.of(request, route, None).in_json()
+            asked = cursors.wanted if order is not None else cursors.wanted[:1]
             calls = [
-                (shard, base._replace(target=_with_cursor(request, cursors.each[shard])))
-                for shard in cursors.wanted
+                (shard, base._replace(target=_with_cursor(request, cursors.each[shard]))) for shard in asked
             ]
             found = await self._forwarder.ask_each(calls)
             if (wrong := first_wrong(found)) is not None:
                 return wrong
             given = [Page(said.shard, said.body) for said in found]
-            return _answered(request, found, merging.pages(field, given, cursors, wanted.limit, cursor_of))
+            if order is None:
+                return _answered(request, found, merging.one_after_another(field, given, cursors))
+            return _answered(request, found, merging.pages(field, given, cursors, wanted.limit, order))
 
         return answer
 
@@ -331,6 +335,14 @@ class Calls:
             return _answered(request, found, merging.letters(given, self._count, wanted.limit))
 
         return answer
+
+
+def _order_of_messages(wanted: PendingQuery | OpenQuery) -> merging.Order | None:
+    """Return how to merge what shards list; None for what has ended: one shard comes after the other."""
+    assert isinstance(wanted, PendingQuery)
+    if wanted.key is not UNSET:
+        return merging.BY_SENDING_NEWEST if wanted.order == "newest" else merging.BY_SENDING
+    return merging.BY_DUE if wanted.state in (UNSET, State.SCHEDULED) else None
 
 
 def _with_cursor(request: web.Request, cursor: str | None) -> str:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from timerwheel.errors import IllegalCursorError
+from timerwheel.model import listing
 from timerwheel.model.figures import Point
 from timerwheel.model.ids import root_in
 from timerwheel.model.live_events import LevelSlots, Tick, Wheel
@@ -41,6 +42,7 @@ class _Timed(msgspec.Struct):
     id: str
     due_ms: int = 0
     began_ms: int = 0
+    enqueue_ms: int = 0
 
 
 def lists(field: str, bodies: Iterable[bytes]) -> bytes:
@@ -105,19 +107,51 @@ def pending_cursor(one: _Timed) -> str:
     return f"{one.due_ms:x}.{root_in(one.id) or 0:x}"
 
 
+def key_cursor(one: _Timed) -> str:
+    """Return the cursor behind a message in a listing by key, from the oldest on."""
+    return listing.key_cursor((root_in(one.id) or 0) + 1)
+
+
+def newest_key_cursor(one: _Timed) -> str:
+    """Return the cursor behind a message in a listing by key, from the newest on."""
+    return listing.key_cursor(root_in(one.id) or 0)
+
+
 def open_cursor(one: _Timed) -> str:
     """Return the cursor behind an open transaction."""
     return one.id
 
 
-def pages(
-    field: str, found: Sequence[Page], cursors: Cursors, limit: int, cursor_of: Callable[[_Timed], str]
-) -> bytes:
+class Order(NamedTuple):
+    """How to merge pages: the time of an item, and the cursor behind it, as its shard would write it."""
+
+    time_of: Callable[[_Timed], int]
+    cursor_of: Callable[[_Timed], str]
+
+
+BY_DUE = Order(lambda one: one.due_ms, pending_cursor)
+BY_BEGINNING = Order(lambda one: one.began_ms, open_cursor)
+BY_SENDING = Order(lambda one: one.enqueue_ms, key_cursor)
+BY_SENDING_NEWEST = Order(lambda one: -one.enqueue_ms, newest_key_cursor)
+
+
+def one_after_another(field: str, found: Sequence[Page], cursors: Cursors) -> bytes:
+    """Return the page of one shard as one of a list that goes through the shards one after the other."""
+    each = list(cursors.each)
+    items: list[msgspec.Raw] = []
+    for shard, body in found:
+        content = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        each[shard] = msgspec.json.decode(content["cursor"], type=str | None) or _ENDED
+        items += msgspec.json.decode(content[field], type=list[msgspec.Raw])
+    return msgspec.json.encode({field: items, "cursor": Cursors(each).text})
+
+
+def pages(field: str, found: Sequence[Page], cursors: Cursors, limit: int, order: Order) -> bytes:
     """Merge pages in the order of their times; the next page goes on where this one stopped in each shard.
 
     Where a shard has more than it gave, what the others have behind its last item waits for the next page.
     """
-    queues: list[tuple[tuple[int, int], int, int]] = []  # the time of the next item, shard, its place
+    queues: list[tuple[int, int, int]] = []  # the time of the next item, shard, its place
     items: dict[int, list[tuple[_Timed, msgspec.Raw]]] = {}
     ends: dict[int, str | None] = {}
     for shard, body in found:
@@ -130,7 +164,7 @@ def pages(
     taken: list[msgspec.Raw] = []
     for shard, listed_items in items.items():
         if listed_items:
-            queues.append((_time_of(listed_items[0][0]), shard, 0))
+            queues.append((order.time_of(listed_items[0][0]), shard, 0))
         else:
             each[shard] = ends[shard] or _ENDED
     heapq.heapify(queues)
@@ -139,17 +173,13 @@ def pages(
         _, shard, place = heapq.heappop(queues)
         one, raw = items[shard][place]
         taken.append(raw)
-        each[shard] = cursor_of(one)
+        each[shard] = order.cursor_of(one)
         if place + 1 < len(items[shard]):
-            heapq.heappush(queues, (_time_of(items[shard][place + 1][0]), shard, place + 1))
+            heapq.heappush(queues, (order.time_of(items[shard][place + 1][0]), shard, place + 1))
         else:
             each[shard] = ends[shard] or _ENDED
             stopped = ends[shard] is not None
     return msgspec.json.encode({field: taken, "cursor": Cursors(each).text})
-
-
-def _time_of(one: _Timed) -> tuple[int, int]:
-    return (one.due_ms or one.began_ms, 0)
 
 
 # ---------------------------------------------------------------------- sums

@@ -12,6 +12,7 @@ from timerwheel.model.limits import ATTEMPTS_MAX, TTL_MS_MAX
 from timerwheel.model.messages import MessageView, Receipt, State
 from timerwheel.wire.delays import Delays
 from timerwheel.wire.fields import Answer, Json, Natural, text_or_bytes
+from timerwheel.wire.paging import LIMIT_DEFAULT, Cursor, Limit, NextCursor
 
 Kind = TypeVar("Kind")
 DedupKey = Annotated[
@@ -215,20 +216,64 @@ def fields_of(view: MessageView) -> tuple[Any, ...]:
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """Waiting messages in due order; `cursor` requests the next page, and is null on the last one."""
+    """A page of messages; `cursor` requests the next one, and is null on the last.
+
+    A page may have fewer messages than `limit`, or none, and not be the last one.
+    """
 
     messages: list[Message]
-    cursor: str | None
+    cursor: NextCursor
 
 
 class PendingQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which waiting messages: `due_from_ms` ≤ due < `due_to_ms`."""
+    """Which messages: those that meet every condition. Without `state` and `key`, the scheduled ones."""
 
-    topic: str | UnsetType = UNSET
-    due_from_ms: Natural | UnsetType = UNSET
+    topic: (
+        Annotated[str, Meta(description="Needed for `delivered` and `recalled`, unless there is a key")]
+        | UnsetType
+    ) = UNSET
+    state: (
+        Annotated[
+            str,
+            Meta(
+                description="`scheduled`, `delivered` or `recalled`, or several with commas between them. "
+                "Without it: `scheduled`, or with `key` any",
+                examples=["delivered,recalled"],
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    tag: Annotated[str, Meta(description="A tag, or `A || B`", examples=["vip"])] | UnsetType = UNSET
+    key: (
+        Annotated[str, Meta(description="The deduplication key, or one of the `keys`", examples=["4711"])]
+        | UnsetType
+    ) = UNSET
+    from_ms: (
+        Annotated[
+            Natural,
+            Meta(
+                description="`from_ms` ≤ time < `until_ms`: when a scheduled message is due, a delivered one "
+                "was delivered, a recalled one was recalled"
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    until_ms: Natural | UnsetType = UNSET
+    due_from_ms: (
+        Annotated[Natural, Meta(description="`due_from_ms` ≤ due < `due_to_ms`, in every state")] | UnsetType
+    ) = UNSET
     due_to_ms: Natural | UnsetType = UNSET
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    cursor: str | UnsetType = UNSET
+    order: (
+        Annotated[
+            Literal["oldest", "newest"],
+            Meta(
+                description="Which come first; default `oldest`. Scheduled messages are listed in due order"
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    limit: Limit = LIMIT_DEFAULT
+    cursor: Cursor | UnsetType = UNSET
 
 
 class MessagePath(msgspec.Struct, frozen=True):

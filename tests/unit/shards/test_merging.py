@@ -40,9 +40,7 @@ def test_pages_give_each_message_once_in_due_order_whatever_each_shard_gives_at_
             Page(shard, pending_page(shard, dues[shard], cursors.each[shard], min(limit, shard_limit)))
             for shard in cursors.wanted
         ]
-        page = msgspec.json.decode(
-            merging.pages("messages", given_pages, cursors, limit, merging.pending_cursor)
-        )
+        page = msgspec.json.decode(merging.pages("messages", given_pages, cursors, limit, merging.BY_DUE))
         found += page["messages"]
         assert len(page["messages"]) <= limit
         cursor, asked = page["cursor"], asked + 1

@@ -1,0 +1,90 @@
+"""`messages list`: finds messages by topic, state, tag, key and time."""
+
+from typing import Annotated
+
+import typer
+
+from timerwheel.cli.connection import ask
+from timerwheel.cli.form import prints_ids
+from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, parse_at_ms
+from timerwheel.cli.output import Output, body_shown
+from timerwheel.client import DEFAULT_URL, Client, Message
+from timerwheel.model.messages import State
+from timerwheel.model.text import printable
+
+_COLUMNS = ("state", "time", "id", "topic", "+tag", "+keys", "~body")
+
+
+@prints_ids
+def list_messages(
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            help="Only those of this topic; needed for delivered and recalled ones without --key."
+        ),
+    ] = None,
+    *,
+    key: Annotated[
+        str | None,
+        typer.Option(help="Only those with this key: the deduplication key, or one of the keys."),
+    ] = None,
+    states: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help="scheduled, delivered or recalled; may be repeated. Default: scheduled, or with --key any.",
+        ),
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="Only those with one of these tags: 'A || B'.")] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", help="Due, delivered or recalled at this time or later."),
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="Due, delivered or recalled before this time.")
+    ] = None,
+    newest: Annotated[bool, typer.Option("--newest", help="The newest first.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 100,
+    url: UrlOption = DEFAULT_URL,
+    utc: UtcFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """List messages: what is scheduled, what was delivered or recalled, and all with a key."""
+    output = Output(utc=utc, as_json=as_json)
+    from_ms = None if start is None else parse_at_ms(start, utc=utc, option="--from")
+    until_ms = None if end is None else parse_at_ms(end, utc=utc, option="--to")
+
+    async def work(client: Client) -> list[Message]:
+        found = client.messages(
+            topic,
+            state=states or None,
+            tag=tag,
+            key=key,
+            from_ms=from_ms,
+            until_ms=until_ms,
+            newest=newest,
+            limit=limit,
+        )
+        return [message async for message in found]
+
+    messages = ask(url, work)
+    rows = [
+        (
+            message.state.value,
+            output.when(_time_of(message)),
+            message.id,
+            message.topic,
+            printable(message.tags or "-"),
+            printable(" ".join([*message.keys, *([message.dedup_key] if message.dedup_key else [])]) or "-"),
+            printable(message.problem) if message.problem else body_shown(message.body),
+        )
+        for message in messages
+    ]
+    output.listing({"messages": messages}, _COLUMNS, rows, ids=[message.id for message in messages])
+
+
+def _time_of(message: Message) -> int | None:
+    if message.state is State.SCHEDULED:
+        return message.due_ms
+    return message.delivered_ms if message.state is State.DELIVERED else message.recalled_ms
