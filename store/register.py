@@ -6,7 +6,7 @@ they name is read from the log and compared before anyone sees it: a hash can be
 
 1. Derived data: a missing, outdated or damaged register is built again by a scan of the segment.
 2. A register is complete: each record of its segment that has an entry by `timerwheel.state.register_rows`
-   has it here. Each block has its own CRC, so damage is noticed by whoever reads the block.
+   has it here. Each block has its own CRC, so damage is noticed when the block is read.
 
 Format: `doc/log-format.md`.
 """

@@ -21,14 +21,17 @@ from timerwheel.state.config_table import Put
 from timerwheel.state.log_manifest import LogStart, begin_state, read_start
 from timerwheel.state.memtable import SettingsDump
 from timerwheel.state.positions import POSITION_DTYPE
+from timerwheel.state.register_rows import entries_of
 from timerwheel.state.state import LogState
-from timerwheel.store import quarantine, sidecar
+from timerwheel.store import quarantine, register, sidecar
 from timerwheel.store.errors import IndexDamagedError
+from timerwheel.store.files import read_whole
 from timerwheel.store.index import IndexTransaction
 from timerwheel.store.journaled_log import read_mark
 from timerwheel.store.keys import queue_prefix
 from timerwheel.store.log_reader import LogReader
 from timerwheel.store.record import FLAG_MORE, NO_OFFSET, Kind
+from timerwheel.store.register import Draft
 from timerwheel.store.rows import join
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE, Gap, walk
 from timerwheel.store.table import Table, table_of_block
@@ -41,8 +44,8 @@ FINDINGS_MAX = 1_000
 class Finding(msgspec.Struct, frozen=True):
     """One problem, with its place if it has one.
 
-    Codes: log_damaged, log_torn, log_gap, log_quarantined, sidecar_stale, index_missing, index_damaged,
-    timer_missing, timer_extra, queue_differs, count_differs, settings_differ, groups_differ.
+    Codes: log_damaged, log_torn, log_gap, log_quarantined, sidecar_stale, register_stale, index_missing,
+    index_damaged, timer_missing, timer_extra, queue_differs, count_differs, settings_differ, groups_differ.
     """
 
     code: str
@@ -65,7 +68,7 @@ class FsckReport(msgspec.Struct, frozen=True):
     findings: list[Finding]
 
 
-_HARMLESS = {"log_torn", "log_quarantined", "index_missing", "sidecar_stale"}
+_HARMLESS = {"log_torn", "log_quarantined", "index_missing", "sidecar_stale", "register_stale"}
 
 
 def _is_older_than_beginning(log: LogReader, until: int) -> bool:
@@ -186,6 +189,7 @@ class _Check:
                 self.progress(log_state.until, log.tail)
             if base != log.bases[-1]:
                 self._check_sidecar(log, base, end)
+                self._check_register(log, base, end)
         self.progress(log.tail, log.tail)
         if self.settings is None:
             self.settings = log_state.dump_settings()
@@ -226,6 +230,19 @@ class _Check:
         path = log.sidecar_path(base)
         if sidecar.read(log.files, path, base, end) is None:
             self.find("sidecar_stale", path, base, "missing or damaged; it is rebuilt when needed")
+
+    def _check_register(self, log: LogReader, base: int, end: int) -> None:
+        """Compare a register, if there is one, with what a scan finds."""
+        path = log.register_path(base)
+        data = read_whole(log.files, path)
+        if data is None:
+            return
+        draft = Draft(base, end)
+        for found in walk(log.file(base), base, base + SEGMENT_HEADER_SIZE, end):
+            if not isinstance(found, Gap):
+                draft.add(entries_of(found, base), end)
+        if data != register.encode(draft):
+            self.find("register_stale", path, base, "damaged; it is built again when it is read")
 
     def _compare(self, txn: IndexTransaction, log_state: LogState, books: "_Books") -> None:
         path = self.index_path

@@ -1,7 +1,7 @@
 """Finds where the messages of a topic ended, in the order of the log: delivered, or recalled.
 
 Deliveries come from the consume queues, recalls from the registers. An end never moves, so a walk along the
-log meets each once, whatever happens meanwhile.
+log meets each once, whatever happens in the meantime.
 
 Belongs to reader threads: what it works on was copied on the event loop, or never changes.
 """

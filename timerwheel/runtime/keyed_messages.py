@@ -1,7 +1,7 @@
 """Finds the messages that have a key, by the registers, in the order in which they were sent.
 
 A message has an entry in each segment that holds one of its records, all with the same root, and a root never
-changes. So a walk along the roots meets each message once, whatever becomes of it meanwhile.
+changes. So a walk along the roots meets each message once, whatever becomes of it in the meantime.
 """
 
 from collections.abc import Sequence

@@ -224,7 +224,7 @@ class Listings:
         return [view if view is not None and is_wanted(view) else None for view in made]
 
     def _read_ends(self, ends: Ends) -> list[MessageView | None]:
-        """Return the messages, None for what retention has removed meanwhile."""
+        """Return the messages, None for what retention has removed in the meantime."""
         whole = ends["recalled"] == 0
         data = dict(
             zip(

@@ -41,6 +41,27 @@ def test_a_sent_message_can_be_looked_at_while_it_waits(run):
         assert fact in shown
 
 
+def test_messages_are_found_by_key_state_and_tag(run):
+    first = run("send", "found", "one", "--keys", "4711 x", "--tags", "vip", "--delay", "1h", "--json").json
+    second = run("send", "found", "two", "--keys", "4711", "--json").json
+    third = run("send", "found", "three", "--tags", "vip", "--delay", "2h", "--json").json
+    run("recall", first["id"])
+    listed = run("messages", "list", "--key", "4711").out
+    for fact in ("recalled", "delivered", first["id"], second["id"], "vip", "4711 x"):
+        assert fact in listed
+    assert third["id"] not in listed
+    all_states = ("--state", "recalled", "--state", "delivered", "--state", "scheduled")
+    found = run("messages", "list", "found", *all_states, "-o", "json").json["messages"]
+    assert [one["id"] for one in found] == [third["id"], second["id"], first["id"]]
+    assert run("messages", "list", "--key", "4711", "--newest", "--limit", "1", "-o", "id").out.split() == [
+        second["id"]
+    ]
+    soon = run("messages", "list", "found", "--tag", "vip", "--from", "in 90 minutes", "-o", "id")
+    assert soon.out.split() == [third["id"]]
+    refused = run("messages", "list", "--state", "recalled")
+    assert (refused.code, refused.out, len(refused.err.splitlines())) == (1, "", 1)
+
+
 def test_a_json_body_is_checked_here_and_stored_compactly(run):
     message = run(
         "get", run("send", "j", '{"a": [1, 2.50]}', "--json-body", "--json").json["id"], "--json"

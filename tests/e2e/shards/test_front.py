@@ -185,6 +185,29 @@ async def test_waiting_messages_of_all_shards_come_in_due_order_page_by_page(nod
     assert (await call(node, "GET", "/v1/wheel")).content["pending"] == 12
 
 
+async def test_messages_with_a_key_are_found_in_all_shards_in_the_order_in_which_they_were_sent(
+    node: Node,
+) -> None:
+    for number in range(12):
+        topic, delay_ms = TOPICS[number % 3], 3_600_000 if number % 2 else 0
+        await send(node, topic, delay_ms=delay_ms, keys="4711", body=str(number))
+        await asyncio.sleep(0.002)  # each is accepted in a millisecond of its own
+    for order, expected in (("oldest", range(12)), ("newest", range(11, -1, -1))):
+        found: list[str] = []
+        query = f"key=4711&limit=5&order={order}"
+        while True:
+            page = (await call(node, "GET", f"/v1/messages?{query}")).content
+            assert len(page["messages"]) <= 5
+            found += [one["body"] for one in page["messages"]]
+            if page["cursor"] is None:
+                break
+            query = f"key=4711&limit=5&order={order}&cursor={page['cursor']}"
+        assert found == [str(number) for number in expected]
+    answer = await call(node, "GET", f"/v1/messages?topic={TOPICS[1]}&state=delivered&limit=1")
+    assert [one["body"] for one in answer.content["messages"]] == ["4"]
+    assert (await call(node, "GET", "/v1/messages?state=delivered")).content["code"] == "illegal_filter"
+
+
 async def test_groups_work_through_any_node_and_dead_letters_of_all_shards_are_one_list(
     shards: Shards, node: Node
 ) -> None:

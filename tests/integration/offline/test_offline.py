@@ -256,6 +256,22 @@ async def test_fsck_names_a_stale_sidecar_and_a_missing_index_as_harmless(on_dis
     assert (report.ok, codes(report)) == (True, ["index_missing", "sidecar_stale"])
 
 
+async def test_fsck_compares_registers_with_what_their_segments_say(on_disk):
+    await filled(on_disk)
+    await on_disk.send(60_000)
+    await on_disk.roll()
+    await on_disk.engine.registers.advance(1 << 30)
+    await on_disk.engine.close()
+    first, *_, last = sorted((on_disk.directory / "log").glob("*.keys"))
+    assert codes(fsck(on_disk.directory)) == []
+    first.unlink()  # as in a directory of an earlier version
+    assert codes(fsck(on_disk.directory)) == []
+    data = last.read_bytes()
+    last.write_bytes(data[:30] + bytes([data[30] ^ 1]) + data[31:])
+    report = fsck(on_disk.directory)
+    assert (report.ok, codes(report)) == (True, ["register_stale"])
+
+
 async def test_fsck_finds_a_segment_that_is_missing_between_others(on_disk):
     await filled(on_disk)
     await on_disk.engine.close()

@@ -54,7 +54,7 @@ async def test_no_file_of_a_data_directory_is_for_everybody_to_read(world):
     names = {path.name for path in world.directory.rglob("*")}
     assert names >= {"log", "start", "index", "index.aside", "data.mdb", "lock.mdb"}
     assert names >= {"lock", "tokens.json", "archived"}
-    assert {path.suffix for path in (world.directory / "log").iterdir()} == {".log", ".side", ""}
+    assert {path.suffix for path in (world.directory / "log").iterdir()} == {".log", ".side", ".keys", ""}
     assert wide_in(world.directory.parent) == []
     await world.engine.close()
 

@@ -149,6 +149,23 @@ async def test_what_is_created_for_another_topic_while_a_body_comes_in_is_not_ov
         assert (await service.call("GET", path, admin))[1]["topic"] == "bills"
 
 
+async def test_a_listing_by_key_shows_a_token_only_messages_of_its_topics(data):
+    admin = grant(data, "admin", Scope.ADMIN)
+    owner = grant(data, "owner", Scope.SEND, topics=("orders*",))
+    async with guarded(data) as service:
+        for topic in ("orders", "bills", "orders-late"):
+            new = {"topic": topic, "keys": "4711", "body": topic}
+            assert (await service.call("POST", "/v1/messages", admin, json=new))[0] == 201
+        for caller, expected in (
+            (admin, ["orders", "bills", "orders-late"]),
+            (owner, ["orders", "orders-late"]),
+        ):
+            _, listed = await service.call("GET", "/v1/messages?key=4711", caller)
+            assert [one["body"] for one in listed["messages"]] == expected
+        for query in ("topic=bills&key=4711", "topic=bills&state=delivered", "tag=vip", "state=scheduled"):
+            assert code(await service.call("GET", f"/v1/messages?{query}", owner)) == "forbidden"
+
+
 async def test_a_subscription_belongs_to_its_topic(data):
     admin = grant(data, "admin", Scope.ADMIN)
     mine = grant(data, "mine", Scope.RECEIVE, topics=("orders",))
