@@ -108,7 +108,8 @@ class Listings:
             return await self._messages.pending(listing.topic, due.from_ms, due.until_ms, limit, cursor)
         found = _Page(limit)
         while True:
-            count = found.looks_left
+            # All at once: each look at a far slot sorts all of its entries.
+            count = LOOKED_AT_MAX - found.looked_at
             page = await self._messages.pending(listing.topic, due.from_ms, due.until_ms, count, cursor)
             for view in page.messages:
                 if listing.tags.passes(view.properties.get("TAGS")):
