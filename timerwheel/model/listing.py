@@ -118,4 +118,5 @@ def offset_in(cursor: str, letter: str) -> int:
 
 def is_of_ended(cursor: str | None) -> bool:
     """Whether a cursor belongs to the part of a listing that has the ended messages."""
-    return cursor is not None and cursor.startswith("e")
+    # A due time may begin with an `e`, but a point follows it.
+    return cursor is not None and cursor.startswith("e") and "." not in cursor

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from timerwheel.errors import IllegalCursorError
+from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.listing import Listing, Times
 from timerwheel.model.messages import Outgoing, State
 from timerwheel.model.tags import IllegalFilterError, TagFilter
@@ -102,6 +103,15 @@ async def test_all_states_are_listed_with_the_scheduled_messages_first(world):
     await engine.recalls.recall(sent[3])
     assert await ids(engine, topic="orders", limit=4) == [*sent[:3], *sent[4:], now, sent[3]]
     assert await ids(engine, topic="never") == []
+
+
+async def test_pages_go_on_behind_a_due_time_whose_digits_look_like_an_offset(world):
+    engine = await world.open()
+    halves = [(await engine.transactions.begin(Outgoing("orders", b"half"))).id for _ in range(3)]
+    [now] = await send(engine, "", delay_ms=0)
+    assert f"{HALF_DUE_MS:x}".startswith("e")
+    assert await ids(engine, topic="orders", limit=1) == [*halves, now]
+    assert await ids(engine, topic="orders", limit=1, states=frozenset({State.SCHEDULED})) == halves
 
 
 async def test_deliveries_of_many_queues_are_listed_in_the_order_in_which_they_came(world):
