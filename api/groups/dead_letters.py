@@ -37,7 +37,7 @@ DEAD_OF_NAME = "/v1/groups/{group}/dead-letters"
 UNKNOWN = ("illegal_group", "unknown_group")
 TOPICS_NAMED = 10
 
-_lists = partial(call, "GET", needs=Need.RECEIVE, answer=Letters, problems=UNKNOWN)
+_lists = partial(call, "GET", needs=Need.RECEIVE, answer=Letters, problems=(*UNKNOWN, "illegal_cursor"))
 _changes = partial(call, "POST", needs=Need.ADMIN, audited=True, problems=(*UNKNOWN, *STORE))
 
 
@@ -57,7 +57,7 @@ class DeadLetterCalls:
     async def page(self, request: web.Request, path: GroupPath, params: DeadQuery) -> web.StreamResponse:
         """List the dead letters of a group, oldest first, in pages."""
         await self._check(path)
-        page = await self._dead.page(path.group, params.first, params.limit, {path.topic})
+        page = await self._dead.page(path.group, params.begin, params.limit, {path.topic})
         return await _letters(request, page)
 
     @_changes(f"{DEAD}/redrive", "redriveGroupDeadLetters", answer=RedrivenCount)
@@ -91,7 +91,7 @@ class DeadLetterCalls:
     ) -> web.StreamResponse:
         """List the dead letters of all groups with this name, on every topic."""
         await self._check_name(path.group)
-        return await _letters(request, await self._dead.page(path.group, params.first, params.limit))
+        return await _letters(request, await self._dead.page(path.group, params.begin, params.limit))
 
     @_changes(f"{DEAD_OF_NAME}/redrive", "redriveDeadLetters", answer=RedrivenCount)
     async def redrive_of_name(self, _: web.Request, path: DeadPath, body: ChosenOfTopics) -> web.Response:
@@ -133,7 +133,8 @@ class DeadLetterCalls:
 
 
 async def _letters(request: web.Request, page: DeadPage) -> web.StreamResponse:
-    letters = Letters([], page.next_offset)
+    after = page.next_offset
+    letters = Letters([], after, None if after is None else str(after))
     return await responses.page(request, letters, "letters", Letter.of, page.letters)
 
 

@@ -17,6 +17,7 @@ from timerwheel.api.http.route import DELAY, STORE, Need, call
 from timerwheel.api.messages import arrow_answers
 from timerwheel.api.security import access
 from timerwheel.groups.config import GroupConfig, Start, UnknownGroupError
+from timerwheel.model import list_cursor
 from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
 from timerwheel.model.messages import Delivery, GroupInfo
 from timerwheel.model.precondition import tag_of
@@ -35,6 +36,7 @@ from timerwheel.wire.groups import (
     Settled,
     SettledAll,
 )
+from timerwheel.wire.paging import PageQuery
 from timerwheel.wire.topics import TopicPath
 
 GROUP = "/v1/topics/{topic}/groups/{group}"
@@ -164,17 +166,17 @@ class GroupCalls:
 
     # ------------------------------------------------------------------ the groups themselves
 
-    @_reads("/v1/groups", "listGroups")
-    async def all(self, request: web.Request) -> web.Response:
-        """List all groups."""
+    @_reads("/v1/groups", "listGroups", problems=("illegal_cursor",))
+    async def all(self, request: web.Request, params: PageQuery) -> web.Response:
+        """List groups."""
         may = access.of(request).may
         every = await self._handle.engine.groups.describe_all()
-        return responses.json(_groups([one for one in every if may(one.topic)]))
+        return responses.json(_groups(params, [one for one in every if may(one.topic)]))
 
-    @_reads("/v1/topics/{topic}/groups", "listGroupsOfTopic")
-    async def of_topic(self, _: web.Request, path: TopicPath) -> web.Response:
+    @_reads("/v1/topics/{topic}/groups", "listGroupsOfTopic", problems=("illegal_cursor",))
+    async def of_topic(self, _: web.Request, path: TopicPath, params: PageQuery) -> web.Response:
         """List the groups of a topic."""
-        return responses.json(_groups(await self._handle.engine.groups.describe_all(path.topic)))
+        return responses.json(_groups(params, await self._handle.engine.groups.describe_all(path.topic)))
 
     @_reads(GROUP, "getGroup", etag=True, answer=Group, problems=("unknown_group",))
     async def one(self, _: web.Request, path: GroupPath) -> web.Response:
@@ -230,8 +232,13 @@ class GroupCalls:
         return Group.of(await self._handle.engine.groups.describe(place.topic, place.group))
 
 
-def _groups(infos: Sequence[GroupInfo]) -> Groups:
-    return Groups([Group.of(info) for info in infos])
+def _groups(params: PageQuery, infos: Sequence[GroupInfo]) -> Groups:
+    page, cursor = list_cursor.page(infos, _key, params.count_max, params.after)
+    return Groups([Group.of(info) for info in page], params.answered(cursor))
+
+
+def _key(info: GroupInfo) -> list_cursor.Key:
+    return info.topic, info.group
 
 
 def _delay_ms(wanted: Nack) -> int | None:

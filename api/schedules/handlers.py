@@ -11,13 +11,16 @@ from timerwheel.api.http.bodies import JSON_BODY_VALUES_MAX
 from timerwheel.api.http.route import ADMISSION, STORE, Need, call
 from timerwheel.api.messages import intake
 from timerwheel.api.security import access
+from timerwheel.model import list_cursor
 from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
 from timerwheel.model.precondition import tag_of
 from timerwheel.schedules.errors import ScheduleFieldError
 from timerwheel.schedules.recurrence import Recurrence
+from timerwheel.schedules.spec import ScheduleInfo
 from timerwheel.schedules.spec import ScheduleSpec
 from timerwheel.wire.fields import given
 from timerwheel.wire.messages import Accepted
+from timerwheel.wire.paging import PageQuery
 from timerwheel.wire.schedules import (
     NewSchedule,
     NextRuns,
@@ -41,12 +44,20 @@ class ScheduleCalls:
     def __init__(self, handle: EngineHandle) -> None:
         self._handle = handle
 
-    @call("GET", "/v1/schedules", "listSchedules", needs=Need.SEND, answer=Schedules)
-    async def all(self, request: web.Request) -> web.Response:
-        """List all schedules."""
+    @call(
+        "GET",
+        "/v1/schedules",
+        "listSchedules",
+        needs=Need.SEND,
+        answer=Schedules,
+        problems=("illegal_cursor",),
+    )
+    async def all(self, request: web.Request, params: PageQuery) -> web.Response:
+        """List schedules."""
         may = access.of(request).may
-        found = [info for info in self._handle.engine.schedules.all() if may(info.spec.topic)]
-        return responses.json(Schedules([Schedule.of(info) for info in found]))
+        every = [info for info in self._handle.engine.schedules.all() if may(info.spec.topic)]
+        found, cursor = list_cursor.page(every, _key, params.count_max, params.after)
+        return responses.json(Schedules([Schedule.of(info) for info in found], params.answered(cursor)))
 
     @_reads("GET", SCHEDULE, "getSchedule", etag=True)
     async def one(self, _: web.Request, path: SchedulePath) -> web.Response:
@@ -153,6 +164,10 @@ def spec_of(new: NewSchedule) -> ScheduleSpec:
         missed=new.missed,
         paused=new.paused,
     )
+
+
+def _key(info: ScheduleInfo) -> list_cursor.Key:
+    return (info.name,)
 
 
 def _moment_ms(field: str, at_ms: int | UnsetType, at: str | UnsetType) -> int | None:

@@ -8,11 +8,13 @@ from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import etags, responses
 from timerwheel.api.http.route import STORE, Need, call
 from timerwheel.api.security import access
+from timerwheel.model import list_cursor
 from timerwheel.push.attempts import Attempt
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.stats import StatsView
 from timerwheel.push.subscription import Changes, SubscriptionView, SubscriptionWithSecret
 from timerwheel.wire.fields import given
+from timerwheel.wire.paging import PageQuery
 from timerwheel.wire.subscriptions import (
     Attempts,
     NewSecret,
@@ -57,11 +59,20 @@ class SubscriptionCalls:
         made = await self._handle.push.create(body)
         return responses.created(made, f"/v1/subscriptions/{made.id}")
 
-    @call("GET", "/v1/subscriptions", "listSubscriptions", needs=Need.RECEIVE, answer=Subscriptions)
-    async def all(self, request: web.Request) -> web.Response:
-        """List all subscriptions."""
+    @call(
+        "GET",
+        "/v1/subscriptions",
+        "listSubscriptions",
+        needs=Need.RECEIVE,
+        answer=Subscriptions,
+        problems=("illegal_cursor",),
+    )
+    async def all(self, request: web.Request, params: PageQuery) -> web.Response:
+        """List subscriptions."""
         may = access.of(request).may
-        return responses.json(Subscriptions([one for one in self._handle.push.all() if may(one.topic)]))
+        every = [one for one in self._handle.push.all() if may(one.topic)]
+        found, cursor = list_cursor.page(every, _key, params.count_max, params.after)
+        return responses.json(Subscriptions(found, params.answered(cursor)))
 
     @_reads("GET", SUBSCRIPTION, "getSubscription", etag=True)
     async def one(self, _: web.Request, path: SubscriptionPath) -> web.Response:
@@ -143,3 +154,7 @@ class SubscriptionCalls:
     async def stats(self, _: web.Request, path: SubscriptionPath) -> web.Response:
         """Get the counts of its attempts since the service started."""
         return responses.json(self._handle.push.stats(path.id))
+
+
+def _key(one: SubscriptionView) -> list_cursor.Key:
+    return (one.id,)

@@ -16,6 +16,7 @@ from timerwheel.api.messages import intake
 from timerwheel.api.messages.delays import delay_property, new_time
 from timerwheel.api.messages.trace_headers import put_context
 from timerwheel.api.security import access
+from timerwheel.model import list_cursor
 from timerwheel.model.messages import Outgoing
 from timerwheel.push.tasks.task import Task, check_queue, topic_of
 from timerwheel.push.tasks.task_queue import TaskQueueView, TaskQueueWithSecret
@@ -26,6 +27,7 @@ from timerwheel.schedules.spec import ScheduleSpec, check_name
 from timerwheel.tokens import Scope
 from timerwheel.wire.fields import given
 from timerwheel.wire.messages import NewTime
+from timerwheel.wire.paging import PageQuery
 from timerwheel.wire.subscriptions import NewSecret
 from timerwheel.wire.tasks import (
     AcceptedTask,
@@ -177,11 +179,20 @@ class TaskCalls:
 
     # ------------------------------------------------------------------ queues
 
-    @call("GET", "/v1/task-queues", "listTaskQueues", needs=Need.RECEIVE, answer=TaskQueues)
-    async def queues(self, request: web.Request) -> web.Response:
-        """List all task queues."""
+    @call(
+        "GET",
+        "/v1/task-queues",
+        "listTaskQueues",
+        needs=Need.RECEIVE,
+        answer=TaskQueues,
+        problems=("illegal_cursor",),
+    )
+    async def queues(self, request: web.Request, params: PageQuery) -> web.Response:
+        """List task queues."""
         may = access.of(request).may
-        return responses.json(TaskQueues([one for one in self._tasks.queues() if may(one.topic)]))
+        every = [one for one in self._tasks.queues() if may(one.topic)]
+        found, cursor = list_cursor.page(every, _queue_key, params.count_max, params.after)
+        return responses.json(TaskQueues(found, params.answered(cursor)))
 
     @_reads_queue("GET", QUEUE, "getTaskQueue")
     async def queue(self, _: web.Request, path: TaskQueuePath) -> web.Response:
@@ -266,3 +277,7 @@ def _hosts(url: str) -> set[str]:
     with contextlib.suppress(UnicodeError):  # a label that looks encoded may not be
         hosts.add(found.host)
     return {way for host in hosts for way in (f"{host}", f"{host}:{found.port}")}
+
+
+def _queue_key(one: TaskQueueView) -> list_cursor.Key:
+    return (one.queue,)

@@ -11,9 +11,11 @@ from timerwheel.api.http.route import STORE, Need, call
 from timerwheel.api.messages import arrow_answers
 from timerwheel.api.messages.while_connected import while_connected
 from timerwheel.api.security import access
+from timerwheel.model import list_cursor
 from timerwheel.model.messages import QueuePage, TopicDeletion, TopicInfo, TopicPurged
 from timerwheel.wire.fields import given
 from timerwheel.wire.messages import Message
+from timerwheel.wire.paging import PageQuery
 from timerwheel.wire.topics import (
     DeleteQuery,
     Delivered,
@@ -42,18 +44,17 @@ class TopicCalls:
     def __init__(self, handle: EngineHandle) -> None:
         self._handle = handle
 
-    @_reads("/v1/topics", "listTopics", answer=Topics)
-    async def all(self, request: web.Request) -> web.Response:
-        """List all topics with their queues and counts."""
-        may, engine = access.of(request).may, self._handle.engine
+    @_reads("/v1/topics", "listTopics", answer=Topics, problems=("illegal_cursor",))
+    async def all(self, request: web.Request, params: PageQuery) -> web.Response:
+        """List topics with their queues and counts."""
+        engine = self._handle.engine
+        every = filter(access.of(request).may, engine.queues.topic_names())
+        names, cursor = list_cursor.page(every, list_cursor.topic_key, params.count_max, params.after)
         found: list[TopicInfo] = []
-        names = engine.queues.topic_names()
         for first in range(0, len(names), TOPICS_AT_ONCE):
-            found += [
-                engine.queues.topic(name) for name in names[first : first + TOPICS_AT_ONCE] if may(name)
-            ]
+            found += [engine.queues.topic(name) for name in names[first : first + TOPICS_AT_ONCE]]
             await engine.clock.breathe()
-        return responses.json(Topics(found))
+        return responses.json(Topics(found, params.answered(cursor)))
 
     @_reads(TOPIC, "getTopic", etag=True, problems=("unknown_topic",))
     async def one(self, _: web.Request, path: TopicPath) -> web.Response:

@@ -2,14 +2,17 @@
 
 from typing import Annotated
 
+import msgspec
 import typer
 
 from timerwheel.cli.connection import ask
 from timerwheel.cli.form import prints_ids
 from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, YesFlag, confirm_or_exit
 from timerwheel.cli.output import Output, body_shown
-from timerwheel.client import DEFAULT_URL, DeadLetter
+from timerwheel.client import DEFAULT_URL, Client, DeadLetter
 from timerwheel.model.text import printable
+from timerwheel.wire.groups import Letter, Letters
+from timerwheel.wire.paging import LIMIT_MAX
 
 GroupArgument = Annotated[
     str, typer.Argument(help="The group's name; includes the groups of this name on all topics.")
@@ -32,13 +35,23 @@ def list_letters(
     *,
     topic: TopicOption = None,
     first: Annotated[int, typer.Option("--from", min=0, help="Start at this offset.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="List at most this many.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="List at most this many.")] = 100,
     url: UrlOption = DEFAULT_URL,
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """List the messages that the group gave up on, oldest first, with the reason."""
-    page = ask(url, lambda client: client.dead_letters(group, topic).page(first, limit))
+
+    async def work(client: Client) -> Letters:
+        letters, at, found = client.dead_letters(group, topic), first, list[Letter]()
+        while True:
+            page = await letters.page(at, min(limit - len(found), LIMIT_MAX))
+            found += page.letters
+            if page.next_offset is None or len(found) >= limit:
+                return msgspec.structs.replace(page, letters=found)
+            at = page.next_offset
+
+    page = ask(url, work)
     output = Output(utc=utc, as_json=as_json)
     output.listing(
         page,

@@ -111,7 +111,7 @@ def list_tasks(
         ),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Only those that call this host.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=500, help="At most this many.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 100,
     url: UrlOption = DEFAULT_URL,
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
@@ -120,15 +120,7 @@ def list_tasks(
 
     async def work(client: Client) -> list[TaskView]:
         wanted: Any = {"queue": queue, "state": state, "host": host}
-        found: list[TaskView] = []
-        cursor: str | None = None
-        while len(found) < limit:
-            page = await client.tasks.page(**wanted, limit=limit - len(found), cursor=cursor)
-            found += page.tasks
-            cursor = page.cursor
-            if cursor is None:
-                break
-        return found
+        return [task async for task in client.tasks.all(**wanted, limit=limit)]
 
     tasks = ask(url, work)
     output = Output(utc=utc, as_json=as_json)

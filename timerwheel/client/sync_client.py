@@ -752,6 +752,17 @@ class SyncTasks:
         """Return tasks of a queue: those that wait in due order, then the others, newest first."""
         return self._loop.run(self._tasks.page(queue, state=state, host=host, limit=limit, cursor=cursor))
 
+    def all(
+        self,
+        *,
+        queue: str | None = None,
+        state: TaskState | None = None,
+        host: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[TaskView]:
+        """Yield the tasks of a queue, page by page, at most `limit`: those that wait, then the others."""
+        yield from self._loop.iterate(self._tasks.all(queue=queue, state=state, host=host, limit=limit))
+
     def reschedule(
         self,
         task_id: str,

@@ -1,6 +1,7 @@
 """One-call tasks: URLs that the service calls when they are due."""
 
 import datetime as dt
+from collections.abc import AsyncIterator
 from typing import Any
 
 from msgspec import UNSET, UnsetType
@@ -14,6 +15,8 @@ from timerwheel.push.tasks.task_queue import TaskQueueView, TaskQueueWithSecret
 from timerwheel.push.tasks.view import TaskPage, TaskState, TaskView
 from timerwheel.wire import tasks as wire
 from timerwheel.wire.tasks import AcceptedTask
+
+PAGE_TASKS = 500
 
 
 class Tasks:
@@ -88,6 +91,26 @@ class Tasks:
         """Return tasks of a queue: those that wait in due order, then the others, newest first."""
         wanted: dict[str, Any] = given(queue=queue, state=state, host=host, limit=limit, cursor=cursor)
         return await self._connection.call("GET", with_query("/v1/tasks", wanted), TaskPage)
+
+    async def all(
+        self,
+        *,
+        queue: str | None = None,
+        state: TaskState | None = None,
+        host: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[TaskView]:
+        """Yield the tasks of a queue, page by page, at most `limit`: those that wait, then the others."""
+        cursor: str | None = None
+        while limit is None or limit > 0:
+            size = PAGE_TASKS if limit is None else min(limit, PAGE_TASKS)
+            page = await self.page(queue=queue, state=state, host=host, limit=size, cursor=cursor)
+            for task in page.tasks:
+                yield task
+            cursor = page.cursor
+            if cursor is None:
+                return
+            limit = None if limit is None else limit - len(page.tasks)
 
     async def reschedule(
         self,

@@ -13,6 +13,7 @@ its topics and its rate are checked by the shards, which get the token.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import msgspec
 from aiohttp import hdrs, web
@@ -33,6 +34,7 @@ from timerwheel.shards.merging import Cursors, Page
 from timerwheel.shards.sends import Sends
 from timerwheel.wire.groups import DeadQuery
 from timerwheel.wire.messages import PendingQuery
+from timerwheel.wire.paging import PageQuery
 from timerwheel.wire.tasks import TasksQuery
 from timerwheel.wire.transactions import OpenQuery
 
@@ -76,19 +78,17 @@ class Calls:
             "rescheduleMessages": bulk.reschedule,
             "listPending": self._pending,
             "listTransactions": self._transactions,
-            "listTopics": self._merged(merging.topics),
-            "listGroups": self._merged(lambda found: merging.lists("groups", found)),
-            "listSchedules": self._merged(lambda found: merging.lists("schedules", found)),
-            "listSubscriptions": self._merged(
-                lambda found: merging.in_order_of_shards("subscriptions", found)
-            ),
+            "listTopics": self._listed(merging.topics),
+            "listGroups": self._listed(partial(merging.lists, "groups")),
+            "listSchedules": self._listed(partial(merging.lists, "schedules")),
+            "listSubscriptions": self._listed(partial(merging.lists, "subscriptions")),
             "getWheel": self._merged(merging.wheel),
             "getLiveHistory": self._merged(merging.figures),
             "listSlots": self._merged(merging.slots),
             "listLevels": self._merged(merging.levels),
             "createTask": self._create_task,
             "listTasks": self._list_tasks,
-            "listTaskQueues": self._merged(lambda found: merging.lists("queues", found)),
+            "listTaskQueues": self._listed(partial(merging.lists, "queues")),
             "putSchedule": self._put_schedule,
             "createSubscription": self._create_subscription,
             "listDeadLetters": self._dead_letters,
@@ -131,10 +131,8 @@ class Calls:
     # ------------------------------------------------------------------ to one shard
 
     def _by_topic(self, route: Route) -> Handler:
-        merge: dict[str, Callable[[Iterable[bytes]], object]] = {
-            "getTopic": merging.topic,
-            "listGroupsOfTopic": lambda found: merging.lists("groups", found),
-        }
+        merge: dict[str, Callable[[Iterable[bytes]], object]] = {"getTopic": merging.topic}
+        groups = self._listed(partial(merging.lists, "groups"))(route)
 
         async def answer(request: web.Request) -> web.StreamResponse:
             topic = request.match_info["topic"]
@@ -143,6 +141,8 @@ class Calls:
                 return await self._pass_on(request, route, shard)
             if route.name in merge:
                 return await self._merge(request, route, merge[route.name])
+            if route.name == "listGroupsOfTopic":
+                return await groups(request)
             if route.name not in OF_READERS or not topic.startswith(DEAD_PREFIX):
                 return await self._pass_on(request, route, 0)  # which refuses it, as any shard would
             raise RequestError(
@@ -274,6 +274,18 @@ class Calls:
 
         return handler_of
 
+    def _listed(self, merge: Callable[[Iterable[bytes], int | None], object]) -> Callable[[Route], Handler]:
+        """Return what merges pages of a list that is sorted by names."""
+
+        def handler_of(route: Route) -> Handler:
+            async def answer(request: web.Request) -> web.StreamResponse:
+                limit = query.read(request, PageQuery).count_max
+                return await self._merge(request, route, lambda found: merge(found, limit))
+
+            return answer
+
+        return handler_of
+
     async def _merge(
         self, request: web.Request, route: Route, merge: Callable[[Iterable[bytes]], object]
     ) -> web.StreamResponse:
@@ -325,7 +337,7 @@ class Calls:
             base = Call.of(request, route, None).in_json()
             calls = []
             for shard in shards_with_dead(request, self._count):
-                first = merging.first_in(shard, wanted.first, self._count)
+                first = merging.first_in(shard, wanted.begin, self._count)
                 target = f"{request.rel_url.raw_path}?from={first}&limit={wanted.limit}"
                 calls.append((shard, base._replace(target=target)))
             found = those_that_know(await self._forwarder.ask_each(calls))

@@ -5,13 +5,14 @@ passed on byte for byte.
 """
 
 import heapq
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from timerwheel.errors import IllegalCursorError
-from timerwheel.model import listing
+from timerwheel.model import list_cursor, listing
 from timerwheel.model.figures import Point
 from timerwheel.model.ids import root_in
 from timerwheel.model.live_events import LevelSlots, Tick, Wheel
@@ -32,12 +33,6 @@ SECOND_MS, MINUTE_MS = 1_000, 60_000
 """The lengths of points of figures, which services take at full seconds."""
 
 
-class _Keyed(msgspec.Struct):
-    topic: str = ""
-    group: str = ""
-    name: str = ""
-
-
 class _Timed(msgspec.Struct):
     id: str
     due_ms: int = 0
@@ -45,21 +40,32 @@ class _Timed(msgspec.Struct):
     enqueue_ms: int = 0
 
 
-def lists(field: str, bodies: Iterable[bytes]) -> bytes:
-    """Merge lists of groups, schedules or subscriptions, sorted by topic, group and name."""
-    found: list[tuple[tuple[str, str, str], msgspec.Raw]] = []
+KEYS: dict[str, tuple[str, ...]] = {
+    "groups": ("topic", "group"),
+    "schedules": ("name",),
+    "subscriptions": ("id",),
+    "queues": ("queue",),
+}
+"""For each list that is sorted by names, the fields of its items that are their key."""
+
+
+def lists(field: str, bodies: Iterable[bytes], limit: int | None = None) -> bytes:
+    """Merge pages of a list that is sorted by names; a cursor means the same in every shard."""
+    found: list[tuple[list_cursor.Key, msgspec.Raw]] = []
+    more = False
     for body in bodies:
-        for raw in msgspec.json.decode(body, type=dict[str, list[msgspec.Raw]])[field]:
-            one = msgspec.json.decode(raw, type=_Keyed)
-            found.append(((one.name, one.topic, one.group), raw))
+        content = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        more |= msgspec.json.decode(content["cursor"]) is not None
+        for raw in msgspec.json.decode(content[field], type=list[msgspec.Raw]):
+            one = msgspec.json.decode(raw)
+            found.append((tuple(one[name] for name in KEYS[field]), raw))
     found.sort(key=lambda pair: pair[0])  # stable: what has one key stays in the order of the shards
-    return msgspec.json.encode({field: [raw for _, raw in found]})
-
-
-def in_order_of_shards(field: str, bodies: Iterable[bytes]) -> bytes:
-    """Merge lists without another order than that of their shards."""
-    each = (msgspec.json.decode(body, type=dict[str, list[msgspec.Raw]])[field] for body in bodies)
-    return msgspec.json.encode({field: [raw for found in each for raw in found]})
+    taken = found if limit is None else found[:limit]
+    # What several shards have by one name is on one page: the cursor is behind all of it.
+    taken += itertools.takewhile(lambda pair: pair[0] == taken[-1][0], found[len(taken) :])
+    more |= len(taken) < len(found)
+    cursor = list_cursor.encode(taken[-1][0]) if more and taken else None
+    return msgspec.json.encode({field: [raw for _, raw in taken], "cursor": cursor})
 
 
 # ---------------------------------------------------------------------- pages
@@ -185,14 +191,21 @@ def pages(field: str, found: Sequence[Page], cursors: Cursors, limit: int, order
 # ---------------------------------------------------------------------- sums
 
 
-def topics(bodies: Iterable[bytes]) -> Topics:
-    """Merge lists of topics: the service's own, which every shard has, are added up."""
+def topics(bodies: Iterable[bytes], limit: int | None = None) -> Topics:
+    """Merge pages of topics: those that every shard has are added up."""
     found: dict[str, TopicInfo] = {}
+    more = False
     for body in bodies:
-        for one in msgspec.json.decode(body, type=Topics).topics:
+        page = msgspec.json.decode(body, type=Topics)
+        more |= page.cursor is not None
+        for one in page.topics:
             other = found.get(one.topic)
             found[one.topic] = one if other is None else _added(other, one)
-    return Topics(sorted(found.values(), key=lambda one: (one.system, "" if one.system else one.topic)))
+    every = sorted(found.values(), key=lambda one: list_cursor.topic_key(one.topic))
+    taken = every if limit is None else every[:limit]
+    more |= len(taken) < len(every)
+    last = list_cursor.topic_key(taken[-1].topic) if more and taken else None
+    return Topics(taken, None if last is None else list_cursor.encode(last))
 
 
 def topic(bodies: Iterable[bytes]) -> TopicInfo:
@@ -315,7 +328,9 @@ def letters(found: Sequence[Page], count: int, limit: int) -> bytes:
     rest = [pair[0] for pair in listed[len(taken) :]]
     after = [one for one in (bound, *rest[:1]) if one is not None]
     content = [one | {"offset": msgspec.Raw(str(offset).encode())} for offset, one in taken]
-    return msgspec.json.encode({"letters": content, "next_offset": min(after) if after else None})
+    next_offset = min(after) if after else None
+    cursor = None if next_offset is None else str(next_offset)
+    return msgspec.json.encode({"letters": content, "next_offset": next_offset, "cursor": cursor})
 
 
 # ---------------------------------------------------------------------- live figures

@@ -1,11 +1,13 @@
 """Consumer groups on the wire; see `timerwheel.wire`."""
 
 import datetime as dt
+import re
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from timerwheel.errors import IllegalCursorError
 from timerwheel.groups.config import (
     INVISIBLE_MS_MAX,
     REASON_CHARACTERS_MAX,
@@ -18,8 +20,10 @@ from timerwheel.model.instants import instant
 from timerwheel.model.messages import DeadLetter, Delivery, GroupInfo, ReceiptResult
 from timerwheel.wire.fields import Answer, Int64, Natural
 from timerwheel.wire.messages import Message, fields_of
+from timerwheel.wire.paging import LIMIT_DEFAULT, Cursor, Limit, NextCursor
 
 WAIT_MS_MAX = 60_000
+_OFFSET = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 InvisibleMs = Annotated[int, Meta(ge=1, le=INVISIBLE_MS_MAX)]
 CountMax = Annotated[int, Meta(ge=1, le=RECEIVE_MAX)]
@@ -149,6 +153,7 @@ class Groups(msgspec.Struct, frozen=True):
     """Groups, sorted by topic and name."""
 
     groups: list[Group]
+    cursor: NextCursor = None
 
 
 class Rewind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -172,10 +177,22 @@ class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first offset, and how many dead letters at most."""
+    """Where to begin, and how many dead letters at most. `from` is an offset; give it or `cursor`."""
 
     first: Natural = msgspec.field(default=0, name="from")
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    limit: Limit = LIMIT_DEFAULT
+    cursor: Cursor | UnsetType = UNSET
+
+    @property
+    def begin(self) -> int:
+        """The first offset of the page; IllegalCursorError."""
+        if self.cursor is UNSET:
+            return self.first
+        if _OFFSET.fullmatch(self.cursor) is None:
+            raise IllegalCursorError(
+                f"{self.cursor!r} is not a cursor of this call; use one from the previous page"
+            )
+        return int(self.cursor)
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,10 +213,11 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Letters(msgspec.Struct, frozen=True):
-    """Dead letters, oldest first; the next page begins at `next_offset`, which is null on the last page."""
+    """Dead letters, oldest first. `next_offset` says the same as `cursor`, as an offset."""
 
     letters: list[Letter]
     next_offset: int | None
+    cursor: NextCursor = None
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

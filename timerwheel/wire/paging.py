@@ -2,7 +2,8 @@
 
 from typing import Annotated
 
-from msgspec import Meta
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 LIMIT_DEFAULT = 100
 """Items of a page, if a call does not say."""
@@ -21,3 +22,20 @@ Cursor = Annotated[
     str, Meta(description="`cursor` of the previous page, with the same other parameters; none for the first")
 ]
 NextCursor = Annotated[str | None, Meta(description="Requests the next page; null on the last one")]
+
+
+class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which page of a list that is sorted by name; without `limit`, all of it."""
+
+    limit: Limit | UnsetType = UNSET
+    cursor: Cursor | UnsetType = UNSET
+
+    @property
+    def count_max(self) -> int | None:
+        """Most items of the page, None if there is no limit."""
+        return None if self.limit is UNSET else self.limit
+
+    @property
+    def after(self) -> str | None:
+        """The cursor, None at the beginning."""
+        return None if self.cursor is UNSET else self.cursor

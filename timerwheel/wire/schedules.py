@@ -10,6 +10,7 @@ from timerwheel.model.instants import instant_or_none
 from timerwheel.schedules.recurrence import RepeatedHour, SkippedHour
 from timerwheel.schedules.spec import NEXT_RUNS_MAX, RUN_KEY_CHARACTERS_MAX, Missed, NextRun, ScheduleInfo
 from timerwheel.wire.fields import Answer, Int64, Json, Natural, text_or_bytes
+from timerwheel.wire.paging import NextCursor
 
 
 class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,9 +111,10 @@ class RunNow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Schedules(msgspec.Struct, frozen=True):
-    """All schedules, by name."""
+    """Schedules by name."""
 
     schedules: list[Schedule]
+    cursor: NextCursor = None
 
 
 class NextRuns(msgspec.Struct, frozen=True):

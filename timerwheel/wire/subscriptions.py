@@ -5,6 +5,7 @@ from msgspec import UNSET, UnsetType
 
 from timerwheel.push.attempts import Attempt
 from timerwheel.push.subscription import Draft, GivenSecret, SubscriptionView
+from timerwheel.wire.paging import NextCursor
 
 
 class NewSubscription(Draft, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -18,9 +19,10 @@ class NewSecret(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Subscriptions(msgspec.Struct, frozen=True):
-    """All subscriptions, in the order of creation."""
+    """Subscriptions by id."""
 
     subscriptions: list[SubscriptionView]
+    cursor: NextCursor = None
 
 
 class Attempts(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from timerwheel.push.tasks.view import TaskState
 from timerwheel.wire.delays import Delays
 from timerwheel.wire.fields import Answer, Json
 from timerwheel.wire.messages import DedupKey
+from timerwheel.wire.paging import LIMIT_DEFAULT, Cursor, Limit, PagedCursor
 
 TaskQueueName = Annotated[
     str, Meta(description="1 to 64 characters of A-Z a-z 0-9 _ -", examples=[DEFAULT_QUEUE])
@@ -70,8 +71,8 @@ class TasksQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: (
         Annotated[str, Meta(description="Host of the URL, with or without port", min_length=1)] | UnsetType
     ) = UNSET
-    limit: Annotated[int, Meta(ge=1, le=500)] = 100
-    cursor: str | UnsetType = UNSET
+    limit: Limit = LIMIT_DEFAULT
+    cursor: Cursor | UnsetType = UNSET
 
 
 class TaskQueuePath(msgspec.Struct, frozen=True):
@@ -88,3 +89,4 @@ class TaskQueues(msgspec.Struct, frozen=True):
     """The task queues, by name."""
 
     queues: list[TaskQueueView]
+    cursor: PagedCursor = UNSET

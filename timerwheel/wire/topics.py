@@ -9,6 +9,7 @@ from timerwheel.model.messages import QueuePage, TopicInfo
 from timerwheel.settings import TOPIC_QUEUES_MAX
 from timerwheel.wire.fields import INT64_MAX
 from timerwheel.wire.messages import Message
+from timerwheel.wire.paging import NextCursor
 
 
 class Delivered(msgspec.Struct, frozen=True):
@@ -26,9 +27,10 @@ class Delivered(msgspec.Struct, frozen=True):
 
 
 class Topics(msgspec.Struct, frozen=True):
-    """All topics."""
+    """Topics by name, the service's own last."""
 
     topics: list[TopicInfo]
+    cursor: NextCursor = None
 
 
 class TopicChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

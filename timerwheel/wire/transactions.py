@@ -1,11 +1,10 @@
 """Transactions on the wire; see `timerwheel.wire`."""
 
-from typing import Annotated
-
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from timerwheel.model.messages import OpenTransaction
+from timerwheel.wire.paging import LIMIT_DEFAULT, Cursor, Limit, NextCursor
 
 
 class OpenTransactions(msgspec.Struct, frozen=True):
@@ -15,12 +14,12 @@ class OpenTransactions(msgspec.Struct, frozen=True):
     """
 
     transactions: list[OpenTransaction]
-    cursor: str | None
+    cursor: NextCursor
 
 
 class OpenQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which open transactions: those of a topic, or of all that the caller may see."""
 
     topic: str | UnsetType = UNSET
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    cursor: str | UnsetType = UNSET
+    limit: Limit = LIMIT_DEFAULT
+    cursor: Cursor | UnsetType = UNSET

@@ -83,8 +83,8 @@ def test_dead_letters_have_one_order_over_all_shards_and_offsets_that_lead_back(
 
 def test_lists_are_sorted_by_name_topic_and_group():
     parts = [
-        encode({"groups": [{"topic": "b", "group": "z"}, {"topic": "d", "group": "a"}]}),
-        encode({"groups": [{"topic": "a", "group": "y", "more": {"x": 1}}]}),
+        encode({"groups": [{"topic": "b", "group": "z"}, {"topic": "d", "group": "a"}], "cursor": None}),
+        encode({"groups": [{"topic": "a", "group": "y", "more": {"x": 1}}], "cursor": None}),
     ]
     merged = msgspec.json.decode(merging.lists("groups", parts))["groups"]
     assert [(one["topic"], one["group"]) for one in merged] == [("a", "y"), ("b", "z"), ("d", "a")]
