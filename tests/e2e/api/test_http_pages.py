@@ -7,7 +7,7 @@ HOUR = {"delay": "1h"}
 
 @pytest.fixture
 async def filled(service):
-    """Five of everything that is listed; returns for each list its path, its field, and what names an item."""
+    """Five of everything that is listed."""
     for number in range(5):
         name = f"n{number}"
         await service.send([{"topic": name, "keys": "k", "delay_ms": 3_600_000 * (number % 2)}])
