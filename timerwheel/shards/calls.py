@@ -274,13 +274,13 @@ class Calls:
 
         return handler_of
 
-    def _listed(self, merge: Callable[[Iterable[bytes], int | None], object]) -> Callable[[Route], Handler]:
+    def _listed(self, merge: Callable[[Iterable[bytes], PageQuery], object]) -> Callable[[Route], Handler]:
         """Return what merges pages of a list that is sorted by names."""
 
         def handler_of(route: Route) -> Handler:
             async def answer(request: web.Request) -> web.StreamResponse:
-                limit = query.read(request, PageQuery).count_max
-                return await self._merge(request, route, lambda found: merge(found, limit))
+                wanted = query.read(request, PageQuery)
+                return await self._merge(request, route, lambda found: merge(found, wanted))
 
             return answer
 

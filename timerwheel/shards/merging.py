@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 from timerwheel.errors import IllegalCursorError
 from timerwheel.model import list_cursor, listing
@@ -23,9 +24,11 @@ from timerwheel.model.messages import (
     WheelInfo,
     WheelLevelInfo,
 )
+from timerwheel.wire.paging import PageQuery
 from timerwheel.wire.service import FigureHistory, Levels, Slots
 from timerwheel.wire.topics import Topics
 
+WHOLE = PageQuery()
 _ENDED = "x"
 _SEPARATOR = "_"
 _SLOTS_MAX = 400
@@ -49,23 +52,24 @@ KEYS: dict[str, tuple[str, ...]] = {
 """For each list that is sorted by names, the fields of its items that are their key."""
 
 
-def lists(field: str, bodies: Iterable[bytes], limit: int | None = None) -> bytes:
+def lists(field: str, bodies: Iterable[bytes], wanted: PageQuery = WHOLE) -> bytes:
     """Merge pages of a list that is sorted by names; a cursor means the same in every shard."""
     found: list[tuple[list_cursor.Key, msgspec.Raw]] = []
     more = False
     for body in bodies:
         content = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        more |= msgspec.json.decode(content["cursor"]) is not None
+        more |= msgspec.json.decode(content.get("cursor", b"null")) is not None
         for raw in msgspec.json.decode(content[field], type=list[msgspec.Raw]):
             one = msgspec.json.decode(raw)
             found.append((tuple(one[name] for name in KEYS[field]), raw))
     found.sort(key=lambda pair: pair[0])  # stable: what has one key stays in the order of the shards
-    taken = found if limit is None else found[:limit]
+    taken = found[: wanted.count_max]
     # What several shards have by one name is on one page: the cursor is behind all of it.
     taken += itertools.takewhile(lambda pair: pair[0] == taken[-1][0], found[len(taken) :])
     more |= len(taken) < len(found)
-    cursor = list_cursor.encode(taken[-1][0]) if more and taken else None
-    return msgspec.json.encode({field: [raw for _, raw in taken], "cursor": cursor})
+    cursor = wanted.answered(list_cursor.encode(taken[-1][0]) if more and taken else None)
+    whole = {field: [raw for _, raw in taken]}
+    return msgspec.json.encode(whole if cursor is UNSET else {**whole, "cursor": cursor})
 
 
 # ---------------------------------------------------------------------- pages
@@ -191,21 +195,21 @@ def pages(field: str, found: Sequence[Page], cursors: Cursors, limit: int, order
 # ---------------------------------------------------------------------- sums
 
 
-def topics(bodies: Iterable[bytes], limit: int | None = None) -> Topics:
+def topics(bodies: Iterable[bytes], wanted: PageQuery = WHOLE) -> Topics:
     """Merge pages of topics: those that every shard has are added up."""
     found: dict[str, TopicInfo] = {}
     more = False
     for body in bodies:
         page = msgspec.json.decode(body, type=Topics)
-        more |= page.cursor is not None
+        more |= isinstance(page.cursor, str)
         for one in page.topics:
             other = found.get(one.topic)
             found[one.topic] = one if other is None else _added(other, one)
     every = sorted(found.values(), key=lambda one: list_cursor.topic_key(one.topic))
-    taken = every if limit is None else every[:limit]
+    taken = every[: wanted.count_max]
     more |= len(taken) < len(every)
     last = list_cursor.topic_key(taken[-1].topic) if more and taken else None
-    return Topics(taken, None if last is None else list_cursor.encode(last))
+    return Topics(taken, wanted.answered(None if last is None else list_cursor.encode(last)))
 
 
 def topic(bodies: Iterable[bytes]) -> TopicInfo:

@@ -20,7 +20,7 @@ from timerwheel.model.instants import instant
 from timerwheel.model.messages import DeadLetter, Delivery, GroupInfo, ReceiptResult
 from timerwheel.wire.fields import Answer, Int64, Natural
 from timerwheel.wire.messages import Message, fields_of
-from timerwheel.wire.paging import LIMIT_DEFAULT, Cursor, Limit, NextCursor
+from timerwheel.wire.paging import LIMIT_DEFAULT, Cursor, Limit, NextCursor, PagedCursor
 
 WAIT_MS_MAX = 60_000
 _OFFSET = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -153,7 +153,7 @@ class Groups(msgspec.Struct, frozen=True):
     """Groups, sorted by topic and name."""
 
     groups: list[Group]
-    cursor: NextCursor = None
+    cursor: PagedCursor = UNSET
 
 
 class Rewind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ from timerwheel.model.instants import instant_or_none
 from timerwheel.schedules.recurrence import RepeatedHour, SkippedHour
 from timerwheel.schedules.spec import NEXT_RUNS_MAX, RUN_KEY_CHARACTERS_MAX, Missed, NextRun, ScheduleInfo
 from timerwheel.wire.fields import Answer, Int64, Json, Natural, text_or_bytes
-from timerwheel.wire.paging import NextCursor
+from timerwheel.wire.paging import PagedCursor
 
 
 class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,7 +114,7 @@ class Schedules(msgspec.Struct, frozen=True):
     """Schedules by name."""
 
     schedules: list[Schedule]
-    cursor: NextCursor = None
+    cursor: PagedCursor = UNSET
 
 
 class NextRuns(msgspec.Struct, frozen=True):

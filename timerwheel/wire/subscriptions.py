@@ -5,7 +5,7 @@ from msgspec import UNSET, UnsetType
 
 from timerwheel.push.attempts import Attempt
 from timerwheel.push.subscription import Draft, GivenSecret, SubscriptionView
-from timerwheel.wire.paging import NextCursor
+from timerwheel.wire.paging import PagedCursor
 
 
 class NewSubscription(Draft, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,7 +22,7 @@ class Subscriptions(msgspec.Struct, frozen=True):
     """Subscriptions by id."""
 
     subscriptions: list[SubscriptionView]
-    cursor: NextCursor = None
+    cursor: PagedCursor = UNSET
 
 
 class Attempts(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from timerwheel.model.messages import QueuePage, TopicInfo
 from timerwheel.settings import TOPIC_QUEUES_MAX
 from timerwheel.wire.fields import INT64_MAX
 from timerwheel.wire.messages import Message
-from timerwheel.wire.paging import NextCursor
+from timerwheel.wire.paging import PagedCursor
 
 
 class Delivered(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class Topics(msgspec.Struct, frozen=True):
     """Topics by name, the service's own last."""
 
     topics: list[TopicInfo]
-    cursor: NextCursor = None
+    cursor: PagedCursor = UNSET
 
 
 class TopicChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -51,7 +51,7 @@ async def test_dead_letters_are_paged(service):
 
 async def test_a_group_without_dead_letters_has_none(service):
     await service.call("PUT", GROUP, json={})
-    assert await _letters(service) == {"letters": [], "next_offset": None}
+    assert await _letters(service) == {"letters": [], "next_offset": None, "cursor": None}
     assert (await service.call("POST", f"{DEAD}/redrive", json={"all": True})).content == {
         "redriven": 0,
         "left": 0,
@@ -91,7 +91,7 @@ async def test_a_group_that_no_topic_has_is_unknown_once_it_has_no_dead_letters(
         assert (answer.status, answer.code) == (404, "unknown_group")
     await _bury(service, 1)
     await service.call("DELETE", GROUP)
-    assert await _letters(service, "?from=1") == {"letters": [], "next_offset": None}
+    assert await _letters(service, "?from=1") == {"letters": [], "next_offset": None, "cursor": None}
     assert (await service.call("POST", f"{DEAD}/drop", json={"all": True})).content == {"dropped": 1}
     for method, path, content in calls:
         answer = await service.call(method, path, json=content)

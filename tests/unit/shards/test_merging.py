@@ -4,11 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerwheel.errors import IllegalCursorError
+from timerwheel.model import list_cursor
 from timerwheel.model.figures import Point
 from timerwheel.model.live_events import LevelSlots, Tick, Wheel
 from timerwheel.model.messages import QueueInfo, SlotInfo, TopicInfo, WheelInfo, WheelLevelInfo
 from timerwheel.shards import merging
 from timerwheel.shards.merging import Cursors, Page
+from timerwheel.wire.paging import PageQuery
 from timerwheel.wire.service import FigureHistory, Slots
 from timerwheel.wire.topics import Topics
 
@@ -83,8 +85,8 @@ def test_dead_letters_have_one_order_over_all_shards_and_offsets_that_lead_back(
 
 def test_lists_are_sorted_by_name_topic_and_group():
     parts = [
-        encode({"groups": [{"topic": "b", "group": "z"}, {"topic": "d", "group": "a"}], "cursor": None}),
-        encode({"groups": [{"topic": "a", "group": "y", "more": {"x": 1}}], "cursor": None}),
+        encode({"groups": [{"topic": "b", "group": "z"}, {"topic": "d", "group": "a"}]}),
+        encode({"groups": [{"topic": "a", "group": "y", "more": {"x": 1}}]}),
     ]
     merged = msgspec.json.decode(merging.lists("groups", parts))["groups"]
     assert [(one["topic"], one["group"]) for one in merged] == [("a", "y"), ("b", "z"), ("d", "a")]
@@ -166,3 +168,39 @@ def test_metrics_have_one_group_for_each_family_and_the_shard_of_each_sample():
         '# HELP m about\n# TYPE m gauge\nm{shard="0",topic="a b"} 1.0\nm{shard="1",topic="a b"} 1.0\n'
         '# HELP n other\n# TYPE n counter\nn{shard="0"} 2.0\nn{shard="1"} 2.0\n'
     )
+
+
+@given(
+    st.lists(st.sets(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"))), min_size=1, max_size=4),
+    st.integers(1, 4),
+)
+def test_pages_of_groups_of_all_shards_have_each_once_in_order(each, limit):
+    def page_of(own, wanted):
+        found, cursor = list_cursor.page(own, lambda key: key, wanted.count_max, wanted.after)
+        groups = [{"topic": topic, "group": group} for topic, group in found]
+        return encode({"groups": groups, "cursor": cursor})
+
+    found, wanted = [], PageQuery(limit=limit)
+    while True:
+        merged = msgspec.json.decode(merging.lists("groups", [page_of(own, wanted) for own in each], wanted))
+        found += [(one["topic"], one["group"]) for one in merged["groups"]]
+        if merged["cursor"] is None:
+            break
+        wanted = PageQuery(limit=limit, cursor=merged["cursor"])
+    assert found == sorted(pair for own in each for pair in own)
+
+
+@given(st.lists(st.sets(st.sampled_from("abcdef")), min_size=1, max_size=4), st.integers(1, 4))
+def test_pages_of_topics_of_all_shards_have_each_once_in_order(each, limit):
+    found, wanted = [], PageQuery(limit=limit)
+    while True:
+        parts = []
+        for own in each:
+            names, cursor = list_cursor.page(own, list_cursor.topic_key, limit, wanted.after)
+            parts.append(encode(Topics([TopicInfo(name, [], 1, 0) for name in names], cursor)))
+        merged = merging.topics(parts, wanted)
+        found += [one.topic for one in merged.topics]
+        if merged.cursor is None:
+            break
+        wanted = PageQuery(limit=limit, cursor=merged.cursor)
+    assert found == sorted(set().union(*each))
