@@ -8,6 +8,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from tests.harness.drive import read_all, settle
 from tests.harness.engine_machine import EngineMachine, thorough
 from timerwheel.errors import DeletedMessageError, UnknownMessageError
+from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.listing import Listing, Times
 from timerwheel.model.messages import MessageView, Outgoing, State
 from timerwheel.model.tags import TagFilter
@@ -55,7 +56,7 @@ class ListingModel(EngineMachine):
         self.open()
 
     def open(self) -> None:
-        self.open_engine(retention_ms=100_000)
+        self.open_engine(retention_ms=100_000, transaction_checks_max=1_000_000)
         self.run(settle(self.engine))
 
     # ------------------------------------------------------------------ what should be listed
@@ -128,8 +129,22 @@ class ListingModel(EngineMachine):
         for message, receipt in zip(messages, self.run(self.engine.sender.send(messages)), strict=True):
             self.sent[receipt.id] = message
 
+    @rule(topic=st.sampled_from(TOPICS), keys=st.sampled_from(KEYS))
+    def begin(self, topic: str, keys: str) -> None:
+        half = Outgoing(topic, b"half", {"KEYS": keys})
+        self.sent[self.run(self.engine.transactions.begin(half)).id] = half
+
+    @precondition(lambda self: self.engine.transactions.page().transactions)
+    @rule(data=st.data(), commit=st.booleans())
+    def end(self, data: st.DataObject, commit: bool) -> None:
+        transactions = self.engine.transactions
+        one = data.draw(st.sampled_from(sorted(one.id for one in transactions.page().transactions)))
+        self.run(transactions.commit(one) if commit else transactions.rollback(one))
+        self.moved(one)
+
     def scheduled(self) -> list[str]:
-        return [view.id for view in self.run(self.engine.messages.pending(limit=100_000)).messages]
+        found = self.run(self.engine.messages.pending(limit=100_000)).messages
+        return [view.id for view in found if view.due_ms < HALF_DUE_MS]
 
     @precondition(lambda self: self.scheduled())
     @rule(data=st.data())
@@ -141,7 +156,11 @@ class ListingModel(EngineMachine):
     def reschedule(self, data: st.DataObject, delay_ms: int) -> None:
         message_id = data.draw(st.sampled_from(self.scheduled()))
         self.run(self.engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": str(delay_ms)}))
-        for walk in self.walks:  # a scheduled message is listed by its due time
+        self.moved(message_id)
+
+    def moved(self, message_id: str) -> None:
+        """A scheduled message is listed by its due time, which has changed."""
+        for walk in self.walks:
             if walk.listing.key is None:
                 walk.always.pop(message_id, None)
 
