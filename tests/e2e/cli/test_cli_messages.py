@@ -46,7 +46,7 @@ def test_messages_are_found_by_key_state_and_tag(run):
     second = run("send", "found", "two", "--keys", "4711", "--json").json
     third = run("send", "found", "three", "--tags", "vip", "--delay", "2h", "--json").json
     run("recall", first["id"])
-    listed = run("messages", "list", "--key", "4711").out
+    listed = run("messages", "list", "--key", "4711", "-o", "wide").out
     for fact in ("recalled", "delivered", first["id"], second["id"], "vip", "4711 x"):
         assert fact in listed
     assert third["id"] not in listed
