@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 from aiohttp import web
-from msgspec import UNSET
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import arrow, bodies, etags, idempotency, query, responses

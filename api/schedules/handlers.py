@@ -16,8 +16,7 @@ from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
 from timerwheel.model.precondition import tag_of
 from timerwheel.schedules.errors import ScheduleFieldError
 from timerwheel.schedules.recurrence import Recurrence
-from timerwheel.schedules.spec import ScheduleInfo
-from timerwheel.schedules.spec import ScheduleSpec
+from timerwheel.schedules.spec import ScheduleInfo, ScheduleSpec
 from timerwheel.wire.fields import given
 from timerwheel.wire.messages import Accepted
 from timerwheel.wire.paging import PageQuery
