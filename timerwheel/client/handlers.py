@@ -7,6 +7,7 @@ body of another shape       a dead letter at once: it never fits
 raises anything else        redelivered after the group's backoff; a dead letter after the last attempt
 """
 
+import asyncio
 import datetime as dt
 import inspect
 import typing
@@ -73,7 +74,7 @@ class Handler:
             except ValueError as error:
                 raise Reject(f"the body does not fit: {error}") from error
             if self.is_async:
-                await self.function(*arguments)
+                await self._awaited(arguments)
             else:
                 await threads.run(lambda: self.function(*arguments))
         except Retry as outcome:
@@ -81,6 +82,16 @@ class Handler:
         except Reject as outcome:
             await lease.nack(dead_letter=True, reason=_reason(outcome))
             raise
+
+    async def _awaited(self, arguments: list[object]) -> None:
+        """Await a handler. One that exits or is cancelled from within has failed, as in a thread."""
+        try:
+            await self.function(*arguments)
+        except (SystemExit, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # the worker stops
+            raise RuntimeError(f"the handler ended with {error!r}") from error
 
     def _argument(self, kind: Any, lease: Lease, portal: Portal) -> object:  # noqa: ANN401 - an annotation
         if kind in _LEASES:

@@ -115,6 +115,28 @@ async def test_what_is_raised_decides_what_becomes_of_a_message(service, app, ca
         assert await app.work_off() == 1  # "later"
 
 
+@pytest.mark.parametrize("way", [SystemExit, asyncio.CancelledError])
+async def test_a_handler_that_exits_or_is_cancelled_from_within_has_failed_and_the_app_goes_on(
+    service, app, way
+):
+    @app.worker("t", group="awaited", backoff=Exponential(initial_ms=60_000))
+    async def awaited(text: str):
+        if text == "bad":
+            raise way
+
+    @app.worker("t", group="thread", backoff=Exponential(initial_ms=60_000))
+    def in_a_thread(text: str):
+        if text == "bad":
+            raise way
+
+    async with Client(service.url) as client:
+        await client.send_many([{"topic": "t", "body": body} for body in ("bad", "good")])
+        assert await app.work_off() == 4
+        for group in ("awaited", "thread"):
+            info = await client.group("t", group).info()
+            assert (info.lag, info.in_flight, info.waiting) == (0, 0, 1)
+
+
 async def test_a_body_that_does_not_fit_is_a_dead_letter_at_once(service, app):
     @app.worker("t", group="g")
     async def handler(order: Order):
