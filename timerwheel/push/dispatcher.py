@@ -339,6 +339,7 @@ class Dispatcher:
         return len(deliveries)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
+        """Clean up after a request."""
         self._under_way.discard(task)
         self._free_slots()
         self._notify()
@@ -346,7 +347,7 @@ class Dispatcher:
             logger.error("subscription %s: a delivery failed", self.subscription.id, exc_info=error)
 
     def _change(self) -> "asyncio.Future[None]":
-        """Clean up after a request."""
+        """Return what is done when `_notify` is called next."""
         self._changed = asyncio.get_running_loop().create_future()
         return self._changed
 
