@@ -6,6 +6,7 @@ import pytest
 
 from tests.harness.receiver import Receiver
 from tests.integration.push.test_later_acks import LATER, Later, later
+from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.push.subscription import Draft
 from timerwheel.push.tasks import listing
@@ -184,6 +185,20 @@ async def test_a_group_of_another_kind_is_made_again_at_the_start(site):
     await site.start()
     await site.tasks.put_queue("mail", TaskQueueOptions(paused=False))
     await site.until_state(task, "succeeded")
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"), [({"disk_reserve_bytes": 1 << 50}, "disk_reserve"), ({"topics_max": 1}, "refused")]
+)
+async def test_a_task_that_is_refused_makes_no_queue(site, limits, code):
+    await site.send()  # the one topic
+    await site.push.close()
+    await site.world.restart(**limits)
+    await site.start()
+    with pytest.raises(TimerwheelError) as caught:
+        await site.create()
+    assert caught.value.code == code
+    assert site.tasks.queues() == []
 
 
 # ---------------------------------------------------------------------- what has ended

@@ -115,10 +115,11 @@ class Tasks:
         check_queue(queue)
         checked = task.checked(body, allow_private=self._allow_private)
         message = more(checked.message(queue, body))
-        faults = self._engine.sender.check([message])
-        if not faults:  # else the send refuses it, and makes no queue
-            await self.queue(queue)
-        (receipt,) = await self._engine.sender.send([message])
+        sender = self._engine.sender
+        sender.check_accepting()
+        if not sender.check([message]) and not sender.topics_without_room([message.topic]):
+            await self.queue(queue)  # else the send refuses it, and makes no queue
+        (receipt,) = await sender.send([message])
         return receipt
 
     async def schedule(self, queue: str, task: Task, name: str | None, spec: ScheduleSpec) -> ScheduleInfo:
