@@ -1,5 +1,6 @@
 """The aiohttp application around one engine: the table of routes, the answers to errors, auth, the limits."""
 
+import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 
@@ -136,12 +137,15 @@ def _in_its_shard(handle: EngineHandle, handler: Handler) -> Handler:
 
 
 def _document(table: list[Route]) -> Route:
-    """Return the route that serves the OpenAPI document."""
-    body = orjson.dumps(openapi.document(table))
+    """Return the route that serves the OpenAPI document, which the first one who asks waits for."""
+
+    @functools.cache
+    def body() -> bytes:
+        return orjson.dumps(openapi.document(table))
 
     async def handler(request: web.Request) -> web.Response:
         query.read(request, NoQuery)
-        return responses.json_bytes(body)
+        return responses.json_bytes(await asyncio.to_thread(body))
 
     return Route(
         method="GET",

@@ -1,6 +1,6 @@
 """Fixtures of the HTTP tests: the real engine behind the real server, on a free port of the loopback."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from io import BytesIO
 from pathlib import Path
@@ -14,8 +14,6 @@ from yarl import URL
 from tests.harness.apps import app_of
 from tests.harness.arrow_rows import MEDIA_TYPE, read_stream
 from tests.harness.served import Served
-from timerwheel.api.http import openapi
-from timerwheel.api.http.route import Route
 from timerwheel.engine import Engine
 from timerwheel.settings import Settings
 
@@ -76,22 +74,6 @@ class Service:
 
 
 StartService = Callable[..., Awaitable[Service]]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_document() -> Iterator[None]:
-    """Describe the same calls once: that takes longer than the rest of a service's start."""
-    make, made = openapi.document, {}
-
-    def document(routes: list[Route]) -> Any:
-        calls = tuple((route.method, route.path) for route in routes)
-        if calls not in made:
-            made[calls] = make(routes)
-        return made[calls]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(openapi, "document", document)
-        yield
 
 
 @pytest.fixture
