@@ -4,6 +4,7 @@ The command line, the configuration file, `timerwheel config` and the table in `
 these lines.
 """
 
+import functools
 import re
 from ipaddress import ip_address
 from pathlib import Path
@@ -209,11 +210,21 @@ def declared(field: msgspec.structs.FieldInfo) -> Setting:
 
 
 def _check_ranges(settings: "Settings | Serving") -> None:
-    for field in msgspec.structs.fields(settings):
-        _, low, high, _ = declared(field)
-        value = getattr(settings, field.name)
-        if low is not None and high is not None and not low <= value <= high:
-            raise RangeError(field.name, value, low, high)
+    for name, low, high in _ranges(type(settings)):
+        value = getattr(settings, name)
+        if not low <= value <= high:
+            raise RangeError(name, value, low, high)
+
+
+@functools.cache
+def _ranges(kind: "type[Settings | Serving]") -> list[tuple[str, int, int]]:
+    """Return the settings with bounds: name, lowest and highest value."""
+    settings = ((field.name, declared(field)) for field in msgspec.structs.fields(kind))
+    return [
+        (name, found.ge, found.le)
+        for name, found in settings
+        if found.ge is not None and found.le is not None
+    ]
 
 
 def _check_origins(text: str) -> None:
