@@ -18,11 +18,12 @@ from tests.harness.syscalls import traced
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "timerwheel.cli.main"]
+"""A command in a Python of its own; most tests fork one that is loaded, see `tests.harness.commands`."""
 WITHOUT = "import sys; sys.modules[{!r}] = None; from timerwheel.cli.main import app; app()"
 TROUBLED = [sys.executable, "-m", "tests.harness.troubled"]
 PATIENCE_S = 900  # only keeps a failure from hanging: a busy machine may take minutes
 # Java programs that end soon: most of what a better compiler would make of their code comes too late.
-QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 class Result(NamedTuple):
@@ -76,38 +77,47 @@ def spark_job(*arguments: object, umask: int = -1) -> Any:
     return python(*COMMAND[1:], *arguments, "--json", umask=umask).json
 
 
+Process = commands.PipedCommand | subprocess.Popen[str]
+
+
 @contextmanager
 def started(
     *arguments: object, cwd: Path | None = None, own_group: bool = False, **changed: str
-) -> Iterator[subprocess.Popen[str]]:
+) -> Iterator[commands.PipedCommand]:
     """A command that goes on by itself; it is killed if the test takes too long, and at the end.
 
     With `own_group` a signal may be sent to it and all its children; keywords are environment variables.
     """
     with (
-        _process(*arguments, cwd=cwd, own_group=own_group, **changed) as process,
+        _forked(*arguments, cwd=cwd, own_group=own_group, **changed) as process,
         _patience(process),
     ):
         yield process
 
 
 @contextmanager
-def _process(
-    *arguments: object,
-    cwd: Path | None,
-    command: list[str] = COMMAND,
-    own_group: bool = False,
-    **changed: str,
-) -> Iterator[subprocess.Popen[str]]:
+def _forked(
+    *arguments: object, cwd: Path | None = None, own_group: bool = False, **changed: str
+) -> Iterator[commands.PipedCommand]:
     """A command until the end of the block."""
+    words, settings = list(map(str, arguments)), environment(**changed)
+    with commands.PipedCommand(words, settings, cwd or Path.cwd(), own_group=own_group) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def _loading(command: list[str], *arguments: object, cwd: Path | None) -> Iterator[subprocess.Popen[str]]:
+    """A command in a Python of its own, until the end of the block."""
     with subprocess.Popen(
         [*command, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment(**changed),
+        env=environment(),
         cwd=cwd,
-        start_new_session=own_group,
     ) as process:
         try:
             yield process
@@ -116,7 +126,7 @@ def _process(
 
 
 @contextmanager
-def _patience(process: subprocess.Popen[str]) -> Iterator[None]:
+def _patience(process: Process) -> Iterator[None]:
     """Kill a process for which the block waits too long."""
     watchdog = threading.Timer(PATIENCE_S, process.kill)
     watchdog.start()
@@ -129,7 +139,7 @@ def _patience(process: subprocess.Popen[str]) -> Iterator[None]:
 class RunningService(NamedTuple):
     """A service that takes messages."""
 
-    process: subprocess.Popen[str]
+    process: Process
     url: str
     data: Path
 
@@ -142,35 +152,44 @@ class RunningService(NamedTuple):
 
 
 @contextmanager
-def serving(
+def serving(data: Path, *flags: object, cwd: Path | None = None) -> Iterator[RunningService]:
+    """`timerwheel serve` on a free port, from when it says it is ready, for as long as tests last."""
+    with _forked(*_serve(data), *flags, cwd=cwd) as process:
+        yield _ready(process, data)
+
+
+@contextmanager
+def serving_alone(
     data: Path,
     *flags: object,
-    cwd: Path | None = None,
     files_max: int | None = None,
     trace: Path | None = None,
     without: str | None = None,
 ) -> Iterator[RunningService]:
-    """`timerwheel serve` on a free port, from when it says it is ready, for as long as tests last.
+    """As `serving`, in a Python that shares nothing with another process.
 
     Its system calls go to the file `trace`. It cannot import the module `without`.
     """
     command = COMMAND if files_max is None else ["prlimit", f"--nofile={files_max}", *COMMAND]
     command = command if trace is None else traced(trace, command)
     command = command if without is None else [sys.executable, "-c", WITHOUT.format(without)]
-    flags = ("serve", "--port", 0, "--data", data, "--disk-reserve", 0, *flags)
-    with _process(*flags, cwd=cwd, command=command) as process:
+    with _loading(command, *_serve(data), *flags, cwd=None) as process:
         yield _ready(process, data)
+
+
+def _serve(data: Path) -> tuple[object, ...]:
+    return "serve", "--port", 0, "--data", data, "--disk-reserve", 0
 
 
 @contextmanager
 def serving_in_trouble(data: Path) -> Iterator[RunningService]:
     """A service whose disk can hang and whose clock can be stepped: see `tests/harness/troubled.py`."""
     flags = ("--port", 0, "--data", data, "--disk-reserve", 0)
-    with _process(*flags, cwd=None, command=TROUBLED) as process:
+    with _loading(TROUBLED, *flags, cwd=None) as process:
         yield _ready(process, data)
 
 
-def _ready(process: subprocess.Popen[str], data: Path) -> RunningService:
+def _ready(process: Process, data: Path) -> RunningService:
     with _patience(process):
         line = process.stdout.readline()
     found = re.search(r"https?://[0-9.]+:[0-9]+", line)

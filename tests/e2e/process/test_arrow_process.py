@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.harness.arrow_rows import MEDIA_TYPE, read_stream, stream_of, table_of
-from tests.harness.processes import serving
+from tests.harness.processes import serving_alone
 
 ROWS = [
     {
@@ -41,7 +41,7 @@ def maps(process):
 async def test_a_service_outlives_thousands_of_damaged_streams(tmp_path, compression):
     whole = stream_of(table_of(ROWS, topic=DICTIONARY), compression=compression)
     draw = random.Random(11)
-    with serving(tmp_path / "data", "--flush", "async") as service:
+    with serving_alone(tmp_path / "data", "--flush", "async") as service:
         async with aiohttp.ClientSession() as session:
             for _ in range(1_500):
                 damaged = bytearray(whole)
@@ -56,7 +56,7 @@ async def test_a_service_outlives_thousands_of_damaged_streams(tmp_path, compres
 
 
 async def test_pyarrow_is_loaded_by_the_first_request_that_needs_it(tmp_path):
-    with serving(tmp_path / "data") as service:
+    with serving_alone(tmp_path / "data") as service:
         async with aiohttp.ClientSession() as session:
             answer, _ = await post(session, service.url, b'{"topic": "t"}', **JSON)
             assert answer.status == 201
@@ -67,7 +67,7 @@ async def test_pyarrow_is_loaded_by_the_first_request_that_needs_it(tmp_path):
 
 
 async def test_a_service_without_pyarrow_says_what_to_install(tmp_path):
-    with serving(tmp_path / "data", without="pyarrow") as service:
+    with serving_alone(tmp_path / "data", without="pyarrow") as service:
         async with aiohttp.ClientSession() as session:
             answer, _ = await post(session, service.url, stream_of(table_of(ROWS)))
             refused = await answer.json()

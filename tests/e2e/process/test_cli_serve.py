@@ -9,7 +9,7 @@ import sys
 import orjson
 import pytest
 
-from tests.harness.processes import ROOT, Result, serving, started, timerwheel
+from tests.harness.processes import ROOT, Result, serving, serving_alone, started, timerwheel
 from timerwheel.cli.configuration import OPTIONS
 from timerwheel.cli.table import TABLE
 
@@ -24,7 +24,7 @@ def test_serve_says_in_one_line_that_it_is_ready_and_where(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_the_service_with_exit_code_0_and_in_silence(tmp_path, number):
-    with serving(tmp_path / "d", "--log-level", "warning") as service:
+    with serving_alone(tmp_path / "d", "--log-level", "warning") as service:
         assert service.end(number) == Result(0, "", "")
 
 

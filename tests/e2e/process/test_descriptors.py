@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.processes import COMMAND, environment, serving, timerwheel
+from tests.harness.processes import COMMAND, environment, serving_alone, timerwheel
 from timerwheel.client import Client
 
 BODY = "k" * 2_000
@@ -78,7 +78,7 @@ async def subscribe(client, port, number):
 async def test_with_few_descriptors_a_crowd_and_hanging_pushes_the_log_goes_on(tmp_path, limit):
     flags = ("--segment-size", "16KiB", "--push-private-targets")
     async with silent_endpoint() as (port, begun), asyncio.timeout(PATIENCE_S):
-        with serving(tmp_path / "d", *flags, files_max=limit) as service:
+        with serving_alone(tmp_path / "d", *flags, files_max=limit) as service:
             async with Client(service.url) as client:
                 kept = [(await client.send("t", BODY)).id]
                 for number in range(ENDPOINTS):

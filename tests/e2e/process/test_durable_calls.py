@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.processes import COMMAND, PATIENCE_S, environment, serving
+from tests.harness.processes import COMMAND, PATIENCE_S, environment, serving, serving_alone
 from tests.harness.syscalls import HOW_TO_INSTALL, Disk, calls_of, can_trace, traced
 
 pytestmark = pytest.mark.skipif(not can_trace(), reason=HOW_TO_INSTALL)
@@ -50,7 +50,7 @@ def send(url: str, body: bytes) -> None:
 def lived(data: Path, trace: Path) -> Iterator[tuple[Disk, list[str]]]:
     """After a service has sent, rolled, written sidecars and removed segments, call by call."""
     disk = Disk(data, ignored=IGNORED)
-    with serving(data, *SMALL, *RETENTION, trace=trace) as service:
+    with serving_alone(data, *SMALL, *RETENTION, trace=trace) as service:
         [first] = (data / "log").glob("*.log")
         for number in range(SENDS_MAX):
             send(service.url, b"%d" % number * 200)

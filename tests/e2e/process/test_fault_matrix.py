@@ -17,6 +17,7 @@ from tests.harness.processes import (
     RunningService,
     environment,
     serving,
+    serving_alone,
     serving_in_trouble,
     timerwheel,
 )
@@ -233,7 +234,7 @@ async def test_a_thousand_slow_clients_hold_nobody_up(tmp_path):
 
 async def test_connections_beyond_the_limit_are_turned_away_and_the_log_gets_its_files(tmp_path):
     # As many files as an operator who knows nothing of limits might leave: half of them for connections.
-    with serving(tmp_path / "d", "--segment-size", "16KiB", files_max=128) as service:
+    with serving_alone(tmp_path / "d", "--segment-size", "16KiB", files_max=128) as service:
         async with Client(service.url) as client:
             kept = await send(client, 5)
             crowd = [await asyncio.open_connection(*address_of(service)) for _ in range(200)]

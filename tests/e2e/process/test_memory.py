@@ -5,7 +5,7 @@ import contextlib
 import signal
 from pathlib import Path
 
-from tests.harness.processes import serving
+from tests.harness.processes import serving_alone
 from timerwheel.client import Client
 
 MIB = 1 << 20
@@ -64,7 +64,7 @@ async def rested(service):
 
 
 async def test_large_bodies_and_unread_answers_stay_within_512_mib_and_are_given_back(tmp_path):
-    with serving(tmp_path / "d") as service:
+    with serving_alone(tmp_path / "d") as service:
         async with asyncio.timeout(PATIENCE_S):
             statuses = await asyncio.gather(*(send_much(service) for _ in range(SENDERS)))
             assert set(statuses) <= {400, 413, 503, None}

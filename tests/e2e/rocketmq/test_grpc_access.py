@@ -15,7 +15,7 @@ from grpc import RpcError, StatusCode, aio, ssl_channel_credentials
 from tests.harness.certificates import Authority
 from tests.harness.clock import ManualClock
 from tests.harness.grpc_calls import GrpcCaller, grpc_served, message
-from tests.harness.processes import serving, timerwheel
+from tests.harness.processes import serving_alone, timerwheel
 from timerwheel import tokens
 from timerwheel.engine import Engine
 from timerwheel.errors import SettingsError
@@ -171,7 +171,7 @@ async def test_with_a_certificate_of_the_service_it_is_tls_for_all(stack, tmp_pa
 
 
 def test_a_service_that_nobody_asks_for_grpc_needs_no_grpc(tmp_path):
-    with serving(tmp_path, without="grpc") as service:
+    with serving_alone(tmp_path, without="grpc") as service:
         assert service.end(signal.SIGTERM).code == 0
 
 
