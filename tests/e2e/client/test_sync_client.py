@@ -193,6 +193,7 @@ INTERRUPTED = """
 import sys
 from timerwheel import SyncClient
 client = SyncClient(sys.argv[1])
+client.wheel()  # starts the client's thread: Ctrl-C in the midst of that leaves half an event loop
 try:
     print("waiting", flush=True)
     next(client.receive("nothing-comes"))
