@@ -1,5 +1,6 @@
 """What holds for every layer."""
 
+import gc
 import os
 import signal
 from typing import Any
@@ -11,7 +12,8 @@ from tests.harness.scratch import MEMORY, has_room
 
 # A worker has some hundred MB there at a time: what a test that passed has left is removed at once.
 TEMPORARY_BYTES = 4 << 30
-SPARK = "tests/spark/"
+TOGETHER = ("tests/spark/", "tests/e2e/kafka/")
+"""Directories whose tests share what is slow to start, Spark or a broker: each is one piece of work."""
 
 settings.register_profile("any machine", deadline=None)  # what is slow shows in the benchmark
 settings.load_profile("any machine")
@@ -33,8 +35,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what needs Spark, which is one piece of work, and the longest."""
-    items.sort(key=lambda item: not item.nodeid.startswith(SPARK))
+    """Begin with the longest pieces of work, or one worker would end with them alone."""
+    items.sort(key=lambda item: [not item.nodeid.startswith(place) for place in TOGETHER])
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector all that stays until the end: ten thousand tests with their modules."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -45,13 +53,14 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each file to one worker, and all files that share a Spark session to the same one."""
+    """Give each file to one worker, and all files of a directory in `TOGETHER` to the same one."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - only where it is in use
 
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return SPARK if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
+            together = (place for place in TOGETHER if nodeid.startswith(place))
+            return next(together, None) or super()._split_scope(nodeid)
 
     return ByFile(config, log)
