@@ -207,7 +207,7 @@ def test_rows_are_those_of_the_same_conditions_without_push_down(spark, lived, p
     bounds += [f"due_ms {order} {ms}" for ms in times[:: len(times) // 3] for order in (">", "<=")]
     bounds += [f"log_offset {order} {at}" for at in log_offsets[:: len(log_offsets) // 3] for order in "<>"]
 
-    @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(st.lists(st.sampled_from(CONDITIONS + bounds), min_size=1, max_size=3).map(" and ".join))
     def agree(condition):
         assert rows_of(found.where(condition).collect()) == rows_of(held.where(condition).collect()), (

@@ -73,7 +73,7 @@ def conditions(values):
 def test_rows_are_those_of_the_same_conditions_without_push_down(spark, sample, records, columns):
     values = {name: sorted({row[name] for row in records.collect()}) for name in NUMBERS}
 
-    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(conditions(values), st.booleans())
     def agree(condition, sidecars):
         log = spark.read.format("commitlog").options(columns=columns, sidecars=str(sidecars))

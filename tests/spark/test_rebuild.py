@@ -21,7 +21,7 @@ from timerwheel.spark_jobs.rebuild.job import Rebuild
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 
-SEEDS = range(40)
+SEEDS = range(16)
 STEPS = 70
 
 
