@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from tests.harness.processes import QUICK_JAVA
 from timerwheel.cli import audit as audit_command
 from timerwheel.cli.spark_options import Job
+from timerwheel.cli.table import typed
 from timerwheel.spark_jobs.monitoring.job_metrics import JobMetrics
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.session import plain_errors, session
@@ -42,5 +43,5 @@ def run_audit(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(audit_command, "spark_job", job)
     monkeypatch.chdir(tmp_path)
     app = typer.Typer()
-    app.command()(audit_command.audit)
+    app.command()(typed(audit_command.audit))
     return lambda *words: CliRunner().invoke(app, words)

@@ -17,6 +17,7 @@ from tests.harness.permissions import wide_in
 from tests.harness.world import World
 from tests.integration.runtime.test_retention import age
 from timerwheel.cli import forecast as command
+from timerwheel.cli.table import typed
 from timerwheel.model.messages import SlotInfo
 from timerwheel.spark_jobs.forecast.flatten import Outcome, flatten
 from timerwheel.spark_jobs.forecast.horizon import WITHIN_MAX_MS, Horizon, horizon_of
@@ -190,7 +191,7 @@ def test_any_forecast_can_be_drawn(rate):
 )
 def test_what_cannot_be_asked_is_refused_before_spark_is_started(flags):
     app = typer.Typer()
-    app.command()(command.forecast)
+    app.command()(typed(command.forecast))
     result = CliRunner().invoke(app, flags)
     assert result.exit_code == 2
     assert flags[0] in result.output

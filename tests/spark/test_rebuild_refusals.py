@@ -20,6 +20,7 @@ from tests.harness.index_dump import dump_index, pending_of, replay
 from tests.harness.world import World
 from timerwheel.cli import rebuild as command
 from timerwheel.cli.spark_options import Job
+from timerwheel.cli.table import typed
 from timerwheel.index import dedup, forwarding, queues
 from timerwheel.runtime.recovery import recover
 from timerwheel.spark_jobs.errors import JobError
@@ -367,7 +368,7 @@ def run(spark, monkeypatch):
 
         monkeypatch.setattr(command, "spark_job", job)
         app = typer.Typer()
-        app.command()(command.rebuild)
+        app.command()(typed(command.rebuild))
         return CliRunner().invoke(app, ["--data", str(data)])
 
     return run

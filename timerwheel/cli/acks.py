@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from timerwheel.cli.connection import ask
-from timerwheel.cli.options import JsonFlag, UrlOption
-from timerwheel.cli.output import Output
-from timerwheel.cli.units import length_between, parse_length_ms
-from timerwheel.client import DEFAULT_URL, Client
+from timerwheel.cli.connection import Service, ServiceOptions
+from timerwheel.cli.options import length_option
+from timerwheel.cli.output import JsonOutput, Output
+from timerwheel.cli.units import length_between
+from timerwheel.client import Client
 from timerwheel.groups.config import INVISIBLE_MS_MAX
 from timerwheel.wire.acks import AckAnswer
 
@@ -19,9 +19,9 @@ AckArgument = Annotated[
 ]
 
 
-def done(ack: AckArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
+def done(ack: AckArgument, *, service: ServiceOptions, output: JsonOutput) -> None:
     """Acknowledge it: it is done."""
-    _settle(url, lambda client: client.acks.acknowledge(ack), as_json=as_json)
+    _settle(service, output, lambda client: client.acks.acknowledge(ack))
 
 
 def back(
@@ -29,23 +29,14 @@ def back(
     *,
     delay_ms: Annotated[
         int | None,
-        typer.Option(
-            "--delay",
-            parser=parse_length_ms,
-            metavar="LENGTH",
-            help="Try again after this delay instead of the backoff.",
-        ),
+        length_option("--delay", "Try again after this delay instead of the backoff."),
     ] = None,
     reason: Annotated[str | None, typer.Option(help="The reason, which the history records.")] = None,
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: JsonOutput,
 ) -> None:
     """Give it back: the attempt failed."""
-    _settle(
-        url,
-        lambda client: client.acks.give_back(ack, delay_ms=delay_ms, reason=reason),
-        as_json=as_json,
-    )
+    _settle(service, output, lambda client: client.acks.give_back(ack, delay_ms=delay_ms, reason=reason))
 
 
 def extend(
@@ -53,20 +44,15 @@ def extend(
     *,
     invisible_ms: Annotated[
         int,
-        typer.Option(
-            "--for",
-            parser=length_between(1, INVISIBLE_MS_MAX),
-            metavar="LENGTH",
-            help="Have this long from now.",
-        ),
+        length_option("--for", "Have this long from now.", length_between(1, INVISIBLE_MS_MAX)),
     ],
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: JsonOutput,
 ) -> None:
     """Have longer to acknowledge it."""
-    _settle(url, lambda client: client.acks.extend(ack, invisible_ms), as_json=as_json)
+    _settle(service, output, lambda client: client.acks.extend(ack, invisible_ms))
 
 
-def _settle(url: str, work: Callable[[Client], Awaitable[AckAnswer]], *, as_json: bool) -> None:
-    answer = ask(url, work)
-    Output(as_json=as_json).result(answer, answer.result.replace("_", " "))
+def _settle(service: Service, output: Output, work: Callable[[Client], Awaitable[AckAnswer]]) -> None:
+    answer = service.ask(work)
+    output.result(answer, answer.result.replace("_", " "))

@@ -6,17 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.filesize import decimal
 
-from timerwheel.cli.options import JsonFlag
-from timerwheel.cli.output import Output
+from timerwheel.cli.output import JsonOutput, Output
 from timerwheel.cli.spark_options import (
-    MASTER_DEFAULT,
-    ConfOption,
     Job,
     LogsOption,
-    MasterOption,
-    MetricsOption,
+    RunOptions,
     SalvageFlag,
-    SparkOptions,
     find_logs,
     spark_job,
     stage_times,
@@ -38,17 +33,14 @@ def archive(
         bool, typer.Option("--verify", help="Also read and check the whole archive of these logs.")
     ] = False,
     salvage: SalvageFlag = False,
-    master: MasterOption = MASTER_DEFAULT,
-    conf: ConfOption = None,
-    metrics: MetricsOption = None,
-    as_json: JsonFlag = False,
+    options: RunOptions,
+    output: JsonOutput,
 ) -> None:
     """Write sealed segments to an archive of Parquet files; exit code 1 if --verify finds a problem.
 
     The service may be running. Run it again at any time: segments already archived are skipped.
     """
     logs = find_logs(data)
-    options = SparkOptions(master, conf, None, metrics)
     with spark_job("archive", options, logs=logs, out=[("--to", to)], stages=False) as job:
         from timerwheel.spark_jobs.archive.check import verify as check
         from timerwheel.spark_jobs.archive.job import archive as run
@@ -61,17 +53,9 @@ def archive(
             print(
                 f"every user of this machine can read {to}; run chmod o-rwx to prevent that", file=sys.stderr
             )
-    output = Output()
-    if as_json:
-        output.json(
-            {
-                "archive": to,
-                "logs": found,
-                "verified": None if checked is None else checked._asdict(),
-                "seconds": job.progress.seconds,
-            }
-        )
-    else:
+    verified = None if checked is None else checked._asdict()
+    document = {"archive": to, "logs": found, "verified": verified, "seconds": job.progress.seconds}
+    if not output.as_data(document):
         _show(found, checked, job.progress.seconds, output)
     if checked is not None and checked.problems:
         raise typer.Exit(1)

@@ -9,21 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from timerwheel.cli.options import JsonFlag, UtcFlag
-from timerwheel.cli.output import Output
+from timerwheel.cli.output import Output, TimeOutput
 from timerwheel.cli.spark_options import (
     MASTER_DEFAULT,
-    ConfOption,
     Job,
     KafkaOption,
     KafkaPropertiesOption,
     LogsOption,
-    MasterOption,
-    MetricsOption,
     SalvageFlag,
     ScanFlag,
-    SparkOptions,
-    StagingOption,
+    StagedRunOptions,
     copy_journal,
     find_logs,
     kafka_place,
@@ -70,17 +65,13 @@ def audit(
     ] = None,
     salvage: SalvageFlag = False,
     scan: ScanFlag = False,
-    master: MasterOption = MASTER_DEFAULT,
-    conf: ConfOption = None,
-    staging: StagingOption = None,
-    metrics: MetricsOption = None,
+    options: StagedRunOptions,
     kafka: KafkaOption = None,
     kafka_inlet: Annotated[
         str, typer.Option("--kafka-inlet", help="The Kafka topic that the service takes records from.")
     ] = INLET_DEFAULT,
     kafka_properties: KafkaPropertiesOption = None,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    output: TimeOutput,
 ) -> None:
     """Prove from the logs that each timer was delivered once, recalled, or still waits; exit code 1 if not.
 
@@ -98,8 +89,9 @@ def audit(
     from timerwheel.spark_jobs.out_directory import check_unused, out_directory
 
     check_unused(out)
-    command = _command(data, master, checkpoint, kafka, scan=scan, salvage=salvage, report_only=report_only)
-    options = SparkOptions(master, conf, staging, metrics)
+    command = _command(
+        data, options.master, checkpoint, kafka, scan=scan, salvage=salvage, report_only=report_only
+    )
     with contextlib.ExitStack() as stack:
         kept = None
         if checkpoint is not None:
@@ -118,10 +110,7 @@ def audit(
         _measure(result, job)
         if kept is not None and following is not None:
             kept.commit(following)  # after the report: a run that dies in between judges the same again
-    output = Output(utc=utc)
-    if as_json:
-        output.json(msgspec.to_builtins(result) | {"run": run})
-    else:
+    if not output.as_data(msgspec.to_builtins(result) | {"run": run}):
         _show(result, place, output)
     if not result.balanced:
         raise typer.Exit(1)

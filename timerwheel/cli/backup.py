@@ -7,8 +7,8 @@ import msgspec
 import typer
 from rich.filesize import decimal
 
-from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag, UtcFlag
-from timerwheel.cli.output import Output, progress_bar
+from timerwheel.cli.options import DATA_DEFAULT, DataOption
+from timerwheel.cli.output import Output, TimeOutput, progress_bar
 from timerwheel.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ def create(
     salvage: Annotated[
         bool, typer.Option("--salvage", help="Copy damaged sealed segments unchanged, and report the damage.")
     ] = False,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    output: TimeOutput,
 ) -> None:
     """Back up a data directory, whether its service runs or not; exit code 1 if its log is damaged.
 
@@ -39,10 +38,7 @@ def create(
 
     with progress_bar("copying the log") as progress:
         report = back_up(data, place, SystemClock().now_ms(), progress, salvage=salvage)
-    output = Output(utc=utc)
-    if as_json:
-        output.json({**msgspec.structs.asdict(report), "backup": str(place)})
-    else:
+    if not output.as_data({**msgspec.structs.asdict(report), "backup": str(place)}):
         for line in report.damage:
             output.line(f"damaged: {line}")
         copied = f"{report.copied_segments:,} segment(s), {decimal(report.copied_bytes)}"
@@ -60,13 +56,13 @@ def create(
         raise typer.Exit(1)
 
 
-def verify(place: PlaceArgument, *, utc: UtcFlag = False, as_json: JsonFlag = False) -> None:
+def verify(place: PlaceArgument, *, output: TimeOutput) -> None:
     """Compare every file of a backup with its manifest; exit code 1 if one differs."""
     from timerwheel.offline.backup.files import verify_files
 
     with progress_bar("reading the backup") as progress:
         manifest = verify_files(place, progress)
-    _show(manifest, Output(utc=utc), as_json=as_json, last="the backup is intact")
+    _show(manifest, output, last="the backup is intact")
 
 
 def restore(
@@ -76,8 +72,7 @@ def restore(
         Path,
         typer.Option("--data", help="The data directory to create.", file_okay=False, show_default=False),
     ],
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    output: TimeOutput,
 ) -> None:
     """Restore a backup into a new data directory: the service as it was at that time.
 
@@ -87,16 +82,13 @@ def restore(
 
     with progress_bar("restoring") as progress:
         manifest = restore_backup(place, data, SystemClock().now_ms(), progress)
-    output = Output(utc=utc)
-    _show(manifest, output, as_json=as_json, last=f"restored to {data}; the first start builds its index")
+    _show(manifest, output, last=f"restored to {data}; the first start builds its index")
 
 
-def _show(manifest: "Manifest", output: Output, *, as_json: bool, last: str) -> None:
-    damaged = [one for one in manifest.segments if one.damage is not None]
-    if as_json:
-        output.json(manifest)
+def _show(manifest: "Manifest", output: Output, *, last: str) -> None:
+    if output.as_data(manifest):
         return
-    for segment in damaged:
+    for segment in (one for one in manifest.segments if one.damage is not None):
         output.line(f"damaged when it was backed up: {segment.file.name}: {segment.damage}")
     output.facts(
         [

@@ -5,11 +5,8 @@ from typing import Annotated
 
 import typer
 
-from timerwheel.cli.connection import ask
-from timerwheel.cli.form import prints_ids
-from timerwheel.cli.options import JsonFlag, UrlOption
-from timerwheel.cli.output import Output
-from timerwheel.client import DEFAULT_URL
+from timerwheel.cli.connection import ServiceOptions
+from timerwheel.cli.output import IdOutput, Output
 from timerwheel.wire.cluster import ShardInfo
 
 ShardOption = Annotated[
@@ -18,11 +15,9 @@ ShardOption = Annotated[
 ]
 
 
-@prints_ids
-def status(url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
+def status(*, service: ServiceOptions, output: IdOutput) -> None:
     """List the nodes with the same journal: which one leads, and how far behind the others are."""
-    found = ask(url, lambda client: client.cluster())
-    output = Output(as_json=as_json)
+    found = service.ask(lambda client: client.cluster())
     output.listing(
         found,
         ("node", "role", "#behind"),
@@ -57,10 +52,8 @@ def _behind(behind: int | None) -> str:
     return "-" if behind is None else f"{behind:,}"
 
 
-@prints_ids
-def move(url: UrlOption = DEFAULT_URL, shard: ShardOption = None, as_json: JsonFlag = False) -> None:
+def move(shard: ShardOption = None, *, service: ServiceOptions, output: IdOutput) -> None:
     """Let another node lead, in place of the one at --url or of a shard; returns once it does."""
-    leader = ask(url, lambda client: client.move_leader(shard))
-    output = Output(as_json=as_json)
+    leader = service.ask(lambda client: client.move_leader(shard))
     line = f"{leader} leads now" if shard is None else f"{leader} leads shard {shard} now"
     output.result({"leader": leader}, line, ids=[leader])

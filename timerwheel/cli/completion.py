@@ -97,7 +97,7 @@ def with_completion(command: Callable[..., None]) -> Callable[..., None]:
     """Let a shell complete the arguments of a command: the service's names, or the words of its metavar."""
     own = inspect.signature(command, eval_str=True)
     module = command.__module__.rpartition(".")[2]
-    asks = "url" in own.parameters
+    asks = "token" in own.parameters
     parameters = [
         parameter.replace(annotation=_completed(parameter, module, asks=asks))
         for parameter in own.parameters.values()
@@ -135,15 +135,14 @@ def _completer(lookup: Lookup) -> Callable[[typer.Context], Found]:
 
 
 def _ask(lookup: Lookup, given: dict[str, Any]) -> Found:
-    from timerwheel.cli.connection import ask, use_credentials
-
-    use_credentials(given)
+    from timerwheel.cli.connection import Service
 
     async def work(client: "Client") -> Found:
         async with asyncio.timeout(COMPLETION_MS / 1_000):
             return await lookup(client, given)
 
-    return ask(given["url"], work)
+    service: Any = {name: given.get(name) for name in Service._fields}
+    return Service(**service).ask(work)
 
 
 def show(shell: str | None) -> None:

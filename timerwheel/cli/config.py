@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from timerwheel.cli.configuration import OPTIONS, Configuration, Option, Value, configure
-from timerwheel.cli.options import JsonFlag
-from timerwheel.cli.output import Output
+from timerwheel.cli.output import JsonOutput, Output
 from timerwheel.cli.serve import ConfigOption, with_options
 
 ExplainFlag = Annotated[
@@ -20,15 +19,14 @@ def config(
     *,
     config: ConfigOption = None,
     explain: ExplainFlag = False,
-    as_json: JsonFlag = False,
+    output: JsonOutput,
     **flags: Any,  # noqa: ANN401
 ) -> None:
     """Check the settings that `serve` would use, and print them as a TOML file."""
     found = configure(flags, file=config)
-    output = Output()
-    if as_json:
-        output.json({name: _as_json(OPTIONS[name], value) for name, value in found.values.items()})
-    elif explain:
+    if output.as_data({name: _as_json(OPTIONS[name], value) for name, value in found.values.items()}):
+        return
+    if explain:
         _explain(found, output)
     else:
         output.line(as_toml(found.values))

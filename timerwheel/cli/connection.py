@@ -1,118 +1,112 @@
-"""Calls the service from a command that is not async; also the options with its credentials."""
+"""The service that a command calls, and the options that name it and hold the credentials for it."""
 
 import asyncio
 import contextlib
-import functools
-import inspect
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
-from timerwheel.cli.options import SERVICE_PANEL
-from timerwheel.client import Client, ClientError, DeniedError
+from timerwheel.cli.options import Options
+from timerwheel.client import DEFAULT_URL, Client, ClientError, DeniedError
 from timerwheel.errors import SettingsError
 from timerwheel.tokens import is_secret
 
 _Answer = TypeVar("_Answer")
 
 FILE_MARK = "@"
-TokenOption = Annotated[
-    str | None,
-    typer.Option(
-        "--token",
-        envvar="TIMERWHEEL_TOKEN",
-        rich_help_panel=SERVICE_PANEL,
-        metavar="TOKEN|@FILE",
-        show_default=False,
-        help="The API token, or @ and the path of its file. Other users can see flags: prefer the variable.",
-    ),
-]
-CaOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--ca",
-        envvar="TIMERWHEEL_CA",
-        rich_help_panel=SERVICE_PANEL,
-        metavar="FILE",
-        help="Trust these authorities for https (PEM).",
-    ),
-]
-CertOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--cert",
-        envvar="TIMERWHEEL_CERT",
-        rich_help_panel=SERVICE_PANEL,
-        metavar="FILE",
-        help="Client certificate to present, with its key in the same file (PEM).",
-    ),
-]
+_PANEL = "Service"
+_SECRET_HELP = "The API token, or @ and the path of its file. Other users can see flags: prefer the variable."  # noqa: S105
 
 
-class Credentials(NamedTuple):
-    """Credentials from the options of a command."""
+class Service(NamedTuple):
+    """The service that a command calls, and the credentials for it, as options give them."""
 
+    url: str = DEFAULT_URL
     token: str | None = None
     ca: Path | None = None
     cert: Path | None = None
 
+    def ask(self, work: Callable[[Client], Awaitable[_Answer]]) -> _Answer:
+        """Run `work` with an open client; Ctrl-C ends it with KeyboardInterrupt."""
+        token, context = self.secret, self.ssl_context
 
-_OPTIONS = {"token": TokenOption, "ca": CaOption, "cert": CertOption}
-_credentials: ContextVar[Credentials] = ContextVar("credentials")
+        async def run() -> _Answer:
+            # A command fails at once: its caller sees why, and decides.
+            async with Client(self.url, token=token, ssl_context=context, retry_ms=0) as client:
+                return await work(client)
+
+        try:
+            return asyncio.run(run())
+        except DeniedError as error:
+            if token is not None or error.code != "unauthenticated":
+                raise
+            detail = (
+                "the service requires a token: set TIMERWHEEL_TOKEN to it, or to @ and the path of its file"
+            )
+            raise DeniedError(error.status, error.code, detail) from None
+
+    @property
+    def secret(self) -> str | None:
+        """The token itself; raises SettingsError if it is malformed. The error never quotes it."""
+        if self.token is None:
+            return None
+        text = self.token.strip()
+        if text.startswith(FILE_MARK):
+            path = Path(text.removeprefix(FILE_MARK))
+            try:
+                text = path.read_text().strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise SettingsError(f"--token @{path}: {_reason(error)}") from error
+        if not is_secret(text):
+            raise SettingsError("--token: not a complete token; a token is tw_ and 49 letters and digits")
+        return text
+
+    @property
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """The TLS context for the options; None means Python's defaults."""
+        if self.ca is None and self.cert is None:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+        except OSError as error:
+            raise SettingsError(f"--ca {self.ca}: {_pem_reason(error, 'certificates')}") from error
+        if self.cert is not None:
+            try:
+                context.load_cert_chain(self.cert)
+            except OSError as error:
+                wanted = "a certificate and its matching key"
+                raise SettingsError(f"--cert {self.cert}: {_pem_reason(error, wanted)}") from error
+        return context
 
 
-def with_credentials(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of `Credentials` to a command that calls the service; `ask` uses them."""
-    own = inspect.signature(command, eval_str=True)
-
-    @functools.wraps(command)
-    def called(**values: Any) -> None:  # noqa: ANN401 - values of every type of option
-        _credentials.set(Credentials(*(values.pop(name) for name in _OPTIONS)))
-        command(**values)
-
-    more = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in _OPTIONS.items()
-    ]
-    parameters = [*own.parameters.values(), *more]
-    called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return called
+def _option(flag: str, help_text: str, **more: Any) -> Any:  # noqa: ANN401 - as typer takes them
+    variable = f"TIMERWHEEL_{flag.removeprefix('--').upper()}"
+    return typer.Option(flag, envvar=variable, help=help_text, rich_help_panel=_PANEL, **more)
 
 
-def use_credentials(values: Mapping[str, Any]) -> None:
-    """Call the service with the credentials among these values of options."""
-    _credentials.set(Credentials(*(values.get(name) for name in _OPTIONS)))
+def service_options(url: str | None, shown_url: str | bool = True) -> Options:
+    """The options of a `Service`, with this default for its URL."""
+    trusted = _option("--ca", "Trust these authorities for https (PEM).", metavar="FILE")
+    own = "Client certificate to present, with its key in the same file (PEM)."
+    secret = _option("--token", _SECRET_HELP, metavar="TOKEN|@FILE", show_default=False)
+    return Options(
+        {
+            "url": (
+                Annotated[str | None, _option("--url", "The service to call.", show_default=shown_url)],
+                url,
+            ),
+            "token": (Annotated[str | None, secret], None),
+            "ca": (Annotated[Path | None, trusted], None),
+            "cert": (Annotated[Path | None, _option("--cert", own, metavar="FILE")], None),
+        },
+        Service,
+    )
 
 
-def ask(url: str, work: Callable[[Client], Awaitable[_Answer]]) -> _Answer:
-    """Run `work` with an open client; Ctrl-C ends it with KeyboardInterrupt."""
-    credentials = _credentials.get(Credentials())
-    token = None if credentials.token is None else _token(credentials.token)
-    context = ssl_context(credentials)
-
-    async def run() -> _Answer:
-        # A command fails at once: its caller sees why, and decides.
-        async with Client(url, token=token, ssl_context=context, retry_ms=0) as client:
-            return await work(client)
-
-    try:
-        return asyncio.run(run())
-    except DeniedError as error:
-        if token is not None or error.code != "unauthenticated":
-            raise
-        detail = "the service requires a token: set TIMERWHEEL_TOKEN to it, or to @ and the path of its file"
-        raise DeniedError(error.status, error.code, detail) from None
-
-
-def credentials_to_pass_on() -> Credentials:
-    """The options' credentials for another process, checked, with the token itself in place of its file."""
-    credentials = _credentials.get(Credentials())
-    ssl_context(credentials)
-    return credentials._replace(token=None if credentials.token is None else _token(credentials.token))
+ServiceOptions = Annotated[Service, service_options(DEFAULT_URL)]
 
 
 @contextlib.contextmanager
@@ -125,37 +119,6 @@ def advising(code: str, advice: str) -> Iterator[None]:
             raise
         wrong = error.detail.partition(";")[0]
         raise type(error)(error.status, code, f"{wrong}; {advice}") from None
-
-
-def _token(given: str) -> str:
-    """The token itself; raises SettingsError if it is malformed. The error never quotes it."""
-    text = given.strip()
-    if text.startswith(FILE_MARK):
-        path = Path(text.removeprefix(FILE_MARK))
-        try:
-            text = path.read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"--token @{path}: {_reason(error)}") from error
-    if not is_secret(text):
-        raise SettingsError("--token: not a complete token; a token is tw_ and 49 letters and digits")
-    return text
-
-
-def ssl_context(credentials: Credentials) -> ssl.SSLContext | None:
-    """The TLS context for the options; None means Python's defaults."""
-    if credentials.ca is None and credentials.cert is None:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=credentials.ca)
-    except OSError as error:
-        raise SettingsError(f"--ca {credentials.ca}: {_pem_reason(error, 'certificates')}") from error
-    if credentials.cert is not None:
-        try:
-            context.load_cert_chain(credentials.cert)
-        except OSError as error:
-            wanted = "a certificate and its matching key"
-            raise SettingsError(f"--cert {credentials.cert}: {_pem_reason(error, wanted)}") from error
-    return context
 
 
 def _pem_reason(error: OSError, wanted: str) -> str:

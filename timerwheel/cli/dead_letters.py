@@ -5,11 +5,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from timerwheel.cli.connection import ask
-from timerwheel.cli.form import prints_ids
-from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, YesFlag, confirm_or_exit
-from timerwheel.cli.output import Output, body_shown
-from timerwheel.client import DEFAULT_URL, Client, DeadLetter
+from timerwheel.cli.connection import ServiceOptions
+from timerwheel.cli.options import YesFlag, confirm_or_exit
+from timerwheel.cli.output import IdTimeOutput, JsonOutput, Output, body_shown
+from timerwheel.client import Client, DeadLetter
 from timerwheel.model.text import printable
 from timerwheel.wire.groups import Letter, Letters
 from timerwheel.wire.paging import LIMIT_MAX
@@ -29,16 +28,14 @@ OffsetsArgument = Annotated[
 ]
 
 
-@prints_ids
 def list_letters(
     group: GroupArgument,
     *,
     topic: TopicOption = None,
     first: Annotated[int, typer.Option("--from", min=0, help="Start at this offset.")] = 0,
     limit: Annotated[int, typer.Option(min=1, help="List at most this many.")] = 100,
-    url: UrlOption = DEFAULT_URL,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: IdTimeOutput,
 ) -> None:
     """List the messages that the group gave up on, oldest first, with the reason."""
 
@@ -51,8 +48,7 @@ def list_letters(
                 return msgspec.structs.replace(page, letters=found)
             at = page.next_offset
 
-    page = ask(url, work)
-    output = Output(utc=utc, as_json=as_json)
+    page = service.ask(work)
     output.listing(
         page,
         (
@@ -77,14 +73,14 @@ def redrive(
     *,
     topic: TopicOption = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: JsonOutput,
 ) -> None:
     """Deliver dead letters to their group again, starting at the first attempt."""
     chosen = _chosen(offsets, topic, everything=everything)
-    done = ask(url, lambda client: client.dead_letters(group, topic).redrive(chosen))
+    done = service.ask(lambda client: client.dead_letters(group, topic).redrive(chosen))
     left = f", {done.left:,} not redriven: their group was deleted or is full" if done.left else ""
-    Output(as_json=as_json).result(done, f"{done.redriven:,} redriven{left}")
+    output.result(done, f"{done.redriven:,} redriven{left}")
     if done.left:
         raise typer.Exit(1)
 
@@ -96,15 +92,15 @@ def drop(
     topic: TopicOption = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead letters; asks first.")] = False,
     yes: YesFlag = False,
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: JsonOutput,
 ) -> None:
     """Delete dead letters permanently."""
     chosen = _chosen(offsets, topic, everything=everything)
     if everything and not yes:
         confirm_or_exit(f"Drop all dead letters of group {group} of topic {topic}?")
-    count = ask(url, lambda client: client.dead_letters(group, topic).drop(chosen))
-    Output(as_json=as_json).result({"dropped": count}, f"{count:,} dropped")
+    count = service.ask(lambda client: client.dead_letters(group, topic).drop(chosen))
+    output.result({"dropped": count}, f"{count:,} dropped")
 
 
 def _chosen(offsets: list[int] | None, topic: str | None, *, everything: bool) -> list[int] | None:

@@ -6,13 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from timerwheel.cli.connection import advising, ask
-from timerwheel.cli.form import prints_ids
+from timerwheel.cli.connection import Service, ServiceOptions, advising
 from timerwheel.cli.groups import GroupArgument, InvisibleOption, StartOption, TagsOption, TopicArgument
-from timerwheel.cli.options import JsonFlag, JsonLinesFlag, UrlOption, UtcFlag
-from timerwheel.cli.output import Output, content_shown
+from timerwheel.cli.options import length_option
+from timerwheel.cli.output import IdLineOutput, JsonOutput, Output, content_shown
 from timerwheel.cli.units import length_between, parse_length_ms
-from timerwheel.client import DEFAULT_URL, Client, Delivery, Group, ReceiptResult
+from timerwheel.client import Client, Delivery, ReceiptResult
 from timerwheel.groups.config import INVISIBLE_MS_MAX
 
 POLL_MS = 20_000
@@ -31,7 +30,6 @@ def _wait(text: str) -> int:
     return wait_ms
 
 
-@prints_ids
 def receive(
     topic: TopicArgument,
     group: GroupArgument,
@@ -44,12 +42,7 @@ def receive(
     ] = None,
     wait_ms: Annotated[
         int | None,
-        typer.Option(
-            "--wait",
-            parser=_wait,
-            metavar="LENGTH",
-            help="Wait up to this long for the first message, at most 60s.",
-        ),
+        length_option("--wait", "Wait up to this long for the first message, at most 60s.", _wait),
     ] = None,
     ack: Annotated[bool, typer.Option("--ack", help="Acknowledge each message after printing it.")] = False,
     follow: Annotated[
@@ -66,15 +59,13 @@ def receive(
             show_default=False,
         ),
     ] = None,
-    url: UrlOption = DEFAULT_URL,
-    utc: UtcFlag = False,
-    as_json: JsonLinesFlag = False,
+    service: ServiceOptions,
+    output: IdLineOutput,
 ) -> None:
     """Receive messages as a consumer of a group, and print them with their receipts.
 
     Messages that are not acknowledged are redelivered. A missing group is created if its topic exists.
     """
-    output = Output(utc=utc, as_json=as_json)
     if count_max is None and not follow:
         count_max = 1
     begin: Any = start
@@ -107,18 +98,19 @@ def receive(
             left = None if left is None else left - len(found)
 
     with advising("group_not_found", "check the names, or add --create"):
-        ask(url, work)
+        service.ask(work)
 
 
 def acknowledge(
     topic: TopicArgument,
     group: GroupArgument,
     receipts: ReceiptsArgument,
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    *,
+    service: ServiceOptions,
+    output: JsonOutput,
 ) -> None:
     """Acknowledge messages: they are done."""
-    _answer_receipts(url, topic, group, lambda handle: handle.ack(receipts), "acknowledged", as_json=as_json)
+    _answer_receipts(service, output, lambda client: client.group(topic, group).ack(receipts), "acknowledged")
 
 
 def nack(
@@ -128,29 +120,25 @@ def nack(
     *,
     delay_ms: Annotated[
         int | None,
-        typer.Option(
-            "--delay",
-            parser=parse_length_ms,
-            metavar="LENGTH",
-            help="Redeliver after this delay instead of the backoff.",
-        ),
+        length_option("--delay", "Redeliver after this delay instead of the backoff."),
     ] = None,
     reason: Annotated[str | None, typer.Option(help="The reason, which a dead letter records.")] = None,
     dead_letter: Annotated[
         bool, typer.Option("--dead-letter", help="Make them dead letters now, whatever attempts are left.")
     ] = False,
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: JsonOutput,
 ) -> None:
     """Give messages back: they are redelivered, or become dead letters after the last attempt."""
 
-    def work(handle: Group) -> Awaitable[list[ReceiptResult]]:
+    def work(client: Client) -> Awaitable[list[ReceiptResult]]:
+        handle = client.group(topic, group)
         return handle.nack(receipts, delay_ms=delay_ms, reason=reason, dead_letter=dead_letter)
 
     if dead_letter and delay_ms is not None:
         raise typer.BadParameter("a dead letter is not redelivered", param_hint="--delay")
     verb = "made a dead letter" if dead_letter else "returned"
-    _answer_receipts(url, topic, group, work, verb, as_json=as_json)
+    _answer_receipts(service, output, work, verb)
 
 
 def extend(
@@ -160,36 +148,25 @@ def extend(
     *,
     invisible_ms: Annotated[
         int,
-        typer.Option(
-            "--for",
-            parser=length_between(1, INVISIBLE_MS_MAX),
-            metavar="LENGTH",
-            help="Hold them this long from now.",
-        ),
+        length_option("--for", "Hold them this long from now.", length_between(1, INVISIBLE_MS_MAX)),
     ],
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: JsonOutput,
 ) -> None:
     """Extend the lease of messages; their receipts stay valid."""
     _answer_receipts(
-        url, topic, group, lambda handle: handle.extend(receipts, invisible_ms), "extended", as_json=as_json
+        service, output, lambda client: client.group(topic, group).extend(receipts, invisible_ms), "extended"
     )
 
 
 def _answer_receipts(
-    url: str,
-    topic: str,
-    group: str,
-    work: Callable[[Group], Awaitable[list[ReceiptResult]]],
-    done: str,
-    *,
-    as_json: bool,
+    service: Service, output: Output, work: Callable[[Client], Awaitable[list[ReceiptResult]]], done: str
 ) -> None:
-    results = ask(url, lambda client: work(client.group(topic, group)))
+    results = service.ask(work)
     rows = [
         (result.receipt, done if result.ok else (result.code or "").replace("_", " ")) for result in results
     ]
-    Output(as_json=as_json).listing({"results": results}, ("receipt", "result"), rows)
+    output.listing({"results": results}, ("receipt", "result"), rows)
     _end_if_refused(results)
 
 

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from timerwheel.cli.options import JsonFlag
-from timerwheel.cli.output import Output
+from timerwheel.cli.output import JsonOutput
 from timerwheel.cli.spark_options import require_spark
 from timerwheel.errors import SettingsError
 
@@ -29,7 +28,8 @@ def audits(
     replace: Annotated[
         bool, typer.Option("--replace", help="Put these audits in the place of all that the tables have.")
     ] = False,
-    as_json: JsonFlag = False,
+    *,
+    output: JsonOutput,
 ) -> None:
     """Add the tables of audits to Delta tables, partitioned by day; an audit is added once.
 
@@ -38,16 +38,14 @@ def audits(
     _require_delta()
     from timerwheel.spark_jobs.delta.audits import AUDITS, publish_audits
 
-    show = sys.stderr.isatty() and not as_json
+    show = sys.stderr.isatty() and output.for_people
 
     def note(what: str) -> None:
         if show:
             print(what, file=sys.stderr)
 
     found = publish_audits(audits, to, replace=replace, note=note)
-    output = Output(as_json=as_json)
-    if as_json:
-        output.json({"to": to, "audits": [one._asdict() for one in found]})
+    if output.as_data({"to": to, "audits": [one._asdict() for one in found]}):
         return
     for one in found:
         rows = ", ".join(f"{count:,} {table}" for table, count in one.rows.items() if table != AUDITS)
@@ -55,15 +53,13 @@ def audits(
 
 
 def archive(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The archive.")],
-    as_json: JsonFlag = False,
+    url: Annotated[str, typer.Argument(metavar="URL", help="The archive.")], *, output: JsonOutput
 ) -> None:
     """Make the records of an archive a Delta table, or bring the table up to date; nothing is copied."""
     _require_delta()
     from timerwheel.spark_jobs.delta.archive import list_archive
 
     found = list_archive(url)
-    output = Output(as_json=as_json)
     output.result(
         found._asdict(),
         f"{found.table}: {found.added:,} files added, {found.removed:,} removed; "

@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 from numpy.random import default_rng
 
-from timerwheel.cli.options import JsonFlag, parse_at_ms
-from timerwheel.cli.output import Output
+from timerwheel.cli.options import parse_at_ms
+from timerwheel.cli.output import JsonOutput, Output
 from timerwheel.cli.units import format_distance
 from timerwheel.client import DEFAULT_URL, Client
 from timerwheel.clock import SystemClock
@@ -52,21 +52,16 @@ def demo(
             metavar="TIME", show_default="19:00", help="When thousands of messages are due: 'in 2 minutes'."
         ),
     ] = None,
-    as_json: JsonFlag = False,
+    output: JsonOutput,
 ) -> None:
     """Show a service with a shop's messages in it, in the browser; Ctrl-C ends it and removes its data."""
     clock = SystemClock()
     now_ms = clock.now_ms()
-    rush_ms = (
-        shop.next_hour_ms(now_ms, RUSH_HOUR)
-        if rush is None
-        else parse_at_ms(rush, utc=False, option="--rush")
-    )
+    rush_ms = shop.next_hour_ms(now_ms, RUSH_HOUR) if rush is None else parse_at_ms(rush, None, "--rush")
     if rush_ms <= now_ms:
         raise typer.BadParameter(f"{rush!r} is in the past", param_hint="--rush")
     # Workers that lose their service report it; here the command does.
     logging.getLogger("timerwheel.client").setLevel(logging.CRITICAL)
-    output = Output(as_json=as_json)
     asyncio.run(
         _run(free_port() if port is None else port, Pace(rate, rush_ms), output, open_browser=open_browser)
     )

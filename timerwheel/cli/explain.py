@@ -6,19 +6,16 @@ from typing import Annotated
 
 import typer
 
-from timerwheel.cli.connection import ask
-from timerwheel.cli.form import prints_ids
-from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag
-from timerwheel.cli.output import Output
+from timerwheel.cli.connection import ServiceOptions
+from timerwheel.cli.output import IdTimeOutput, Output
 from timerwheel.cli.units import format_about
-from timerwheel.client import DEFAULT_URL, MessageHistory
+from timerwheel.client import MessageHistory
 from timerwheel.history.history import Event, Standing, What
 from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.messages import State
 from timerwheel.model.text import printable
 
 
-@prints_ids
 def explain(
     message_id: Annotated[
         str, typer.Argument(metavar="ID", help="The id that `send` printed.", show_default=False)
@@ -32,18 +29,16 @@ def explain(
             file_okay=False,
         ),
     ] = None,
-    url: UrlOption = DEFAULT_URL,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: IdTimeOutput,
 ) -> None:
     """Show the history of a message: sent, due, delivered, and what each group did with it, with times."""
     if data is None:
-        history = ask(url, lambda client: client.history(message_id))
+        history = service.ask(lambda client: client.history(message_id))
     else:
         from timerwheel.history.directory import offline_history
 
         history = offline_history(data, message_id)
-    output = Output(utc=utc, as_json=as_json)
     if output.for_people:
         _show(history, output)
     else:

@@ -7,20 +7,15 @@ import msgspec
 import typer
 
 from timerwheel.cli.chart import Scale, draw_row, row_of
-from timerwheel.cli.options import JsonFlag, UtcFlag, one_of
-from timerwheel.cli.output import Output
+from timerwheel.cli.options import word_option
+from timerwheel.cli.output import Output, TimeOutput
 from timerwheel.cli.slots import SLOT_MS
 from timerwheel.cli.spark_options import (
-    MASTER_DEFAULT,
-    ConfOption,
     Job,
     LogsOption,
-    MasterOption,
-    MetricsOption,
     SalvageFlag,
     ScanFlag,
-    SparkOptions,
-    StagingOption,
+    StagedRunOptions,
     find_logs,
     spark_job,
 )
@@ -70,29 +65,23 @@ def forecast(
         ),
     ] = None,
     top: Annotated[int, typer.Option(min=1, max=1_000, help="How many of the busiest to list.")] = 10,
-    chart: Annotated[
-        str, typer.Option(parser=one_of(*_CHARTS), metavar="|".join(_CHARTS), help="The unit of one bar.")
-    ] = "hour",
+    chart: Annotated[str, word_option("--chart", "The unit of one bar.", *_CHARTS)] = "hour",
     out: Annotated[
         str | None,
         typer.Option(
             metavar="DIR", help=f"Write {PICTURE} and {COUNTS} (messages by second and topic) there."
         ),
     ] = None,
-    master: MasterOption = MASTER_DEFAULT,
-    conf: ConfOption = None,
-    staging: StagingOption = None,
-    metrics: MetricsOption = None,
+    options: StagedRunOptions,
     salvage: SalvageFlag = False,
     scan: ScanFlag = False,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    output: TimeOutput,
 ) -> None:
     """Forecast how many messages fall due when, from the log, with Spark: the busiest times and topics.
 
     With --rate, also the jitter that would flatten the peaks. The service may be running.
     """
-    output, within_ms = Output(utc=utc), _within_ms(within)
+    within_ms = _within_ms(within)
     logs = find_logs(data)
     from timerwheel.spark_jobs.forecast import job as jobs
     from timerwheel.spark_jobs.forecast.horizon import horizon_of
@@ -103,7 +92,6 @@ def forecast(
     if out is not None:
         check_unused(out)
     written = [] if out is None else [("--out", out)]
-    options = SparkOptions(master, conf, staging, metrics)
     with spark_job("forecast", options, logs=logs, out=written) as job:
         horizon = horizon_of(SystemClock().now_ms(), within_ms)
         with job.progress.stage("survey"):
@@ -120,8 +108,7 @@ def forecast(
                 jobs.write_counts(counted, horizon, join(directory, COUNTS))
                 _write_picture(join(directory, PICTURE), totals, horizon, report, topic, output)
     damaged = [one for one in found.damaged if not one.torn]
-    if as_json:
-        output.json(_document(report, found, damaged, job, topic))
+    if output.as_data(_document(report, found, damaged, job, topic)):
         return
     _show(report, topic, output)
     _draw(totals, horizon, chart, output)

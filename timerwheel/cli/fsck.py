@@ -5,23 +5,20 @@ from typing import TYPE_CHECKING
 import typer
 from rich.filesize import decimal
 
-from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag
-from timerwheel.cli.output import Output, progress_bar
+from timerwheel.cli.options import DATA_DEFAULT, DataOption
+from timerwheel.cli.output import JsonOutput, Output, progress_bar
 
 if TYPE_CHECKING:
     from timerwheel.offline.fsck import FsckReport
 
 
-def fsck(data: DataOption = DATA_DEFAULT, as_json: JsonFlag = False) -> None:
+def fsck(data: DataOption = DATA_DEFAULT, *, output: JsonOutput) -> None:
     """Check the log, and the index against it. Read-only; exit code 1 if something is wrong."""
     from timerwheel.offline.fsck import fsck as check
 
     with progress_bar("checking the log") as progress:
         report = check(data, progress)
-    output = Output()
-    if as_json:
-        output.json(report)
-    else:
+    if not output.as_data(report):
         _show(report, output)
     if not report.ok:
         raise typer.Exit(1)

@@ -5,22 +5,20 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from timerwheel.cli.backoff import BackoffOption, format_backoff, parse_backoff
-from timerwheel.cli.connection import ask
-from timerwheel.cli.form import prints_ids
+from timerwheel.cli.backoff import BackoffOption, format_backoff
+from timerwheel.cli.connection import ServiceOptions
 from timerwheel.cli.options import (
-    JsonFlag,
-    UrlOption,
-    UtcFlag,
     YesFlag,
     confirm_or_exit,
-    one_of,
+    given_or_null,
+    length_option,
     parse_at_ms,
     parse_pairs,
+    word_option,
 )
-from timerwheel.cli.output import Output
+from timerwheel.cli.output import IdOutput, IdTimeOutput, Output
 from timerwheel.cli.units import format_about, length_between
-from timerwheel.client import DEFAULT_URL, Client, GroupConfig, NotFoundError
+from timerwheel.client import Client, GroupConfig, NotFoundError
 from timerwheel.client.connection import given
 from timerwheel.groups.config import AGE_MS_MAX, INVISIBLE_MS_MAX, OFFSETS
 from timerwheel.model.durations import format_duration
@@ -45,14 +43,15 @@ COLUMNS = (
 
 StartOption = Annotated[
     str | None,
-    typer.Option(parser=one_of("head", "tail"), metavar="head|tail", help="Where a new group starts."),
+    word_option("--start", "Where a new group starts.", "head", "tail"),
 ]
 KindOption = Annotated[
     str | None,
-    typer.Option(
-        parser=one_of("leases", "offsets"),
-        metavar="leases|offsets",
-        help="Of a new group: whether it leases messages, or its consumers commit offsets.",
+    word_option(
+        "--kind",
+        "Of a new group: whether it leases messages, or its consumers commit offsets.",
+        "leases",
+        "offsets",
     ),
 ]
 TagsOption = Annotated[str | None, typer.Option(help="Receive only these tags: 'A || B', or '*' for all.")]
@@ -64,42 +63,32 @@ AttemptsOption = Annotated[
 ]
 MaxAgeOption = Annotated[
     int | None,
-    typer.Option(
+    length_option(
         "--max-age",
-        parser=length_between(0, AGE_MS_MAX),
-        metavar="LENGTH",
-        help="No other attempt later than so long after the delivery; 0 for no limit.",
+        "No other attempt later than so long after the delivery; 0 for no limit.",
+        length_between(0, AGE_MS_MAX),
     ),
 ]
 ExpiredOption = Annotated[
     str | None,
-    typer.Option(
-        parser=one_of("drop", "dead_letter"),
-        metavar="drop|dead_letter",
-        help="What becomes of a message whose TTL is over.",
-    ),
+    word_option("--expired", "What becomes of a message whose TTL is over.", "drop", "dead_letter"),
 ]
 InvisibleOption = Annotated[
     int | None,
-    typer.Option(
-        "--invisible",
-        parser=length_between(1, INVISIBLE_MS_MAX),
-        metavar="LENGTH",
-        help="How long a receive leases a message.",
-    ),
+    length_option("--invisible", "How long a receive leases a message.", length_between(1, INVISIBLE_MS_MAX)),
 ]
 
 
-@prints_ids
 def list_groups(
     topic: Annotated[
         str | None, typer.Argument(help="Only the groups of this topic.", show_default=False)
     ] = None,
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    *,
+    service: ServiceOptions,
+    output: IdOutput,
 ) -> None:
     """List all groups, or those of a topic, with their backlog."""
-    found = ask(url, lambda client: client.groups(topic))
+    found = service.ask(lambda client: client.groups(topic))
     rows = [
         (
             info.topic,
@@ -120,18 +109,14 @@ def list_groups(
         for info in found
     ]
     ids = [info.group if topic is not None else f"{info.topic} {info.group}" for info in found]
-    Output(as_json=as_json).listing({"groups": found}, COLUMNS, rows, ids=ids)
+    output.listing({"groups": found}, COLUMNS, rows, ids=ids)
 
 
-@prints_ids
-def show(
-    topic: TopicArgument, group: GroupArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False
-) -> None:
+def show(topic: TopicArgument, group: GroupArgument, *, service: ServiceOptions, output: IdOutput) -> None:
     """Show a group: its configuration, its position, and the messages it holds."""
-    _show(ask(url, lambda client: client.group(topic, group).info()), as_json=as_json)
+    _show(service.ask(lambda client: client.group(topic, group).info()), output)
 
 
-@prints_ids
 def put(
     topic: TopicArgument,
     group: GroupArgument,
@@ -144,8 +129,8 @@ def put(
     backoff: BackoffOption = None,
     max_age_ms: MaxAgeOption = None,
     expired: ExpiredOption = None,
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: IdOutput,
 ) -> None:
     """Create a group, or change the given settings of one. `--start` applies only to a new group."""
     changes: Any = given(
@@ -154,9 +139,9 @@ def put(
         tags=tags,
         max_attempts=max_attempts,
         invisible_ms=invisible_ms,
-        backoff=parse_backoff(backoff),
+        backoff=backoff,
         expired=expired,
-    ) | max_age_change(max_age_ms)
+    ) | given_or_null(max_age_ms=max_age_ms)
 
     async def work(client: Client) -> GroupInfo:
         handle = client.group(topic, group)
@@ -166,38 +151,32 @@ def put(
             config = GroupConfig()
         return await handle.put(msgspec.structs.replace(config, **changes))
 
-    _show(ask(url, work), as_json=as_json)
+    _show(service.ask(work), output)
 
 
-@prints_ids
 def delete(
     topic: TopicArgument,
     group: GroupArgument,
     *,
     yes: YesFlag = False,
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: IdOutput,
 ) -> None:
     """Delete a group with its position and leases; asks first. Dead letters and messages stay."""
     if not yes:
         confirm_or_exit(f"Delete group {group} of topic {topic}, with its position and leases?")
-    info = ask(url, lambda client: client.group(topic, group).delete())
+    info = service.ask(lambda client: client.group(topic, group).delete())
     text = f"deleted group {info.group} of topic {info.topic}; its lag was {info.lag:,}"
-    Output(as_json=as_json).result(info, text, ids=[info.group])
+    output.result(info, text, ids=[info.group])
 
 
-@prints_ids
 def rewind(
     topic: TopicArgument,
     group: GroupArgument,
     *,
     to: Annotated[
         str | None,
-        typer.Option(
-            parser=one_of("head", "tail"),
-            metavar="head|tail",
-            help="Go to the first message (beginning) or past the last (end).",
-        ),
+        word_option("--to", "Go to the first message (beginning) or past the last (end).", "head", "tail"),
     ] = None,
     at: Annotated[
         str | None,
@@ -207,9 +186,8 @@ def rewind(
         list[str] | None,
         typer.Option("--offset", metavar="QUEUE=N", help="Go to this offset of one queue; may be repeated."),
     ] = None,
-    url: UrlOption = DEFAULT_URL,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: IdTimeOutput,
 ) -> None:
     """Move a group back to read messages again, or forward to skip them.
 
@@ -217,14 +195,14 @@ def rewind(
     """
     if sum(one is not None for one in (to, at, offsets)) != 1:
         raise typer.BadParameter("give one of --to, --at and --offset")
-    time_ms = None if at is None else parse_at_ms(at, utc=utc)
+    time_ms = None if at is None else parse_at_ms(at, output.zone)
     places = None if offsets is None else _offsets(offsets)
 
     async def work(client: Client) -> GroupInfo:
         start: Any = to
         return await client.group(topic, group).rewind(to=start, time_ms=time_ms, offsets=places)
 
-    _show(ask(url, work), as_json=as_json)
+    _show(service.ask(work), output)
 
 
 def config_of(info: GroupInfo) -> GroupConfig:
@@ -247,8 +225,7 @@ def _since(info: GroupInfo, what: str) -> str:
     return "-" if info.oldest_age_ms is None else f"{_oldest(info)} since {what}"
 
 
-def _show(info: GroupInfo, *, as_json: bool) -> None:
-    output = Output(as_json=as_json)
+def _show(info: GroupInfo, output: Output) -> None:
     config = config_of(info)
     if config.kind == OFFSETS:
         output.details(
@@ -287,11 +264,6 @@ def _show(info: GroupInfo, *, as_json: bool) -> None:
         ],
         ids=[info.group],
     )
-
-
-def max_age_change(max_age_ms: int | None) -> dict[str, int | None]:
-    """Return the change that `--max-age` asks for; 0 removes the limit."""
-    return {} if max_age_ms is None else {"max_age_ms": max_age_ms or None}
 
 
 def limits_words(max_age_ms: int | None, expired: str) -> str:

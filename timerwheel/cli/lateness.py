@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from timerwheel.cli.options import JsonFlag
-from timerwheel.cli.output import Output
+from timerwheel.cli.output import JsonOutput, Output
 from timerwheel.cli.spark_options import require_spark
 from timerwheel.errors import AdmissionError
 from timerwheel.model.durations import format_duration, parse_delay_ms
@@ -50,7 +49,8 @@ def lateness(
         str, typer.Option(metavar="LENGTH", help="What counts as on time: 250ms, 1s, 1m.")
     ] = "1s",
     zone: Annotated[str, typer.Option(metavar="NAME", help="Zone of the times: Europe/Berlin.")] = UTC,
-    as_json: JsonFlag = False,
+    *,
+    output: JsonOutput,
 ) -> None:
     """Write a page about how late messages were delivered, by topic and time, from one audit or more.
 
@@ -64,10 +64,7 @@ def lateness(
 
     board = dashboard(audits, target_ms, tz, zone)
     write_atomically(out, lateness_page(board, tz).encode())
-    output = Output(as_json=as_json)
-    if as_json:
-        output.json(msgspec.to_builtins(board) | {"out": out})
-    else:
+    if not output.as_data(msgspec.to_builtins(board) | {"out": out}):
         _show(board, out, tz, output)
 
 

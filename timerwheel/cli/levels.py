@@ -1,17 +1,12 @@
 """`levels`: the delay levels of the running service."""
 
-from timerwheel.cli.connection import ask
-from timerwheel.cli.form import prints_ids
-from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag
-from timerwheel.cli.output import Output
-from timerwheel.client import DEFAULT_URL
+from timerwheel.cli.connection import ServiceOptions
+from timerwheel.cli.output import IdTimeOutput
 
 
-@prints_ids
-def levels(url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False) -> None:
+def levels(*, service: ServiceOptions, output: IdTimeOutput) -> None:
     """List the delay levels with the number of waiting messages in each."""
-    found = ask(url, lambda client: client.levels())
-    output = Output(utc=utc, as_json=as_json)
+    found = service.ask(lambda client: client.levels())
     output.listing(
         {"levels": found},
         ("#level", "delay", "#waiting", "next due"),

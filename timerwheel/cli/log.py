@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from timerwheel.cli.form import prints_ids
-from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonLinesFlag, UtcFlag
-from timerwheel.cli.output import Output, body_shown
+from timerwheel.cli.options import DATA_DEFAULT, DataOption
+from timerwheel.cli.output import IdLineOutput, Output, body_shown
 from timerwheel.model.text import printable
 from timerwheel.store.errors import CorruptionError, OffsetError
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from timerwheel.offline.snapshot import LogRecord
 
 
-@prints_ids
 def log(
     *,
     data: DataOption = DATA_DEFAULT,
@@ -31,15 +29,13 @@ def log(
         typer.Option("--quarantined", help="Print the quarantined records, which recovery cut from the log."),
     ] = False,
     body: Annotated[bool, typer.Option("--body", help="Print bodies and properties too.")] = False,
-    utc: UtcFlag = False,
-    as_json: JsonLinesFlag = False,
+    output: IdLineOutput,
 ) -> None:
     """Print the records of the commit log. Read-only; needs no service."""
     if tail is not None and (start is not None or limit is not None):
         raise typer.BadParameter("--tail cannot be combined with --from or --limit")
     if quarantined and (tail is not None or start is not None):
         raise typer.BadParameter("--quarantined cannot be combined with --from or --tail")
-    output = Output(utc=utc, as_json=as_json)
     if quarantined:
         records = _quarantined(data, limit)
     else:

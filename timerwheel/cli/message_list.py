@@ -4,18 +4,16 @@ from typing import Annotated
 
 import typer
 
-from timerwheel.cli.connection import ask
-from timerwheel.cli.form import prints_ids
-from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, parse_at_ms
-from timerwheel.cli.output import Output, body_shown
-from timerwheel.client import DEFAULT_URL, Client, Message
+from timerwheel.cli.connection import ServiceOptions
+from timerwheel.cli.options import parse_at_ms
+from timerwheel.cli.output import IdTimeOutput, body_shown
+from timerwheel.client import Client, Message
 from timerwheel.model.messages import State
 from timerwheel.model.text import printable
 
 _COLUMNS = ("state", "time", "id", "topic", "+tag", "+keys", "~body")
 
 
-@prints_ids
 def list_messages(
     topic: Annotated[
         str | None,
@@ -46,14 +44,12 @@ def list_messages(
     ] = None,
     newest: Annotated[bool, typer.Option("--newest", help="The newest first.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 100,
-    url: UrlOption = DEFAULT_URL,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: IdTimeOutput,
 ) -> None:
     """List messages: what is scheduled, what was delivered or recalled, and all with a key."""
-    output = Output(utc=utc, as_json=as_json)
-    from_ms = None if start is None else parse_at_ms(start, utc=utc, option="--from")
-    until_ms = None if end is None else parse_at_ms(end, utc=utc, option="--to")
+    from_ms = None if start is None else parse_at_ms(start, output.zone, "--from")
+    until_ms = None if end is None else parse_at_ms(end, output.zone, "--to")
 
     async def work(client: Client) -> list[Message]:
         found = client.messages(
@@ -68,7 +64,7 @@ def list_messages(
         )
         return [message async for message in found]
 
-    messages = ask(url, work)
+    messages = service.ask(work)
     rows = [
         (
             message.state.value,

@@ -1,38 +1,32 @@
 """`send`, `get`: one message at a time, through the service."""
 
-from typing import Annotated
+import datetime as dt
+from typing import Annotated, Any, cast
 
 import typer
 
-from timerwheel.cli.connection import ask
-from timerwheel.cli.form import prints_ids
+from timerwheel.cli.connection import ServiceOptions
 from timerwheel.cli.options import (
     JsonBodyFlag,
-    JsonFlag,
     KeyOption,
     PropertiesOption,
-    UrlOption,
-    UtcFlag,
     body_or_json,
-    one_of,
+    length_option,
     parse_at_ms,
     parse_pairs,
+    word_option,
 )
-from timerwheel.cli.output import Output, message_facts
-from timerwheel.cli.units import format_distance, parse_length_ms
-from timerwheel.client import DEFAULT_URL, Client, Message, SendOptions, Sent, When
+from timerwheel.cli.output import IdTimeOutput, Output, message_facts
+from timerwheel.cli.units import format_distance
+from timerwheel.client import Client, Message, Sent, When
+from timerwheel.client.connection import given
 
 _WINS = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")  # these override a time in the properties
 _TIMES = ("TIMER_DELIVER_MS", "__STARTDELIVERTIME")
 
 DelayOption = Annotated[
     int | None,
-    typer.Option(
-        "--delay",
-        parser=parse_length_ms,
-        metavar="LENGTH",
-        help="Deliver after this delay: 90s, 1h30m, PT90S.",
-    ),
+    length_option("--delay", "Deliver after this delay: 90s, 1h30m, PT90S."),
 ]
 AtOption = Annotated[
     str | None,
@@ -46,12 +40,7 @@ QueueOption = Annotated[
 ]
 TtlOption = Annotated[
     int | None,
-    typer.Option(
-        "--ttl",
-        parser=parse_length_ms,
-        metavar="LENGTH",
-        help="Groups get it no later than so long after its delivery: 10m, 1h30m.",
-    ),
+    length_option("--ttl", "Groups get it no later than so long after its delivery: 10m, 1h30m."),
 ]
 MessageAttemptsOption = Annotated[
     int | None,
@@ -62,7 +51,6 @@ IdArgument = Annotated[
 ]
 
 
-@prints_ids
 def send(
     topic: Annotated[str, typer.Argument(help="The topic that receives it when due.")],
     body: Annotated[str, typer.Argument(help="The body; - reads it from stdin.")] = "",
@@ -91,53 +79,39 @@ def send(
     ] = None,
     on_duplicate: Annotated[
         str | None,
-        typer.Option(
+        word_option(
             "--on-duplicate",
-            parser=one_of("return", "replace"),
-            metavar="return|replace",
-            help="With replace, take the place of the scheduled message with this --dedup-key.",
+            "With replace, take the place of the scheduled message with this --dedup-key.",
+            "return",
+            "replace",
         ),
     ] = None,
-    url: UrlOption = DEFAULT_URL,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: IdTimeOutput,
 ) -> None:
     """Send a message, for immediate or delayed delivery."""
-    options: SendOptions = {}
-    put_when(options, delay, at, level, utc=utc)
-    asked_ms = options.get("deliver_at_ms")
-    if properties:
-        options["properties"] = parse_pairs(properties, "--property")
-        asked_ms = asked_ms or _requested_time(options["properties"])
-    if tags is not None:
-        options["tags"] = tags
-    if keys is not None:
-        options["keys"] = keys
-    if queue is not None:
-        options["queue"] = queue
-    if ttl_ms is not None:
-        options["ttl_ms"] = ttl_ms
-    if max_attempts is not None:
-        options["max_attempts"] = max_attempts
-    if dedup_key is not None:
-        options["dedup_key"] = dedup_key
-    if after_recall is not None:
-        options["after_recall"] = after_recall
-    if on_duplicate is not None:
-        options["on_duplicate"] = "replace" if on_duplicate == "replace" else "return"
+    when = time_of(delay, at, level, output.zone)
+    given_properties = parse_pairs(properties, "--property")
+    asked_ms = when.get("deliver_at_ms") or _requested_time(given_properties)
+    options: Any = given(
+        **when,
+        properties=given_properties or None,
+        tags=tags,
+        keys=keys,
+        queue=queue,
+        ttl_ms=ttl_ms,
+        max_attempts=max_attempts,
+        dedup_key=dedup_key,
+        after_recall=after_recall,
+        on_duplicate=on_duplicate,
+    )
     content = body_or_json(body, options, json_body=json_body)
-    sent = ask(url, lambda client: client.send(topic, content, **options))
-    show_sent(sent, Output(utc=utc, as_json=as_json), asked_ms=asked_ms)
+    sent = service.ask(lambda client: client.send(topic, content, **options))
+    show_sent(sent, output, asked_ms=asked_ms)
 
 
-@prints_ids
 def get(
-    message_id: IdArgument = None,
-    *,
-    key: KeyOption = None,
-    url: UrlOption = DEFAULT_URL,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    message_id: IdArgument = None, *, key: KeyOption = None, service: ServiceOptions, output: IdTimeOutput
 ) -> None:
     """Show a message: its state, content, and when it is due or was delivered."""
 
@@ -148,7 +122,7 @@ def get(
             case known_id:
                 return await client.get(known_id)
 
-    show_message(ask(url, work), Output(utc=utc, as_json=as_json))
+    show_message(service.ask(work), output)
 
 
 def which_message(message_id: str | None, key: tuple[str, str] | None) -> str | tuple[str, str]:
@@ -160,16 +134,13 @@ def which_message(message_id: str | None, key: tuple[str, str] | None) -> str | 
     raise typer.BadParameter("give either an ID or --key TOPIC KEY")
 
 
-def put_when(when: When, delay_ms: int | None, at: str | None, level: int | None, *, utc: bool) -> None:
-    """Put the delay options of a command among those of a call; at most one may be given."""
-    if delay_ms is not None:
-        when["delay_ms"] = delay_ms
-    if at is not None:
-        when["deliver_at_ms"] = parse_at_ms(at, utc=utc)
-    if level is not None:
-        when["delay_level"] = level
+def time_of(delay_ms: int | None, at: str | None, level: int | None, zone: dt.tzinfo | None) -> When:
+    """Return the delay options of a command as a call has them; at most one may be given."""
+    at_ms = None if at is None else parse_at_ms(at, zone)
+    when: Any = given(delay_ms=delay_ms, deliver_at_ms=at_ms, delay_level=level)
     if len(when) > 1:
         raise typer.BadParameter("give only one of --delay, --at and --level")
+    return cast("When", when)
 
 
 def show_message(message: Message, output: Output) -> None:

@@ -1,41 +1,25 @@
 """Options that several commands share, and their parsers."""
 
 import datetime as dt
+import functools
+import inspect
 import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import msgspec
 import typer
 
-from timerwheel.cli.units import parse_rate
+from timerwheel.cli.units import parse_length_ms, parse_rate
 from timerwheel.clock import SystemClock
 from timerwheel.errors import AdmissionError
 from timerwheel.model.durations import parse_human_ms
 
-OUTPUT_PANEL, SERVICE_PANEL = "Output", "Service"
+OUTPUT_PANEL = "Output"
 JsonFlag = Annotated[
-    bool,
-    typer.Option("--json", help="Print JSON on stdout and nothing else.", rich_help_panel=OUTPUT_PANEL),
-]
-JsonLinesFlag = Annotated[
-    bool,
-    typer.Option("--json", help="Print one JSON document per line on stdout.", rich_help_panel=OUTPUT_PANEL),
-]
-UtcFlag = Annotated[
-    bool,
-    typer.Option(
-        "--utc",
-        help="Read and show times in UTC instead of the local time zone.",
-        rich_help_panel=OUTPUT_PANEL,
-    ),
-]
-UrlOption = Annotated[
-    str,
-    typer.Option(
-        "--url", envvar="TIMERWHEEL_URL", help="The service to call.", rich_help_panel=SERVICE_PANEL
-    ),
+    bool, typer.Option("--json", help="Print JSON on stdout and nothing else.", rich_help_panel=OUTPUT_PANEL)
 ]
 DataOption = Annotated[
     Path, typer.Option("--data", envvar="TIMERWHEEL_DATA", help="The data directory.", file_okay=False)
@@ -61,8 +45,46 @@ RedAboveOption = Annotated[
         help="Draw in red where more messages than this fall due per second; also N/m, N/h.",
     ),
 ]
+FinishFlag = Annotated[bool, typer.Option("--finish", help="Stop signing with the old secret.")]
 YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DATA_DEFAULT = Path("data")
+
+
+class Options(NamedTuple):
+    """Options that belong together: a parameter annotated with them gets one value made of theirs."""
+
+    declared: Mapping[str, tuple[Any, Any]]
+    """The name of each option with its annotation and its default."""
+    value: Callable[..., Any]
+
+
+def expanded(command: Callable[..., None]) -> Callable[..., None]:
+    """Put each parameter's `Options` in its place, so that a user can give them."""
+    own = inspect.signature(command, eval_str=True)
+    made = {name: found for name, one in own.parameters.items() if (found := _options_of(one.annotation))}
+
+    @functools.wraps(command)
+    def called(**values: Any) -> None:  # noqa: ANN401 - values of every type of option
+        parts = {name: {one: values.pop(one) for one in options.declared} for name, options in made.items()}
+        command(**values, **{name: made[name].value(**part) for name, part in parts.items()})
+
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in own.parameters.items():
+        parameters += _parameters(made[name]) if name in made else [parameter]
+    called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return called
+
+
+def _options_of(annotation: Any) -> Options | None:  # noqa: ANN401 - any annotation
+    parts = get_args(annotation) if get_origin(annotation) is Annotated else ()
+    return next((part for part in parts if isinstance(part, Options)), None)
+
+
+def _parameters(options: Options) -> list[inspect.Parameter]:
+    return [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in options.declared.items()
+    ]
 
 
 def one_of(*allowed: str) -> Any:  # noqa: ANN401 - a parser as typer takes it
@@ -76,10 +98,25 @@ def one_of(*allowed: str) -> Any:  # noqa: ANN401 - a parser as typer takes it
     return parse
 
 
-def parse_at_ms(text: str, *, utc: bool, option: str = "--at") -> int:
+def word_option(flag: str, help_text: str, *allowed: str) -> Any:  # noqa: ANN401 - as typer takes it
+    """An option whose value is one of these words."""
+    return typer.Option(flag, parser=one_of(*allowed), metavar="|".join(allowed), help=help_text)
+
+
+def length_option(
+    flag: str,
+    help_text: str,
+    parser: Callable[[str], int] = parse_length_ms,
+    **more: Any,  # noqa: ANN401 - as typer takes them
+) -> Any:  # noqa: ANN401
+    """An option whose value is a duration; the command gets its milliseconds."""
+    return typer.Option(flag, parser=parser, metavar="LENGTH", help=help_text, **more)
+
+
+def parse_at_ms(text: str, zone: dt.tzinfo | None, option: str = "--at") -> int:
     """Parse a time as people write it into epoch milliseconds; raises BadParameter for the option."""
     try:
-        return parse_human_ms(text, SystemClock().now_ms(), dt.UTC if utc else None)
+        return parse_human_ms(text, SystemClock().now_ms(), zone)
     except AdmissionError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
 
@@ -93,6 +130,11 @@ def parse_pairs(texts: list[str] | None, option: str, form: str = "NAME=VALUE") 
             raise typer.BadParameter(f"{text!r} is not {form}", param_hint=option)
         found[name] = value
     return found
+
+
+def given_or_null(**limits: float | None) -> dict[str, float | None]:
+    """Return the limits that were given as fields of a call; 0 stands for no limit, which is null there."""
+    return {name: limit or None for name, limit in limits.items() if limit is not None}
 
 
 def read_body(body: str) -> str | bytes:

@@ -7,12 +7,14 @@ import contextlib
 import datetime as dt
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+import typer
 
 from timerwheel.cli import layout
-from timerwheel.cli.form import Form, style
+from timerwheel.cli.options import OUTPUT_PANEL, JsonFlag, Options, one_of
 from timerwheel.cli.times import full_time, short_moment, short_time
 from timerwheel.cli.units import format_distance
 from timerwheel.clock import SystemClock
@@ -29,16 +31,22 @@ if TYPE_CHECKING:  # `serve` prints one line; it should not load all this for th
 _PIPED_WIDTH = 120
 
 
+class Form(StrEnum):
+    """What `-o` accepts."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    ID = "id"
+
+
 class Output:
-    """Prints the output of one command on stdout, with times in one zone.
+    """Prints the output of one command on stdout, in one form, with times in one zone."""
 
-    Whether it is a table, JSON or ids, and how times look, is the command's `Style`.
-    """
-
-    def __init__(self, *, utc: bool = False, as_json: bool = False) -> None:
+    def __init__(self, form: Form = Form.TABLE, *, utc: bool = False, iso: bool = False) -> None:
         self.zone = dt.UTC if utc else None
-        self._style = style()
-        self._form = Form.JSON if as_json else self._style.form
+        self._form = form
+        self._iso = iso
         self._clock = SystemClock()
 
     def stamp(self, ms: int | None) -> str:
@@ -47,18 +55,18 @@ class Output:
 
     def time(self, ms: int | None) -> str:
         """A time in full with its zone, exact to the millisecond, or a dash."""
-        if ms is None or self._style.iso:
+        if ms is None or self._iso:
             return self.stamp(ms)
         return full_time(ms, self.zone)
 
     def time_and_distance(self, ms: int) -> str:
         """A time in full with its zone, and its distance from now."""
         distance = format_distance(ms, self._clock.now_ms())
-        return f"{self.stamp(ms)} ({distance})" if self._style.iso else f"{self.time(ms)}, {distance}"
+        return f"{self.stamp(ms)} ({distance})" if self._iso else f"{self.time(ms)}, {distance}"
 
     def when(self, ms: int | None) -> str:
         """A time in a table: short, with its distance from now; or a dash."""
-        if ms is None or self._style.iso:
+        if ms is None or self._iso:
             return self.stamp(ms)
         now_ms = self._clock.now_ms()
         wide = self._form is Form.WIDE
@@ -67,24 +75,24 @@ class Output:
 
     def moment(self, ms: int | None) -> str:
         """The time of an event in a table, exact to the millisecond; or a dash."""
-        if ms is None or self._style.iso:
+        if ms is None or self._iso:
             return self.stamp(ms)
         return short_moment(ms, self._clock.now_ms(), self.zone)
 
     def slot_time(self, ms: int) -> str:
         """The time at which a slot begins or ends: whole seconds."""
-        if self._style.iso:
+        if self._iso:
             return self.stamp(ms).replace(".000", "", 1)
         return short_time(ms, self._clock.now_ms(), self.zone)
 
     def result(self, content: object, *lines: str, ids: Iterable[str] = ()) -> None:
         """Prints a result: as JSON or ids if that was asked for, else as these lines."""
-        if not self._as_data(content, ids):
+        if not self.as_data(content, ids):
             self.line("\n".join(lines))
 
     def details(self, content: object, rows: Iterable[tuple[str, str]], ids: Iterable[str] = ()) -> None:
         """Prints one thing: as JSON or its id if that was asked for, else as names and values."""
-        if not self._as_data(content, ids):
+        if not self.as_data(content, ids):
             self.facts(rows)
 
     def listing(
@@ -95,10 +103,11 @@ class Output:
         ids: Iterable[str] = (),
     ) -> None:
         """Prints a list: as JSON or ids if that was asked for, else as a table, as `table` does."""
-        if not self._as_data(content, ids):
+        if not self.as_data(content, ids):
             self.table(columns, rows)
 
-    def _as_data(self, content: object, ids: Iterable[str]) -> bool:
+    def as_data(self, content: object, ids: Iterable[str] = ()) -> bool:
+        """Prints JSON or ids if that was asked for; returns whether it was."""
         if self._form is Form.JSON:
             self.json(content)
         elif self._form is Form.ID:
@@ -150,6 +159,46 @@ class Output:
     def _show(self, content: "Text") -> None:
         """Prints a line with styles, which a pipe does not get; the terminal breaks what is too long."""
         console().print(content, soft_wrap=True)
+
+
+def _output(*, form: str | None, as_json: bool, utc: bool = False, iso: bool = False) -> Output:
+    if as_json and form not in (None, Form.JSON):
+        raise typer.BadParameter(f"-o {form} and --json contradict each other: give one of them")
+    return Output(Form.JSON if as_json else Form(form or Form.TABLE), utc=utc, iso=iso)
+
+
+def _option(*flags: str, text: str, **more: Any) -> Any:  # noqa: ANN401 - as typer takes them
+    return typer.Option(*flags, help=text, rich_help_panel=OUTPUT_PANEL, **more)
+
+
+_UTC = _option("--utc", text="Read and show times in UTC instead of the local time zone.")
+_ISO = _option("--iso", text="Show times in ISO 8601, exact to the millisecond.")
+_JSON_LINES = _option("--json", text="Print one JSON document per line on stdout.")
+
+
+def _options(*, ids: bool = False, times: bool = False, lines: bool = False) -> Options:
+    """The options of an `Output`: does it print ids on request, does it show times, is its JSON in lines?"""
+    forms = [form.value for form in Form if ids or form is not Form.ID]
+    text = "How to print: table fits the terminal, wide shows everything, json as --json"
+    text += ", id: only ids or names." if ids else "."
+    form = _option("-o", "--output", text=text, parser=one_of(*forms), metavar="|".join(forms))
+    return Options(
+        ({"utc": (Annotated[bool, _UTC], False)} if times else {})
+        | {
+            "as_json": (Annotated[bool, _JSON_LINES] if lines else JsonFlag, False),
+            "form": (Annotated[str | None, form], None),
+        }
+        | ({"iso": (Annotated[bool, _ISO], False)} if times else {}),
+        _output,
+    )
+
+
+JsonOutput = Annotated[Output, _options()]
+IdOutput = Annotated[Output, _options(ids=True)]
+TimeOutput = Annotated[Output, _options(times=True)]
+IdTimeOutput = Annotated[Output, _options(ids=True, times=True)]
+LineOutput = Annotated[Output, _options(times=True, lines=True)]
+IdLineOutput = Annotated[Output, _options(ids=True, times=True, lines=True)]
 
 
 def _width() -> int | None:

@@ -7,20 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from timerwheel.cli.options import JsonFlag
-from timerwheel.cli.output import Output
+from timerwheel.cli.output import JsonOutput, Output
 from timerwheel.cli.spark_options import (
-    MASTER_DEFAULT,
-    ConfOption,
     KafkaOption,
     KafkaPropertiesOption,
     LogsOption,
-    MasterOption,
-    MetricsOption,
     SalvageFlag,
     ScanFlag,
-    SparkOptions,
-    StagingOption,
+    StagedRunOptions,
     copy_journal,
     find_logs,
     kafka_place,
@@ -37,11 +31,9 @@ if TYPE_CHECKING:
 
 
 def rebuild(
+    *,
     data: LogsOption,
-    master: MasterOption = MASTER_DEFAULT,
-    conf: ConfOption = None,
-    staging: StagingOption = None,
-    metrics: MetricsOption = None,
+    options: StagedRunOptions,
     salvage: SalvageFlag = False,
     scan: ScanFlag = False,
     dry_run: Annotated[
@@ -53,7 +45,7 @@ def rebuild(
     ] = False,
     kafka: KafkaOption = None,
     kafka_properties: KafkaPropertiesOption = None,
-    as_json: JsonFlag = False,
+    output: JsonOutput,
 ) -> None:
     """Rebuild the index from the log, with Spark, while the service is stopped; the old index is kept."""
     if kafka is not None:
@@ -71,23 +63,21 @@ def rebuild(
     with contextlib.ExitStack() as stack:
         if not dry_run:
             stack.enter_context(locked(logs))
-            if staging is None:
+            if options.staging is None:
                 # Beside the index: that disk has room for an index, and the executors can reach it.
                 staging = str(Path(logs[0].url).absolute() / STAGING_NAME)
                 shutil.rmtree(staging, ignore_errors=True)
                 make_directory(Path(staging))
                 stack.callback(shutil.rmtree, staging, ignore_errors=True)
+                options = options._replace(staging=staging)
             logs = find_logs([log.url for log in logs])  # read again: nobody can change them now
         others = ((), () if dry_run else [dataset_of(log.url) for log in logs])
-        options = SparkOptions(master, conf, staging, metrics)
         job = stack.enter_context(spark_job("rebuild", options, logs=logs, others=others))
         made = Rebuild(job.spark, job.progress, job.staging, salvage=salvage)
         report = made.run(logs, sidecars=not scan, dry_run=dry_run)
         what = "Messages that wait in the rebuilt indexes"
         job.metrics.set("timerwheel_rebuild_pending", what, sum(node.pending for node in report.nodes))
-    output = Output()
-    if as_json:
-        output.json(report)
+    if output.as_data(report):
         return
     for node in report.nodes:
         _show(node, report, output)

@@ -4,20 +4,14 @@ from typing import Annotated
 
 import typer
 
-from timerwheel.cli.connection import ask
+from timerwheel.cli.conditions import ConditionOptions
+from timerwheel.cli.connection import Service, ServiceOptions
 from timerwheel.cli.messages import show_message
 from timerwheel.cli.options import (
-    JsonFlag,
     KeyOption,
-    UrlOption,
-    UtcFlag,
-    YesFlag,
-    confirm_or_exit,
-    parse_at_ms,
 )
-from timerwheel.cli.output import Output
-from timerwheel.client import DEFAULT_URL, Client, RecallCount, RecallResult
-from timerwheel.client.connection import given
+from timerwheel.cli.output import Output, TimeOutput
+from timerwheel.client import RecallCount, RecallResult
 
 
 def recall(
@@ -27,55 +21,38 @@ def recall(
     ] = None,
     *,
     key: KeyOption = None,
-    topic: Annotated[str | None, typer.Option(help="Messages of this topic.")] = None,
-    tags: Annotated[str | None, typer.Option(help="Messages with one of these tags: 'A || B'.")] = None,
-    key_prefix: Annotated[
-        str | None,
-        typer.Option(help="Messages with a key that starts with this: the deduplication key or another."),
-    ] = None,
-    start: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Messages due at this time or later.")
-    ] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="Messages due before this time.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the matching messages.")] = False,
-    yes: YesFlag = False,
-    url: UrlOption = DEFAULT_URL,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    where: ConditionOptions,
+    service: ServiceOptions,
+    output: TimeOutput,
 ) -> None:
     """Take back waiting messages: they will not be delivered.
 
     Give ids, a key, or conditions. A message must match all conditions. The matching messages are counted
     first and recalled after you confirm.
     """
-    output = Output(utc=utc, as_json=as_json)
-    conditions = given(
-        topic=topic,
-        tags=tags,
-        key_prefix=key_prefix,
-        due_from_ms=None if start is None else parse_at_ms(start, utc=utc, option="--from"),
-        due_to_ms=None if end is None else parse_at_ms(end, utc=utc, option="--to"),
-    )
+    conditions = where.fields(output.zone)
     if sum(map(bool, (message_ids, key, conditions))) != 1:
         raise typer.BadParameter("give either ids, or --key TOPIC KEY, or conditions")
-    if (dry_run or yes) and not conditions:
+    if (where.dry_run or where.yes) and not conditions:
         raise typer.BadParameter("--dry-run and --yes need conditions")
     if conditions:
-        _recall_where(url, conditions, output, dry_run=dry_run, yes=yes)
+
+        def run(dry_run: bool) -> RecallCount:
+            return service.ask(lambda client: client.recall_where(**conditions, dry_run=dry_run))
+
+        _show_count(where.confirmed("Recall", run), output)
     elif key is not None:
         named = key
-        show_message(ask(url, lambda client: client.recall_key(*named)), output)
+        show_message(service.ask(lambda client: client.recall_key(*named)), output)
     elif message_ids is not None and len(message_ids) == 1:
         [message_id] = message_ids
-        show_message(ask(url, lambda client: client.recall(message_id)), output)
+        show_message(service.ask(lambda client: client.recall(message_id)), output)
     else:
-        _recall_many(url, message_ids or [], output)
+        _recall_many(service, message_ids or [], output)
 
 
-def _recall_many(url: str, message_ids: list[str], output: Output) -> None:
-    results = ask(url, lambda client: client.recall_many(message_ids))
+def _recall_many(service: Service, message_ids: list[str], output: Output) -> None:
+    results = service.ask(lambda client: client.recall_many(message_ids))
     count = sum(result.ok for result in results)
     rows = [(result.id, _result_words(result)) for result in results]
     output.listing({"results": results, "recalled": count}, ("id", "result"), rows)
@@ -85,24 +62,6 @@ def _recall_many(url: str, message_ids: list[str], output: Output) -> None:
 
 def _result_words(result: RecallResult) -> str:
     return "recalled" if result.ok else f"not recalled: {(result.code or '').replace('_', ' ')}"
-
-
-def _recall_where(
-    url: str, conditions: dict[str, object], output: Output, *, dry_run: bool, yes: bool
-) -> None:
-    def run(*, dry: bool) -> RecallCount:
-        async def work(client: Client) -> RecallCount:
-            return await client.recall_where(**conditions, dry_run=dry)  # type: ignore[arg-type]
-
-        return ask(url, work)
-
-    if dry_run or not yes:
-        counted = run(dry=True)
-        if dry_run or counted.matched == 0:
-            _show_count(counted, output)
-            return
-        confirm_or_exit(f"Recall {counted.matched:,} waiting message(s)?")
-    _show_count(run(dry=False), output)
 
 
 def _show_count(count: RecallCount, output: Output) -> None:

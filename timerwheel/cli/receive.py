@@ -5,11 +5,9 @@ from typing import Annotated
 
 import typer
 
-from timerwheel.cli.connection import advising, ask
-from timerwheel.cli.form import prints_ids
-from timerwheel.cli.options import JsonLinesFlag, UrlOption, UtcFlag
-from timerwheel.cli.output import Output, content_shown
-from timerwheel.client import BEGINNING, DEFAULT_URL, END, Client, Message, NotFoundError
+from timerwheel.cli.connection import ServiceOptions, advising
+from timerwheel.cli.output import IdLineOutput, Output, content_shown
+from timerwheel.client import BEGINNING, END, Client, Message, NotFoundError
 
 _PLACES = {"beginning": BEGINNING, "end": END}
 
@@ -22,7 +20,6 @@ def _place(text: str) -> int:
     raise typer.BadParameter(f"{text!r}: give beginning, end or an offset from 0")
 
 
-@prints_ids
 def receive(
     topic: Annotated[str, typer.Argument(help="The topic to read.")],
     *,
@@ -36,13 +33,11 @@ def receive(
     count_max: Annotated[
         int | None, typer.Option("--max", min=1, help="Stop after this many messages.")
     ] = None,
-    url: UrlOption = DEFAULT_URL,
-    utc: UtcFlag = False,
-    as_json: JsonLinesFlag = False,
+    service: ServiceOptions,
+    output: IdLineOutput,
 ) -> None:
     """Print the delivered messages of a queue, one per line."""
     begin = _place(offset)
-    output = Output(utc=utc, as_json=as_json)
 
     async def work(client: Client) -> None:
         count = 0
@@ -57,7 +52,7 @@ def receive(
 
     damaged: set[str] = set()
     with advising("offset_out_of_range", "read from there, or with --from end"):
-        ask(url, work)
+        service.ask(work)
     if damaged:
         raise typer.Exit(1)
 

@@ -5,15 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag, UtcFlag
-from timerwheel.cli.output import Output
+from timerwheel.cli.options import DATA_DEFAULT, DataOption
+from timerwheel.cli.output import Output, TimeOutput
 from timerwheel.cli.spark_options import (
-    MASTER_DEFAULT,
-    ConfOption,
-    MasterOption,
-    MetricsOption,
-    SparkOptions,
-    StagingOption,
+    StagedRunOptions,
     require_spark,
     spark_job,
     stage_times,
@@ -44,12 +39,8 @@ def restore(
     salvage: Annotated[
         bool, typer.Option("--salvage", help="Continue if parts of the log are missing in the archive.")
     ] = False,
-    master: MasterOption = MASTER_DEFAULT,
-    conf: ConfOption = None,
-    staging: StagingOption = None,
-    metrics: MetricsOption = None,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    options: StagedRunOptions,
+    output: TimeOutput,
 ) -> None:
     """Create a new data directory with the messages that an archive shows as waiting.
 
@@ -65,18 +56,15 @@ def restore(
     check_new(data)
     part = find_part(source, log_id, salvage=salvage)
     now_ms = SystemClock().now_ms()
-    options = SparkOptions(master, conf, staging, metrics)
     others = ([dataset_of(source)], [dataset_of(str(data))])
     with spark_job("restore", options, others=others) as job:
         size_bytes = Settings(data=data).segment_size_bytes
         with restored_log(data, size_bytes, format_ms(now_ms)) as target:
             found = run(job.spark, job.progress, part, target, job.staging, now_ms)
         job.metrics.set("timerwheel_restore_pending", "Messages that wait in the new log", found.pending)
-    output = Output(utc=utc)
-    if as_json:
-        output.json({**msgspec.structs.asdict(found), "data": str(data), "seconds": job.progress.seconds})
-    else:
-        show_summary(found, job.progress.seconds, output)
+    seconds = job.progress.seconds
+    if not output.as_data({**msgspec.structs.asdict(found), "data": str(data), "seconds": seconds}):
+        show_summary(found, seconds, output)
 
 
 def show_summary(found: "Restored", seconds: dict[str, float], output: Output) -> None:

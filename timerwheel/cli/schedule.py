@@ -5,20 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from timerwheel.cli.connection import ask, credentials_to_pass_on
-from timerwheel.cli.options import JsonFlag, UrlOption, parse_pairs
-from timerwheel.cli.output import Output
+from timerwheel.cli.connection import ServiceOptions
+from timerwheel.cli.options import parse_pairs
+from timerwheel.cli.output import JsonOutput, Output
 from timerwheel.cli.spark_options import (
-    MASTER_DEFAULT,
-    ConfOption,
     Job,
-    MasterOption,
-    MetricsOption,
-    SparkOptions,
+    RunOptions,
     require_spark,
     spark_job,
 )
-from timerwheel.client import DEFAULT_URL
 from timerwheel.errors import SettingsError
 from timerwheel.model.text import printable
 
@@ -73,11 +68,9 @@ def schedule(
     ] = None,
     query: Annotated[str | None, typer.Option(metavar="SQL", help="The query, for jdbc:...")] = None,
     rate: Annotated[float | None, typer.Option(min=1, metavar="N", help="At most N rows a second.")] = None,
-    url: UrlOption = DEFAULT_URL,
-    master: MasterOption = MASTER_DEFAULT,
-    conf: ConfOption = None,
-    metrics: MetricsOption = None,
-    as_json: JsonFlag = False,
+    options: RunOptions,
+    service: ServiceOptions,
+    output: JsonOutput,
 ) -> None:
     """Schedule each row of a table as a message, once, with Spark; exit code 1 if rows were refused.
 
@@ -86,7 +79,7 @@ def schedule(
     require_spark()
     import pyarrow as pa
 
-    parse_pairs(conf, "--conf")
+    parse_pairs(options.conf, "--conf")
     if file_format is not None and file_format not in _FORMATS:
         raise typer.BadParameter(f"choose from {', '.join(_FORMATS)}", param_hint="--format")
     if (topic is None) == (topic_column is None):
@@ -107,12 +100,10 @@ def schedule(
     if table is not None:
         mapping.check(table.columns)
     # Before Spark starts, which takes seconds.
-    ask(url, lambda client: client.send_arrow(pa.table({"topic": pa.array([], pa.string())})))
-    given = credentials_to_pass_on()
-    ca, cert = (None if path is None else str(path.absolute()) for path in (given.ca, given.cert))
-    target = Target(url, given.token, ca, cert, rate)
-    others = ([] if is_query else [dataset_of(source)], [topic_of(url, topic)])
-    options = SparkOptions(master, conf, None, metrics)
+    service.ask(lambda client: client.send_arrow(pa.table({"topic": pa.array([], pa.string())})))
+    ca, cert = (None if path is None else str(path.absolute()) for path in (service.ca, service.cert))
+    target = Target(service.url, service.secret, ca, cert, rate)
+    others = ([] if is_query else [dataset_of(source)], [topic_of(service.url, topic)])
     with spark_job("schedule", options, stages=False, others=others) as job:
         if table is not None:
             sent = schedule_table(job.spark, job.progress, table, mapping, target)
@@ -121,7 +112,7 @@ def schedule(
             sent = schedule_query(job.spark, job.progress, query_options, mapping, target)
         _measure(sent, job)
         seconds = job.progress.seconds
-    _show(sent, seconds, as_json=as_json)
+    _show(sent, seconds, output)
     if sent.refused:
         raise typer.Exit(1)
 
@@ -133,19 +124,16 @@ def _measure(sent: "Sent", job: Job) -> None:
     )
 
 
-def _show(sent: "Sent", seconds: dict[str, float], *, as_json: bool) -> None:
-    output = Output()
-    if as_json:
-        output.json(
-            {
-                "rows": sent.rows,
-                "stored": sent.stored,
-                "duplicates": sent.duplicates,
-                "refused": len(sent.refused),
-                "refused_rows": msgspec.to_builtins(sent.refused[:1_000]),
-                "stage_seconds": seconds,
-            }
-        )
+def _show(sent: "Sent", seconds: dict[str, float], output: Output) -> None:
+    document = {
+        "rows": sent.rows,
+        "stored": sent.stored,
+        "duplicates": sent.duplicates,
+        "refused": len(sent.refused),
+        "refused_rows": msgspec.to_builtins(sent.refused[:1_000]),
+        "stage_seconds": seconds,
+    }
+    if output.as_data(document):
         return
     output.line(
         f"{sent.rows:,} rows: {sent.stored:,} scheduled, {sent.duplicates:,} had been scheduled before, "

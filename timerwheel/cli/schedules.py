@@ -5,24 +5,21 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from timerwheel.cli.connection import ask
-from timerwheel.cli.form import prints_ids
+from timerwheel.cli.connection import ServiceOptions
 from timerwheel.cli.options import (
     JsonBodyFlag,
-    JsonFlag,
     PropertiesOption,
-    UrlOption,
-    UtcFlag,
     YesFlag,
     body_or_json,
     confirm_or_exit,
-    one_of,
+    length_option,
     parse_at_ms,
     parse_pairs,
+    word_option,
 )
-from timerwheel.cli.output import Output, body_shown
+from timerwheel.cli.output import IdOutput, IdTimeOutput, Output, TimeOutput, body_shown
 from timerwheel.cli.units import length_between
-from timerwheel.client import DEFAULT_URL, Client
+from timerwheel.client import Client
 from timerwheel.client.connection import given
 from timerwheel.model.durations import format_duration
 from timerwheel.model.text import printable
@@ -32,10 +29,6 @@ from timerwheel.wire.schedules import Schedule
 RUNS_SHOWN = 5
 
 NameArgument = Annotated[str, typer.Argument(help="The schedule's name.")]
-
-
-def _word_option(help_text: str, *allowed: str) -> Any:  # noqa: ANN401 - an annotation made at run time
-    return typer.Option(parser=one_of(*allowed), metavar="|".join(allowed), help=help_text)
 
 
 def _every(text: str) -> int:
@@ -50,11 +43,9 @@ def _jitter(text: str) -> int:
     return length_between(0, JITTER_MS_MAX)(text)
 
 
-@prints_ids
-def list_schedules(url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False) -> None:
+def list_schedules(*, service: ServiceOptions, output: IdTimeOutput) -> None:
     """List the schedules with their next runs."""
-    found = ask(url, lambda client: client.schedules.all())
-    output = Output(utc=utc, as_json=as_json)
+    found = service.ask(lambda client: client.schedules.all())
     output.listing(
         {"schedules": [_fields(one) for one in found]},
         ("name", "topic", "runs", "next run", "~state"),
@@ -63,20 +54,16 @@ def list_schedules(url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: 
     )
 
 
-@prints_ids
-def show(
-    name: NameArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
-) -> None:
+def show(name: NameArgument, *, service: ServiceOptions, output: IdTimeOutput) -> None:
     """Show a schedule and its next runs."""
 
     async def work(client: Client) -> tuple[Schedule, list[NextRun]]:
         return await client.schedules.get(name), await client.schedules.runs(name, RUNS_SHOWN)
 
-    schedule, runs = ask(url, work)
-    _show(schedule, runs, Output(utc=utc, as_json=as_json))
+    schedule, runs = service.ask(work)
+    _show(schedule, runs, output)
 
 
-@prints_ids
 def put(
     name: NameArgument,
     topic: Annotated[str, typer.Argument(help="The topic of the messages.")],
@@ -91,42 +78,42 @@ def put(
     ] = None,
     every_ms: Annotated[
         int | None,
-        typer.Option("--every", parser=_every, metavar="LENGTH", help="Interval between runs: 15m."),
+        length_option("--every", "Interval between runs: 15m.", _every),
     ] = None,
     zone: Annotated[str, typer.Option(metavar="NAME", help="Time zone of --cron: Europe/Berlin.")] = "UTC",
     start: Annotated[str | None, typer.Option(metavar="TIME", help="No run before it.")] = None,
     end: Annotated[str | None, typer.Option(metavar="TIME", help="No run from it on.")] = None,
     jitter_ms: Annotated[
         int | None,
-        typer.Option(
-            "--jitter",
-            parser=_jitter,
-            metavar="LENGTH",
-            help="Delay each message by a random time up to this.",
-        ),
+        length_option("--jitter", "Delay each message by a random time up to this.", _jitter),
     ] = None,
     missed: Annotated[
-        str, _word_option("What to do with runs missed in an outage.", "skip", "once", "all")
+        str, word_option("--missed", "What to do with runs missed in an outage.", "skip", "once", "all")
     ] = "once",
     skipped_hour: Annotated[
-        str, _word_option("What to do when a clock change skips the time.", "auto", "run_after", "skip")
+        str,
+        word_option(
+            "--skipped-hour", "What to do when a clock change skips the time.", "auto", "run_after", "skip"
+        ),
     ] = "auto",
     repeated_hour: Annotated[
-        str, _word_option("What to do when a clock change repeats the time.", "auto", "first", "both")
+        str,
+        word_option(
+            "--repeated-hour", "What to do when a clock change repeats the time.", "auto", "first", "both"
+        ),
     ] = "auto",
     paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
     properties: PropertiesOption = None,
     tags: Annotated[str | None, typer.Option(help="The messages' tags.")] = None,
     keys: Annotated[str | None, typer.Option(help="The messages' keys, separated by spaces.")] = None,
-    url: UrlOption = DEFAULT_URL,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: IdTimeOutput,
 ) -> None:
     """Create or replace a schedule; give either --cron or --every."""
     if (cron is None) == (every_ms is None):
         raise typer.BadParameter("give one of --cron and --every")
-    start_ms = None if start is None else parse_at_ms(start, utc=utc, option="--start")
-    end_ms = None if end is None else parse_at_ms(end, utc=utc, option="--end")
+    start_ms = None if start is None else parse_at_ms(start, output.zone, option="--start")
+    end_ms = None if end is None else parse_at_ms(end, output.zone, option="--end")
     if start_ms is not None and end_ms is not None and end_ms <= start_ms:
         raise typer.BadParameter("is not after --start", param_hint="--end")
     options: Any = given(
@@ -150,52 +137,42 @@ def put(
         made = await client.schedules.put(name, topic, **options)
         return made, await client.schedules.runs(name, RUNS_SHOWN)
 
-    schedule, runs = ask(url, work)
-    _show(schedule, runs, Output(utc=utc, as_json=as_json))
+    schedule, runs = service.ask(work)
+    _show(schedule, runs, output)
 
 
-@prints_ids
-def pause(name: NameArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
+def pause(name: NameArgument, *, service: ServiceOptions, output: IdOutput) -> None:
     """Pause a schedule: it sends nothing until `resume`."""
-    _report(ask(url, lambda client: client.schedules.pause(name)), "is paused", as_json=as_json)
+    _report(service.ask(lambda client: client.schedules.pause(name)), "is paused", output)
 
 
-@prints_ids
-def resume(
-    name: NameArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
-) -> None:
+def resume(name: NameArgument, *, service: ServiceOptions, output: IdTimeOutput) -> None:
     """Resume a schedule with its next run from now on."""
-    schedule = ask(url, lambda client: client.schedules.resume(name))
-    words = f"is resumed; next run {_next_run(schedule, Output(utc=utc))}"
-    _report(schedule, words, as_json=as_json)
+    schedule = service.ask(lambda client: client.schedules.resume(name))
+    words = f"is resumed; next run {_next_run(schedule, output)}"
+    _report(schedule, words, output)
 
 
-@prints_ids
-def delete(
-    name: NameArgument, *, yes: YesFlag = False, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False
-) -> None:
+def delete(name: NameArgument, *, yes: YesFlag = False, service: ServiceOptions, output: IdOutput) -> None:
     """Delete a schedule; messages that it sent ahead are recalled. Asks first."""
     if not yes:
         confirm_or_exit(f"Delete schedule {name}, and recall the runs that it sent ahead?")
-    _report(ask(url, lambda client: client.schedules.delete(name)), "is deleted", as_json=as_json)
+    _report(service.ask(lambda client: client.schedules.delete(name)), "is deleted", output)
 
 
 def runs(
     name: NameArgument,
     *,
     count: Annotated[int, typer.Option(min=1, max=1000, help="How many runs to list.")] = 10,
-    url: UrlOption = DEFAULT_URL,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: TimeOutput,
 ) -> None:
     """List the next runs."""
-    found = ask(url, lambda client: client.schedules.runs(name, count))
-    output = Output(utc=utc, as_json=as_json)
+    found = service.ask(lambda client: client.schedules.runs(name, count))
     rows = [(output.when(run.run_ms), output.when(run.due_ms)) for run in found]
     output.listing({"runs": found}, ("run", "message due"), rows)
 
 
-@prints_ids
 def run(
     name: NameArgument,
     *,
@@ -205,19 +182,17 @@ def run(
             "--key", metavar="KEY", help="Your name for this run: repeated with it, nothing is sent again."
         ),
     ] = None,
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: IdOutput,
 ) -> None:
     """Send its message at once, besides the planned runs."""
-    sent = ask(url, lambda client: client.schedules.run(name, key))
+    sent = service.ask(lambda client: client.schedules.run(name, key))
     words = "was sent before, under this key" if sent.duplicate else f"is sent to {sent.topic}"
-    Output(as_json=as_json).result(sent, f"the message of schedule {name} {words}: {sent.id}", ids=[sent.id])
+    output.result(sent, f"the message of schedule {name} {words}: {sent.id}", ids=[sent.id])
 
 
-def _report(schedule: Schedule, words: str, *, as_json: bool) -> None:
-    Output(as_json=as_json).result(
-        _fields(schedule), f"schedule {schedule.name} {words}", ids=[schedule.name]
-    )
+def _report(schedule: Schedule, words: str, output: Output) -> None:
+    output.result(_fields(schedule), f"schedule {schedule.name} {words}", ids=[schedule.name])
 
 
 def _fields(schedule: Schedule) -> dict[str, Any]:

@@ -13,17 +13,14 @@ import numpy as np
 import typer
 
 from timerwheel.cli.chart import RED_ABOVE_PER_S, Held, Scale, draw_legend, draw_row, draw_slots, row_of
-from timerwheel.cli.form import prints_ids
 from timerwheel.cli.options import (
     DATA_DEFAULT,
     DataOption,
-    JsonFlag,
     RedAboveOption,
-    UtcFlag,
-    one_of,
     parse_at_ms,
+    word_option,
 )
-from timerwheel.cli.output import MESSAGE_COLUMNS, Output, message_rows
+from timerwheel.cli.output import MESSAGE_COLUMNS, IdTimeOutput, Output, message_rows
 from timerwheel.cli.units import format_distance
 from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.messages import SlotInfo, WheelInfo
@@ -41,7 +38,6 @@ _SECOND_MS = 1_000
 DueTimes = Callable[[int, int], np.ndarray]
 
 
-@prints_ids
 def slots(
     data: DataOption = DATA_DEFAULT,
     at: Annotated[
@@ -50,12 +46,12 @@ def slots(
     ] = None,
     level: Annotated[
         str | None,
-        typer.Option(parser=one_of(*SLOT_MS), metavar="|".join(SLOT_MS), help="Show only this level."),
+        word_option("--level", "Show only this level.", *SLOT_MS),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="List at most this many slots or messages.")] = 100,
     red_above: RedAboveOption = None,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    *,
+    output: IdTimeOutput,
 ) -> None:
     """Draw the wheel: how many messages wait in each slot, and when the next peak is.
 
@@ -63,11 +59,10 @@ def slots(
     """
     from timerwheel.offline.snapshot import open_snapshot
 
-    output = Output(utc=utc, as_json=as_json)
     red_per_s = RED_ABOVE_PER_S if red_above is None else red_above
     if output.wants_ids and at is None:
         raise typer.BadParameter("-o id lists the messages of one slot: add --at TIME")
-    at_ms = None if at is None else parse_at_ms(at, utc=utc)
+    at_ms = None if at is None else parse_at_ms(at, output.zone)
     with open_snapshot(data) as snapshot:
         if at_ms is not None:
             _show_slot(snapshot, _slot_at(snapshot, at_ms, level), limit, output)
@@ -76,9 +71,9 @@ def slots(
         found = snapshot.reader.slots(level, 0, HALF_DUE_MS)  # not the slot of open transactions
         peak = _peak_of(snapshot, found, wheel.now_ms)
         held = _held(snapshot)
-    if as_json:
-        output.json({**msgspec.to_builtins(wheel), "slots": found, "next_rush": peak})
-    elif level is not None:
+    if output.as_data({**msgspec.to_builtins(wheel), "slots": found, "next_rush": peak}):
+        return
+    if level is not None:
         output.line(_headline(wheel, output))
         scale = Scale.of([slot.count for slot in found], red_per_s)
         draw_slots(found[:limit], scale, output)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from timerwheel.cli.options import parse_pairs
+from timerwheel.cli.options import Options, parse_pairs
 from timerwheel.cli.output import progress_bar
 from timerwheel.errors import SettingsError
 from timerwheel.settings import JournalAddress, journal_of
@@ -48,31 +48,9 @@ LogsOption = Annotated[
         help="A data directory, a pattern that matches many, or a URL that fsspec reads; may be repeated.",
     ),
 ]
-MasterOption = Annotated[
-    str,
-    typer.Option("--master", envvar="TIMERWHEEL_SPARK_MASTER", help="The Spark master that runs the job."),
-]
-ConfOption = Annotated[
-    list[str] | None,
-    typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; may be repeated."),
-]
-StagingOption = Annotated[
-    str | None,
-    typer.Option("--staging", help="Directory or URL for temporary files; all executors must reach it."),
-]
 SalvageFlag = Annotated[bool, typer.Option("--salvage", help="Skip damage in the log and report it.")]
 ScanFlag = Annotated[
     bool, typer.Option("--scan", help="Read every record and check its CRC instead of trusting sidecars.")
-]
-
-
-MetricsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--metrics",
-        metavar="FILE.prom",
-        help="Write the metrics of this run there, for Prometheus' node exporter.",
-    ),
 ]
 
 
@@ -103,8 +81,36 @@ class SparkOptions(NamedTuple):
 
     master: str
     conf: list[str] | None
-    staging: str | None
     metrics: Path | None
+    staging: str | None = None
+
+
+def _options(*, stages: bool) -> Options:
+    master = typer.Option(
+        "--master", envvar="TIMERWHEEL_SPARK_MASTER", help="The Spark master that runs the job."
+    )
+    conf = typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
+    staging = typer.Option(
+        "--staging", help="Directory or URL for temporary files; all executors must reach it."
+    )
+    metrics = typer.Option(
+        "--metrics",
+        metavar="FILE.prom",
+        help="Write the metrics of this run there, for Prometheus' node exporter.",
+    )
+    return Options(
+        {
+            "master": (Annotated[str, master], MASTER_DEFAULT),
+            "conf": (Annotated[list[str] | None, conf], None),
+            **({"staging": (Annotated[str | None, staging], None)} if stages else {}),
+            "metrics": (Annotated[Path | None, metrics], None),
+        },
+        SparkOptions,
+    )
+
+
+RunOptions = Annotated[SparkOptions, _options(stages=False)]
+StagedRunOptions = Annotated[SparkOptions, _options(stages=True)]
 
 
 class Job(NamedTuple):

@@ -4,15 +4,14 @@ Loading all modules takes as long as starting the service, and a restart would w
 """
 
 import importlib
-import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand
 
 from timerwheel.cli.completion import with_completion
-from timerwheel.cli.form import with_form
+from timerwheel.cli.options import expanded
 
 
 class Group(NamedTuple):
@@ -223,18 +222,18 @@ class Loaded(Mapping[str, Any]):
         return len(self._table)
 
 
+def typed(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with all its options, as typer takes it."""
+    return with_completion(expanded(command))
+
+
 def _made(name: str, entry: str | Group) -> Any:  # noqa: ANN401 - typer's own type
     if isinstance(entry, Group):
         made = typer.main.get_group(typer.Typer(name=name, help=entry.help, no_args_is_help=True))
         made.commands = Loaded(entry.commands)  # type: ignore[assignment]
         return made
     module, _, function = entry.partition(":")
-    command = with_form(getattr(importlib.import_module(f"timerwheel.cli.{module}"), function))
-    if "url" in inspect.signature(command, eval_str=True).parameters:
-        from timerwheel.cli.connection import with_credentials
-
-        command = with_credentials(command)
-    command = with_completion(command)
+    command = typed(getattr(importlib.import_module(f"timerwheel.cli.{module}"), function))
     one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     one.command(name, cls=Command)(command)
     return typer.main.get_command(one)

@@ -5,23 +5,21 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from timerwheel.cli.backoff import BackoffOption, format_backoff, parse_backoff
-from timerwheel.cli.connection import ask
-from timerwheel.cli.form import prints_ids
+from timerwheel.cli.backoff import BackoffOption, format_backoff
+from timerwheel.cli.connection import ServiceOptions
 from timerwheel.cli.groups import AttemptsOption
-from timerwheel.cli.messages import AtOption, DelayOption, put_when
+from timerwheel.cli.messages import AtOption, DelayOption, time_of
 from timerwheel.cli.options import (
+    FinishFlag,
     JsonBodyFlag,
-    JsonFlag,
-    UrlOption,
-    UtcFlag,
     body_or_json,
+    given_or_null,
     one_of,
     parse_pairs,
 )
-from timerwheel.cli.output import Output
-from timerwheel.cli.subscriptions import HeadersOption, RateLimitOption, TimeoutOption, rate_limit_field
-from timerwheel.client import DEFAULT_URL, Client, When
+from timerwheel.cli.output import IdOutput, IdTimeOutput, Output
+from timerwheel.cli.subscriptions import ROTATION, HeadersOption, RateLimitOption, TimeoutOption
+from timerwheel.client import Client
 from timerwheel.client.connection import given
 from timerwheel.model.durations import format_duration
 from timerwheel.model.text import printable
@@ -35,7 +33,6 @@ TaskQueueOption = Annotated[
 TaskQueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The task queue's name.")]
 
 
-@prints_ids
 def create(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The URL to call.")],
     body: Annotated[str, typer.Argument(help="The body; - reads it from stdin.")] = "",
@@ -65,14 +62,12 @@ def create(
         str | None,
         typer.Option("--dedup-key", help="Deduplication key: a second task with it stores nothing."),
     ] = None,
-    url: UrlOption = DEFAULT_URL,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: IdTimeOutput,
 ) -> None:
     """Have a URL called: now, later, or again and again."""
-    when: When = {}
-    put_when(when, delay, at, None, utc=utc)
     options: Any = given(
+        **time_of(delay, at, None, output.zone),
         method=None if method is None else method.upper(),
         headers=parse_pairs(headers, "--header") or None,
         cron=cron,
@@ -80,15 +75,14 @@ def create(
         schedule=schedule,
         queue=queue,
         max_attempts=max_attempts,
-        backoff=parse_backoff(backoff),
+        backoff=backoff,
         timeout_ms=timeout_ms,
         callback=callback,
         failure_callback=failure_callback,
         dedup_key=dedup_key,
-    ) | dict(when)
+    )
     content = body_or_json(body, options, json_body=json_body)
-    made = ask(url, lambda client: client.tasks.create(target, content, **options))
-    output = Output(utc=utc, as_json=as_json)
+    made = service.ask(lambda client: client.tasks.create(target, content, **options))
     if made.schedule is not None:
         due = "never" if made.due_ms is None else output.time_and_distance(made.due_ms)
         output.result(made, f"schedule {made.schedule}, next run {due}", ids=[made.schedule])
@@ -98,7 +92,6 @@ def create(
     output.result(made, f"{made.id} due {due}{known}", ids=[made.id] if made.id else [])
 
 
-@prints_ids
 def list_tasks(
     *,
     queue: TaskQueueOption = None,
@@ -112,9 +105,8 @@ def list_tasks(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Only those that call this host.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 100,
-    url: UrlOption = DEFAULT_URL,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: IdTimeOutput,
 ) -> None:
     """List the tasks of a queue: those that wait, then the others, newest first."""
 
@@ -122,8 +114,7 @@ def list_tasks(
         wanted: Any = {"queue": queue, "state": state, "host": host}
         return [task async for task in client.tasks.all(**wanted, limit=limit)]
 
-    tasks = ask(url, work)
-    output = Output(utc=utc, as_json=as_json)
+    tasks = service.ask(work)
     rows = [
         (one.id, one.state, f"{one.method} {printable(one.url)}", f"{one.attempts}", _time(one, output))
         for one in tasks
@@ -132,55 +123,39 @@ def list_tasks(
     output.listing({"tasks": tasks}, columns, rows, ids=[one.id for one in tasks])
 
 
-@prints_ids
-def show(
-    task_id: IdArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
-) -> None:
+def show(task_id: IdArgument, *, service: ServiceOptions, output: IdTimeOutput) -> None:
     """Show a task and its state, but not the values of its headers."""
-    _show(ask(url, lambda client: client.tasks.get(task_id)), Output(utc=utc, as_json=as_json))
+    _show(service.ask(lambda client: client.tasks.get(task_id)), output)
 
 
-@prints_ids
-def cancel(
-    task_id: IdArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
-) -> None:
+def cancel(task_id: IdArgument, *, service: ServiceOptions, output: IdTimeOutput) -> None:
     """Cancel a task that is not being called."""
-    _show(ask(url, lambda client: client.tasks.cancel(task_id)), Output(utc=utc, as_json=as_json))
+    _show(service.ask(lambda client: client.tasks.cancel(task_id)), output)
 
 
-@prints_ids
-def run(
-    task_id: IdArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
-) -> None:
+def run(task_id: IdArgument, *, service: ServiceOptions, output: IdTimeOutput) -> None:
     """Call a task that waits now."""
-    _show(ask(url, lambda client: client.tasks.run(task_id)), Output(utc=utc, as_json=as_json))
+    _show(service.ask(lambda client: client.tasks.run(task_id)), output)
 
 
-@prints_ids
 def reschedule(
     task_id: IdArgument,
     *,
     delay: DelayOption = None,
     at: AtOption = None,
-    url: UrlOption = DEFAULT_URL,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: IdTimeOutput,
 ) -> None:
     """Give a task that waits another time."""
-    when: When = {}
-    put_when(when, delay, at, None, utc=utc)
-    if not when:
+    options: Any = time_of(delay, at, None, output.zone)
+    if not options:
         raise typer.BadParameter("give --delay or --at")
-    options: Any = when
-    _show(
-        ask(url, lambda client: client.tasks.reschedule(task_id, **options)), Output(utc=utc, as_json=as_json)
-    )
+    _show(service.ask(lambda client: client.tasks.reschedule(task_id, **options)), output)
 
 
-@prints_ids
-def queues(url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
+def queues(*, service: ServiceOptions, output: IdOutput) -> None:
     """List the task queues."""
-    found = ask(url, lambda client: client.tasks.queues())
+    found = service.ask(lambda client: client.tasks.queues())
     rows = [
         (
             one.queue,
@@ -193,10 +168,9 @@ def queues(url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
         for one in found
     ]
     columns = ("queue", "#scheduled", "#ready", "#running", "#retrying", "state")
-    Output(as_json=as_json).listing({"queues": found}, columns, rows, ids=[one.queue for one in found])
+    output.listing({"queues": found}, columns, rows, ids=[one.queue for one in found])
 
 
-@prints_ids
 def queue(
     name: TaskQueueArgument,
     *,
@@ -211,27 +185,25 @@ def queue(
         bool | None,
         typer.Option("--pause/--resume", help="Begin no more calls, or begin again.", show_default=False),
     ] = None,
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: IdOutput,
 ) -> None:
     """Show a task queue; with options, create it or change its limits."""
-    options: Any = given(host_concurrency=host_concurrency, paused=paused) | rate_limit_field(rate_limit)
-    if concurrency is not None:
-        options["concurrency"] = concurrency or None
+    limits = given_or_null(rate_limit=rate_limit, concurrency=concurrency)
+    options: Any = given(host_concurrency=host_concurrency, paused=paused) | limits
 
     def work(client: Client) -> Awaitable[TaskQueueView]:
         return client.tasks.put_queue(name, **options) if options else client.tasks.get_queue(name)
 
-    _show_queue(ask(url, work), as_json=as_json)
+    _show_queue(service.ask(work), output)
 
 
-@prints_ids
 def rotate(
     name: TaskQueueArgument,
     *,
-    finish: Annotated[bool, typer.Option("--finish", help="Stop signing with the old secret.")] = False,
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    finish: FinishFlag = False,
+    service: ServiceOptions,
+    output: IdOutput,
 ) -> None:
     """Sign with a new secret and the old one; use `--finish` once the receivers have the new one."""
 
@@ -239,7 +211,7 @@ def rotate(
         change = client.tasks.finish_rotation if finish else client.tasks.rotate_secret
         return change(name)
 
-    _show_queue(ask(url, work), as_json=as_json)
+    _show_queue(service.ask(work), output)
 
 
 def _time(task: TaskView, output: Output) -> str:
@@ -272,7 +244,7 @@ def _show(task: TaskView, output: Output) -> None:
     output.details(task, facts, ids=[task.id])
 
 
-def _show_queue(view: TaskQueueView, *, as_json: bool) -> None:
+def _show_queue(view: TaskQueueView, output: Output) -> None:
     limits = [
         "no rate limit" if view.rate_limit is None else f"at most {view.rate_limit:g} a second",
         "no limit of concurrent calls"
@@ -298,5 +270,5 @@ def _show_queue(view: TaskQueueView, *, as_json: bool) -> None:
     if isinstance(view, TaskQueueWithSecret):
         facts.append(("secret", f"{view.secret} (shown only now)"))
     elif view.secrets_valid > 1:
-        facts.append(("secret", "rotation in progress: the old secret signs too"))
-    Output(as_json=as_json).details(view, facts, ids=[view.queue])
+        facts.append(ROTATION)
+    output.details(view, facts, ids=[view.queue])

@@ -9,12 +9,10 @@ import msgspec
 import typer
 
 from timerwheel import tokens
-from timerwheel.cli.connection import ask
-from timerwheel.cli.form import prints_ids
-from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag, UrlOption, UtcFlag
-from timerwheel.cli.output import Output
+from timerwheel.cli.connection import ServiceOptions
+from timerwheel.cli.options import DATA_DEFAULT, DataOption, length_option
+from timerwheel.cli.output import IdOutput, IdTimeOutput, TimeOutput
 from timerwheel.cli.units import YEAR_MS, length_between, parse_rate
-from timerwheel.client import DEFAULT_URL
 from timerwheel.clock import SystemClock
 from timerwheel.tokens import Scope, Token
 
@@ -27,7 +25,6 @@ NONE_LEFT = (
 )
 
 
-@prints_ids
 def create(
     name: Annotated[str, typer.Argument(help="Its name in logs and in `list`.")],
     *,
@@ -48,16 +45,10 @@ def create(
     ] = None,
     expires: Annotated[
         int | None,
-        typer.Option(
-            "--expires",
-            parser=length_between(1, EXPIRES_MS_MAX),
-            metavar="LENGTH",
-            help="How long it is valid: 30d.",
-        ),
+        length_option("--expires", "How long it is valid: 30d.", length_between(1, EXPIRES_MS_MAX)),
     ] = None,
     data: DataOption = DATA_DEFAULT,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    output: IdTimeOutput,
 ) -> None:
     """Create a token; its secret is shown only now. Once a token exists, every call needs one."""
     now_ms = SystemClock().now_ms()
@@ -74,7 +65,6 @@ def create(
     )
     tokens.create(data, token)
     _warn_if_new(data)
-    output = Output(utc=utc, as_json=as_json)
     output.details(
         {**_shown(token), "token": secret},
         [
@@ -89,12 +79,10 @@ def create(
     )
 
 
-@prints_ids
-def list_tokens(data: DataOption = DATA_DEFAULT, utc: UtcFlag = False, as_json: JsonFlag = False) -> None:
+def list_tokens(data: DataOption = DATA_DEFAULT, *, output: IdTimeOutput) -> None:
     """List the tokens without their secrets."""
     _check(data)
     found = tokens.read(data).all
-    output = Output(utc=utc, as_json=as_json)
     now_ms = SystemClock().now_ms()
     output.listing(
         {"tokens": [_shown(token) for token in found]},
@@ -115,23 +103,22 @@ def list_tokens(data: DataOption = DATA_DEFAULT, utc: UtcFlag = False, as_json: 
     )
 
 
-@prints_ids
 def revoke(
     name: Annotated[str, typer.Argument(help="The token.")],
     data: DataOption = DATA_DEFAULT,
-    as_json: JsonFlag = False,
+    *,
+    output: IdOutput,
 ) -> None:
     """Revoke a token; a running service refuses it within a second."""
     _check(data)
     token, left = tokens.revoke(data, name)
     lines = (f"revoked token {token.name}", *(() if left else NONE_LEFT))
-    Output(as_json=as_json).result({**_shown(token), "left": left}, *lines, ids=[token.name])
+    output.result({**_shown(token), "left": left}, *lines, ids=[token.name])
 
 
-def whoami(url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False) -> None:
+def whoami(*, service: ServiceOptions, output: TimeOutput) -> None:
     """Show what the token in use may do, according to the service."""
-    found = ask(url, lambda client: client.token())
-    output = Output(utc=utc, as_json=as_json)
+    found = service.ask(lambda client: client.token())
     expires = "never" if found.expires_ms is None else output.time_and_distance(found.expires_ms)
     output.details(
         found,

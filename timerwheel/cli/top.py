@@ -12,11 +12,11 @@ from rich.live import Live
 from rich.text import Text
 
 from timerwheel.cli.chart import RED_ABOVE_PER_S, Cell, Held, Row, Scale, bars, cells
-from timerwheel.cli.connection import ask
-from timerwheel.cli.options import JsonLinesFlag, RedAboveOption, UrlOption, UtcFlag
-from timerwheel.cli.output import Output, console
+from timerwheel.cli.connection import ServiceOptions
+from timerwheel.cli.options import RedAboveOption
+from timerwheel.cli.output import LineOutput, Output, console
 from timerwheel.cli.units import format_about
-from timerwheel.client import DEFAULT_URL, Client, ClientError, LevelSlots, Tick, UnreachableError, Wheel
+from timerwheel.client import Client, ClientError, LevelSlots, Tick, UnreachableError, Wheel
 from timerwheel.clock import SystemClock
 from timerwheel.model.messages import SlotInfo
 from timerwheel.model.text import printable
@@ -72,35 +72,33 @@ def top(
     *,
     once: Annotated[bool, typer.Option("--once", help="Watch for a second, print once, and exit.")] = False,
     red_above: RedAboveOption = None,
-    url: UrlOption = DEFAULT_URL,
-    utc: UtcFlag = False,
-    as_json: JsonLinesFlag = False,
+    service: ServiceOptions,
+    output: LineOutput,
 ) -> None:
     """Watch the running service: waiting messages, rates per second, and lateness. Ctrl-C exits.
 
     In a pipe it prints one line per second.
     """
-    output = Output(utc=utc)
     seen = Seen(RED_ABOVE_PER_S if red_above is None else red_above)
 
     async def work(client: Client) -> None:
-        if as_json or once or not sys.stdout.isatty():
-            await _print(seen, client, output, once=once, as_json=as_json)
+        if not output.for_people or once or not sys.stdout.isatty():
+            await _print(seen, client, output, once=once)
         else:
             await _show(seen, client, output)
 
     try:
-        ask(url, work)
+        service.ask(work)
     except KeyboardInterrupt:
         return
 
 
-async def _print(seen: Seen, client: Client, output: Output, *, once: bool, as_json: bool) -> None:
+async def _print(seen: Seen, client: Client, output: Output, *, once: bool) -> None:
     async for event in client.watch():
         seen.take(event)
         if not isinstance(event, Tick) or (once and (not seen.rates or seen.wheel is None)):
             continue
-        if as_json:
+        if not output.for_people:
             rates = seen.rates | ({"handed out": seen.rates["leased"]} if seen.rates else {})  # its old name
             output.json({**msgspec.structs.asdict(event), "rates": rates})
         elif once:

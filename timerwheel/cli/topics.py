@@ -6,26 +6,25 @@ from typing import Annotated
 import msgspec
 import typer
 
-from timerwheel.cli.connection import ask
-from timerwheel.cli.form import prints_ids
-from timerwheel.cli.options import JsonFlag, UrlOption, YesFlag, confirm_or_exit
-from timerwheel.cli.output import Output
-from timerwheel.client import DEFAULT_URL, Client, NotFoundError, Topic, TopicDeletion, TopicPurged
+from timerwheel.cli.connection import ServiceOptions
+from timerwheel.cli.options import YesFlag, confirm_or_exit
+from timerwheel.cli.output import IdOutput, JsonOutput
+from timerwheel.client import Client, NotFoundError, Topic, TopicDeletion, TopicPurged
 from timerwheel.clock import SystemClock
 from timerwheel.model.messages import GroupInfo, QueueInfo
 
 _POLL_MS = 1_000
 
 
-@prints_ids
 def list_topics(
     system: Annotated[bool, typer.Option("--system", help="Include the service's own topics.")] = False,
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    *,
+    service: ServiceOptions,
+    output: IdOutput,
 ) -> None:
     """List the topics with their numbers of waiting and delivered messages."""
-    found = [topic for topic in ask(url, lambda client: client.topics()) if system or not topic.system]
-    Output(as_json=as_json).listing(
+    found = [topic for topic in service.ask(lambda client: client.topics()) if system or not topic.system]
+    output.listing(
         {"topics": found},
         ("topic", "#queues", "#delivered", "#waiting", "ordered", "consumers"),
         [
@@ -43,20 +42,17 @@ def list_topics(
     )
 
 
-@prints_ids
 def show(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    topic: Annotated[str, typer.Argument(help="The topic.")], *, service: ServiceOptions, output: IdOutput
 ) -> None:
     """Show a topic: its options, its messages, and the groups that read it."""
 
     async def work(client: Client) -> tuple[Topic, list[GroupInfo]]:
         return await client.topic(topic), await client.groups(topic)
 
-    info, groups = ask(url, work)
+    info, groups = service.ask(work)
     state = "is being deleted" if info.ending else "paused" if info.paused else "active"
-    Output(as_json=as_json).details(
+    output.details(
         info,
         [
             ("topic", info.topic),
@@ -96,40 +92,35 @@ def change(
             help="Let more --queues move sharding keys of an ordered topic; a key's order may break once.",
         ),
     ] = False,
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: JsonOutput,
 ) -> None:
     """Set how many queues a topic has, and whether it delivers in order by sharding key."""
     if ordered is None and queues is None:
         raise typer.BadParameter("give --queues, --ordered or --unordered")
-    info = ask(
-        url,
+    info = service.ask(
         lambda client: client.change_topic(topic, ordered=ordered, queues=queues, move_keys=move_keys),
     )
     text = f"topic {info.topic} is {'ordered by key' if info.ordered else 'not ordered'}"
     if queues is not None:
         text += f" and has {info.queue_count} queue{'s' if info.queue_count > 1 else ''}"
-    Output(as_json=as_json).result(info, text)
+    output.result(info, text)
 
 
 def pause(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    topic: Annotated[str, typer.Argument(help="The topic.")], *, service: ServiceOptions, output: JsonOutput
 ) -> None:
     """Keep the messages of a topic from consumers until it is resumed. Sends and due times go on."""
-    info = ask(url, lambda client: client.pause_topic(topic))
-    Output(as_json=as_json).result(info, f"topic {info.topic} is paused")
+    info = service.ask(lambda client: client.pause_topic(topic))
+    output.result(info, f"topic {info.topic} is paused")
 
 
 def resume(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    topic: Annotated[str, typer.Argument(help="The topic.")], *, service: ServiceOptions, output: JsonOutput
 ) -> None:
     """Deliver messages of a paused topic to consumers again."""
-    info = ask(url, lambda client: client.resume_topic(topic))
-    Output(as_json=as_json).result(info, f"topic {info.topic} is not paused")
+    info = service.ask(lambda client: client.resume_topic(topic))
+    output.result(info, f"topic {info.topic} is not paused")
 
 
 def purge(
@@ -141,8 +132,8 @@ def purge(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be taken away.")] = False,
     yes: YesFlag = False,
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: JsonOutput,
 ) -> None:
     """Take away the messages of a topic. The topic, its options, groups, schedules and subscriptions stay.
 
@@ -152,12 +143,10 @@ def purge(
         raise typer.BadParameter("give --scheduled, --delivered or both")
 
     def run(*, dry: bool) -> TopicPurged:
-        return ask(
-            url,
+        return service.ask(
             lambda client: client.purge_topic(topic, scheduled=scheduled, delivered=delivered, dry_run=dry),
         )
 
-    output = Output(as_json=as_json)
     if dry_run or not yes:
         counted = run(dry=True)
         if dry_run:
@@ -180,23 +169,22 @@ def delete(
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
     yes: YesFlag = False,
-    url: UrlOption = DEFAULT_URL,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: JsonOutput,
 ) -> None:
     """Delete a topic with its messages, groups, schedules and subscriptions.
 
     What goes is shown first, and deleted after you confirm; an empty topic is deleted without a question.
     Ctrl-C then only ends the waiting: the service goes on.
     """
-    output = Output(as_json=as_json)
     if dry_run or not yes:
-        planned = ask(url, lambda client: client.delete_topic(topic, dry_run=True))
+        planned = service.ask(lambda client: client.delete_topic(topic, dry_run=True))
         if dry_run:
             output.result(planned, f"would delete {_words(planned)}")
             return
         if not _is_empty(planned):
             confirm_or_exit(f"Delete {_words(planned)}?")
-    deletion = ask(url, lambda client: _deleted(client, topic))
+    deletion = service.ask(lambda client: _deleted(client, topic))
     output.result(deletion, f"deleted {_words(deletion)}")
 
 

@@ -1,37 +1,33 @@
 """`transactions begin|list|commit|rollback`: messages that are delivered once they are committed."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from timerwheel.cli.connection import ask
-from timerwheel.cli.form import prints_ids
+from timerwheel.cli.connection import ServiceOptions
 from timerwheel.cli.messages import (
     AtOption,
     DelayOption,
     LevelOption,
     QueueOption,
-    put_when,
     show_message,
     show_sent,
+    time_of,
 )
 from timerwheel.cli.options import (
     JsonBodyFlag,
-    JsonFlag,
     PropertiesOption,
-    UrlOption,
-    UtcFlag,
     body_or_json,
     parse_pairs,
 )
-from timerwheel.cli.output import Output
-from timerwheel.client import DEFAULT_URL, Client, SendOptions
+from timerwheel.cli.output import IdTimeOutput
+from timerwheel.client import Client
+from timerwheel.client.connection import given
 from timerwheel.model.messages import OpenTransaction
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id that `transactions begin` printed.")]
 
 
-@prints_ids
 def begin(
     topic: Annotated[str, typer.Argument(help="The topic that receives it once it is committed and due.")],
     body: Annotated[str, typer.Argument(help="The body; - reads it from stdin.")] = "",
@@ -42,36 +38,32 @@ def begin(
     level: LevelOption = None,
     properties: PropertiesOption = None,
     queue: QueueOption = None,
-    url: UrlOption = DEFAULT_URL,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    service: ServiceOptions,
+    output: IdTimeOutput,
 ) -> None:
     """Store a message without delivering it; a delay counts from its commit."""
-    options: SendOptions = {}
-    put_when(options, delay, at, level, utc=utc)
-    if properties:
-        options["properties"] = parse_pairs(properties, "--property")
-    if queue is not None:
-        options["queue"] = queue
+    options: Any = given(
+        **time_of(delay, at, level, output.zone),
+        properties=parse_pairs(properties, "--property") or None,
+        queue=queue,
+    )
     content = body_or_json(body, options, json_body=json_body)
-    begun = ask(url, lambda client: client.begin(topic, content, **options))
-    Output(as_json=as_json).result(begun, f"{begun.id} is open; commit it or roll it back", ids=[begun.id])
+    begun = service.ask(lambda client: client.begin(topic, content, **options))
+    output.result(begun, f"{begun.id} is open; commit it or roll it back", ids=[begun.id])
 
 
 async def _open(client: Client, topic: str | None) -> list[OpenTransaction]:
     return [one async for one in client.transactions(topic)]
 
 
-@prints_ids
 def list_open(
     topic: Annotated[str | None, typer.Argument(help="Only those of this topic.")] = None,
-    url: UrlOption = DEFAULT_URL,
-    utc: UtcFlag = False,
-    as_json: JsonFlag = False,
+    *,
+    service: ServiceOptions,
+    output: IdTimeOutput,
 ) -> None:
     """List the open transactions, oldest first."""
-    found = ask(url, lambda client: _open(client, topic))
-    output = Output(utc=utc, as_json=as_json)
+    found = service.ask(lambda client: _open(client, topic))
     output.listing(
         {"transactions": found},
         ("id", "topic", "begun", "#checks", "+next check"),
@@ -89,18 +81,12 @@ def list_open(
     )
 
 
-@prints_ids
-def commit(
-    message_id: IdArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
-) -> None:
+def commit(message_id: IdArgument, *, service: ServiceOptions, output: IdTimeOutput) -> None:
     """Commit a transaction: its message is delivered after its delay."""
-    sent = ask(url, lambda client: client.commit(message_id))
-    show_sent(sent, Output(utc=utc, as_json=as_json))
+    sent = service.ask(lambda client: client.commit(message_id))
+    show_sent(sent, output)
 
 
-@prints_ids
-def rollback(
-    message_id: IdArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
-) -> None:
+def rollback(message_id: IdArgument, *, service: ServiceOptions, output: IdTimeOutput) -> None:
     """Roll a transaction back: its message is never delivered."""
-    show_message(ask(url, lambda client: client.roll_back(message_id)), Output(utc=utc, as_json=as_json))
+    show_message(service.ask(lambda client: client.roll_back(message_id)), output)

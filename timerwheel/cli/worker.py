@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from timerwheel.cli.connection import credentials_to_pass_on, ssl_context
+from timerwheel.cli.connection import Service, service_options
 from timerwheel.cli.units import parse_length_ms
 from timerwheel.client.app import DRAIN_MS, App, message_id
 from timerwheel.errors import SettingsError
@@ -36,12 +36,7 @@ def worker(
         ),
     ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
-    url: Annotated[
-        str | None,
-        typer.Option(
-            "--url", envvar="TIMERWHEEL_URL", help="The service to call.", show_default="that of the app"
-        ),
-    ] = None,
+    service: Annotated[Service, service_options("", "that of the app")],
 ) -> None:
     """Run the workers of an app until SIGTERM or Ctrl-C, then finish what is in progress.
 
@@ -49,10 +44,9 @@ def worker(
     """
     found = load(app)
     _log(log_level)
-    credentials = credentials_to_pass_on()
-    found.url = url or found.url
-    found.token = credentials.token or found.token
-    found.ssl_context = ssl_context(credentials) or found.ssl_context
+    found.url = service.url or found.url
+    found.token = service.secret or found.token
+    found.ssl_context = service.ssl_context or found.ssl_context
     found.health = health or found.health
     found.drain_ms = found.drain_ms if drain_ms is None else drain_ms
     for one in found.workers:

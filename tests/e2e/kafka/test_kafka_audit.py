@@ -28,6 +28,7 @@ from tests.harness.world import World
 from timerwheel.cli import audit as audit_command
 from timerwheel.cli import rebuild as rebuild_command
 from timerwheel.cli.spark_options import Job
+from timerwheel.cli.table import typed
 from timerwheel.kafka.front import service_name
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.monitoring.job_metrics import JobMetrics
@@ -67,7 +68,7 @@ def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     app = typer.Typer()
     for module, name in ((audit_command, "audit"), (rebuild_command, "rebuild")):
         monkeypatch.setattr(module, "spark_job", job)
-        app.command(name)(getattr(module, name))
+        app.command(name)(typed(getattr(module, name)))
     return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
 
