@@ -7,8 +7,8 @@
    never `not_ready`: a client repeats that, and a repeated shift would move messages twice.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -39,8 +39,14 @@ from timerwheel.wire.recalls import (
 ERROR: Final = 400
 NOT_FOUND: Final = 404
 
-Wanted = TypeVar("Wanted", NewRecall, NewTimes)
-Outcome = TypeVar("Outcome", RecallOutcome, RescheduleOutcome)
+
+class _Kinds(NamedTuple):
+    """What a change asks for, by id or by condition, and its answers: that of one id, and those of all."""
+
+    wanted: type[NewRecall | NewTimes]
+    ids: type[RecalledIds] | type[RescheduledIds]
+    outcome: type[RecallOutcome | RescheduleOutcome]
+    where: type[RecalledWhere | RescheduledWhere]
 
 
 class _Problem(msgspec.Struct):
@@ -61,37 +67,28 @@ class Bulk:
 
     def recall(self, route: Route) -> Handler:
         """Return what recalls messages, by id or by condition."""
-
-        async def answer(request: web.Request) -> web.StreamResponse:
-            body, wanted = await self._wanted(request, NewRecall)
-            if wanted is None or wanted.ids is UNSET:
-                return await self._where(request, route, body, wanted, _recalled)
-            found = await self._by_id(request, route, body, wanted)
-            if not isinstance(found, list):
-                return found
-            results = _outcomes(wanted.ids, found, RecalledIds, RecallOutcome)
-            return responses.json(RecalledIds(results, sum(one.ok for one in results)))
-
-        return answer
+        return self._of_many(route, _Kinds(NewRecall, RecalledIds, RecallOutcome, RecalledWhere))
 
     def reschedule(self, route: Route) -> Handler:
         """Return what gives messages another time, by id or by condition."""
+        return self._of_many(route, _Kinds(NewTimes, RescheduledIds, RescheduleOutcome, RescheduledWhere))
 
+    def _of_many(self, route: Route, kinds: _Kinds) -> Handler:
         async def answer(request: web.Request) -> web.StreamResponse:
-            body, wanted = await self._wanted(request, NewTimes)
+            body, wanted = await self._wanted(request, kinds.wanted)
             if wanted is None or wanted.ids is UNSET:
-                return await self._where(request, route, body, wanted, _rescheduled)
+                return await self._where(request, route, body, wanted, kinds.where)
             found = await self._by_id(request, route, body, wanted)
             if not isinstance(found, list):
                 return found
-            results = _outcomes(wanted.ids, found, RescheduledIds, RescheduleOutcome)
-            return responses.json(RescheduledIds(results, sum(one.ok for one in results)))
+            results = _outcomes(wanted.ids, found, kinds)
+            return responses.json(kinds.ids(results, sum(one.ok for one in results)))
 
         return answer
 
     async def _wanted(
-        self, request: web.Request, kind: type[Wanted]
-    ) -> tuple[bytes | bytearray, Wanted | None]:
+        self, request: web.Request, kind: type[NewRecall | NewTimes]
+    ) -> tuple[bytes | bytearray, NewRecall | NewTimes | None]:
         """Return the body of a request, and what it asks for; None if a shard has to say what is wrong."""
         body = await bodies.whole(request, bytes_max=self._count_max * ID_BYTES + SPARE_BYTES)
         try:
@@ -107,7 +104,7 @@ class Bulk:
         route: Route,
         body: bytes | bytearray,
         wanted: NewRecall | NewTimes | None,
-        merge: Callable[[Iterable[bytes]], object],
+        kind: type[msgspec.Struct],
     ) -> web.StreamResponse:
         call = Call.of(request, route, body)
         if wanted is None:
@@ -118,7 +115,7 @@ class Bulk:
         found = await self._all_or_unknown([(shard, call) for shard in range(self._count)])
         if isinstance(found, web.Response):
             return found
-        return responses.json(merge(said.body for said in found))
+        return responses.json(_sum(found, kind))
 
     async def _by_id(
         self, request: web.Request, route: Route, body: bytes | bytearray, wanted: NewRecall | NewTimes
@@ -163,7 +160,8 @@ class Bulk:
             found = await self._all_or_unknown(
                 [(shard, call.in_json(msgspec.json.encode(part))) for shard, part in own.items()]
             )
-            return found if isinstance(found, web.Response) else responses.json(_settled(route, found))
+            settled = RedrivenCount if route.name.startswith("redrive") else DroppedCount
+            return found if isinstance(found, web.Response) else responses.json(_sum(found, settled))
 
         return answer
 
@@ -256,46 +254,19 @@ def _problem_of(said: Said) -> _Problem:
 
 
 def _outcomes(
-    ids: Sequence[str],
-    found: Iterable[tuple[list[int], Said | Failure]],
-    answer: type[RecalledIds] | type[RescheduledIds],
-    outcome: type[Outcome],
-) -> list[Outcome]:
+    ids: Sequence[str], found: Iterable[tuple[list[int], Said | Failure]], kinds: _Kinds
+) -> list[Any]:
     """Return the result of each id, in order."""
-    each: dict[int, Outcome] = {}
+    each: dict[int, Any] = {}
     for places, one in found:
         if isinstance(one, Said) and one.status < ERROR:
-            results = msgspec.json.decode(one.body, type=answer).results
-            each.update(zip(places, results, strict=True))  # type: ignore[arg-type]  # of the kind of `answer`
+            results = msgspec.json.decode(one.body, type=kinds.ids).results
+            each.update(zip(places, results, strict=True))
         else:
             code = _problem_of(one).code if isinstance(one, Said) else one.code
-            each.update((place, outcome(id=ids[place], ok=False, code=code)) for place in places)
+            each.update((place, kinds.outcome(id=ids[place], ok=False, code=code)) for place in places)
     return [each[place] for place in range(len(ids))]
 
 
-def _recalled(found: Iterable[bytes]) -> RecalledWhere:
-    each = [msgspec.json.decode(body, type=RecalledWhere) for body in found]
-    return RecalledWhere(
-        matched=sum(one.matched for one in each),
-        recalled=sum(one.recalled for one in each),
-        missed=sum(one.missed for one in each),
-        dry_run=each[0].dry_run,
-    )
-
-
-def _rescheduled(found: Iterable[bytes]) -> RescheduledWhere:
-    each = [msgspec.json.decode(body, type=RescheduledWhere) for body in found]
-    return RescheduledWhere(
-        matched=sum(one.matched for one in each),
-        rescheduled=sum(one.rescheduled for one in each),
-        missed=sum(one.missed for one in each),
-        refused=sum(one.refused for one in each),
-        dry_run=each[0].dry_run,
-    )
-
-
-def _settled(route: Route, found: Iterable[Said]) -> RedrivenCount | DroppedCount:
-    if route.name.startswith("redrive"):
-        each = [msgspec.json.decode(said.body, type=RedrivenCount) for said in found]
-        return RedrivenCount(sum(one.redriven for one in each), sum(one.left for one in each))
-    return DroppedCount(sum(msgspec.json.decode(said.body, type=DroppedCount).dropped for said in found))
+def _sum(found: Iterable[Said], kind: type[msgspec.Struct]) -> msgspec.Struct:
+    return merging.summed([msgspec.json.decode(said.body, type=kind) for said in found])

@@ -7,7 +7,7 @@ passed on byte for byte.
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -18,7 +18,6 @@ from timerwheel.model.figures import Point
 from timerwheel.model.ids import root_in
 from timerwheel.model.live_events import LevelSlots, Tick, Wheel
 from timerwheel.model.messages import (
-    LevelInfo,
     SlotInfo,
     TopicInfo,
     WheelInfo,
@@ -28,6 +27,7 @@ from timerwheel.wire.paging import PageQuery
 from timerwheel.wire.service import FigureHistory, Levels, Slots
 from timerwheel.wire.topics import Topics
 
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 WHOLE = PageQuery()
 _ENDED = "x"
 _SEPARATOR = "_"
@@ -195,6 +195,17 @@ def pages(field: str, found: Sequence[Page], cursors: Cursors, limit: int, order
 # ---------------------------------------------------------------------- sums
 
 
+def summed(found: Sequence[_Struct], **rest: object) -> _Struct:
+    """Add up the counts of several structs, their integers but for `rest`; the others are the first's."""
+    counts = [
+        one.name for one in msgspec.structs.fields(found[0]) if one.type is int and one.name not in rest
+    ]
+    sums = {name: sum(getattr(one, name) for one in found) for name in counts}
+    return msgspec.structs.replace(found[0], **sums, **rest)
+
+
+def topics(bodies: Iterable[bytes]) -> Topics:
+    """Merge lists of topics: the service's own, which every shard has, are added up."""
 def topics(bodies: Iterable[bytes], wanted: PageQuery = WHOLE) -> Topics:
     """Merge pages of topics: those that every shard has are added up."""
     found: dict[str, TopicInfo] = {}
@@ -203,8 +214,7 @@ def topics(bodies: Iterable[bytes], wanted: PageQuery = WHOLE) -> Topics:
         page = msgspec.json.decode(body, type=Topics)
         more |= isinstance(page.cursor, str)
         for one in page.topics:
-            other = found.get(one.topic)
-            found[one.topic] = one if other is None else _added(other, one)
+            found[one.topic] = _added([found[one.topic], one]) if one.topic in found else one
     every = sorted(found.values(), key=lambda one: list_cursor.topic_key(one.topic))
     taken = every[: wanted.count_max]
     more |= len(taken) < len(every)
@@ -215,48 +225,31 @@ def topics(bodies: Iterable[bytes], wanted: PageQuery = WHOLE) -> Topics:
 def topic(bodies: Iterable[bytes]) -> TopicInfo:
     """Add up what shards say of a topic that each of them has."""
     found = [msgspec.json.decode(body, type=TopicInfo) for body in bodies]
-    whole = found[0]
-    for one in found[1:]:
-        whole = _added(whole, one)
-    return whole
+    return _added(found) if len(found) > 1 else found[0]
 
 
-def _added(one: TopicInfo, other: TopicInfo) -> TopicInfo:
-    """Add up two topics of one name, without their queues: an offset means something in one shard only."""
-    return msgspec.structs.replace(
-        one,
-        queues=[],
-        visible=one.visible + other.visible,
-        pending=one.pending + other.pending,
-        queue_count=max(one.queue_count, other.queue_count),
-    )
+def _added(found: Sequence[TopicInfo]) -> TopicInfo:
+    """Add up topics of one name, without their queues: an offset means something in one shard only."""
+    return summed(found, queues=[], queue_count=max(one.queue_count for one in found))
 
 
 def wheel(bodies: Iterable[bytes]) -> WheelInfo:
     """Add up the wheels of shards."""
     found = [msgspec.json.decode(body, type=WheelInfo) for body in bodies]
     levels = [_level(list(each)) for each in zip(*(one.levels for one in found), strict=True)]
-    return WheelInfo(
+    return summed(
+        found,
         now_ms=max(one.now_ms for one in found),
-        pending=sum(one.pending for one in found),
-        overdue=sum(one.overdue for one in found),
         next_due_ms=_first(one.next_due_ms for one in found),
         levels=levels,
         set_aside=[each for one in found for each in one.set_aside],
-        leases=sum(one.leases for one in found),
     )
 
 
 def _level(found: list[WheelLevelInfo]) -> WheelLevelInfo:
     lasts = [one.last_ms for one in found if one.last_ms is not None]
-    return WheelLevelInfo(
-        level=found[0].level,
-        slot_ms=found[0].slot_ms,
-        slots=sum(one.slots for one in found),
-        count=sum(one.count for one in found),
-        first_ms=_first(one.first_ms for one in found),
-        last_ms=max(lasts) if lasts else None,
-    )
+    first_ms = _first(one.first_ms for one in found)
+    return summed(found, slot_ms=found[0].slot_ms, first_ms=first_ms, last_ms=max(lasts) if lasts else None)
 
 
 def _first(times_ms: Iterable[int | None]) -> int | None:
@@ -280,10 +273,8 @@ def levels(bodies: Iterable[bytes]) -> Levels:
     found = [msgspec.json.decode(body, type=Levels).levels for body in bodies]
     return Levels(
         [
-            LevelInfo(
-                level=each[0].level,
-                text=each[0].text,
-                delay_ms=each[0].delay_ms,
+            msgspec.structs.replace(
+                each[0],
                 pending=sum(one.pending for one in each),
                 next_due_ms=_first(one.next_due_ms for one in each),
             )
@@ -369,13 +360,10 @@ def _point(found: Sequence[Point]) -> Point | None:
     """Add up the newest points of shards; the worst lateness counts."""
     if not found:
         return None
-    return Point(
+    return summed(
+        found,
         at_ms=max(one.at_ms for one in found),
         span_ms=max(one.span_ms for one in found),
-        accepted=sum(one.accepted for one in found),
-        fired=sum(one.fired for one in found),
-        recalled=sum(one.recalled for one in found),
-        pending=sum(one.pending for one in found),
         lateness_ms_p50=_worst(one.lateness_ms_p50 for one in found),
         lateness_ms_p99=_worst(one.lateness_ms_p99 for one in found),
     )
@@ -414,10 +402,10 @@ def figures(bodies: Iterable[bytes]) -> FigureHistory:
         now_ms=max(one.now_ms for one in found),
         at_ms=[max(one.at_ms[place] for one, place in point) for point in each],
         span_ms=[max(one.span_ms[place] for one, place in point) for point in each],
-        accepted=[sum(one.accepted[place] for one, place in point) for point in each],
-        fired=[sum(one.fired[place] for one, place in point) for point in each],
-        recalled=[sum(one.recalled[place] for one, place in point) for point in each],
-        pending=[sum(one.pending[place] for one, place in point) for point in each],
+        **{
+            name: [sum(getattr(one, name)[place] for one, place in point) for point in each]
+            for name in ("accepted", "fired", "recalled", "pending")
+        },
         lateness_ms_p50=[_worst(one.lateness_ms_p50[place] for one, place in point) for point in each],
         lateness_ms_p99=[_worst(one.lateness_ms_p99[place] for one, place in point) for point in each],
     )
