@@ -7,20 +7,19 @@ import typer
 
 from timerwheel.cli.configuration import OPTIONS, Configuration, Option, Value, configure
 from timerwheel.cli.output import JsonOutput, Output
-from timerwheel.cli.serve import ConfigOption, with_options
+from timerwheel.cli.serve import ConfigOption, SettingFlags
 
 ExplainFlag = Annotated[
     bool, typer.Option("--explain", help="Show the source of each value, and when a change takes effect.")
 ]
 
 
-@with_options
 def config(
     *,
     config: ConfigOption = None,
     explain: ExplainFlag = False,
     output: JsonOutput,
-    **flags: Any,  # noqa: ANN401
+    flags: SettingFlags,
 ) -> None:
     """Check the settings that `serve` would use, and print them as a TOML file."""
     found = configure(flags, file=config)

@@ -1,6 +1,5 @@
 """`serve`: runs the service. Every option of `timerwheel.cli.configuration` is a flag of it."""
 
-import inspect
 import logging
 import os
 import socket
@@ -14,7 +13,7 @@ import typer
 
 from timerwheel.cli import systemd
 from timerwheel.cli.configuration import OPTIONS, Configuration, Option, configure, misspelt
-from timerwheel.cli.options import JsonFlag
+from timerwheel.cli.options import JsonFlag, Options
 from timerwheel.cli.output import Output
 from timerwheel.errors import SettingsError
 from timerwheel.settings import Serving, Settings
@@ -83,21 +82,12 @@ def _annotation(option: Option) -> Any:  # noqa: ANN401 - an annotation made at 
     ]
 
 
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add a flag for every setting to a command, which receives them as keyword arguments."""
-    own = inspect.signature(command, eval_str=True)
-    flags = [
-        inspect.Parameter(
-            option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(option)
-        )
-        for option in OPTIONS.values()
-    ]
-    named = [p for p in own.parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    command.__signature__ = own.replace(parameters=named + flags)  # type: ignore[attr-defined]
-    return command
+SettingFlags = Annotated[
+    dict[str, Any], Options({name: (_annotation(one), None) for name, one in OPTIONS.items()}, dict)
+]
+"""A flag for every setting; the value has those that were given, and None for the others."""
 
 
-@with_options
 def serve(
     *,
     config: ConfigOption = None,
@@ -105,7 +95,7 @@ def serve(
     cut: CutFlag = False,
     json_line: JsonFlag = False,
     as_shard: AsShardOption = None,
-    **flags: Any,  # noqa: ANN401
+    flags: SettingFlags,
 ) -> None:
     """Run the service until Ctrl-C or SIGTERM; SIGHUP reads the configuration again."""
     if salvage and cut:
