@@ -113,52 +113,35 @@ CLIENT_PUSH = Case("clients", "push consumer, backlog of 100,000")
 CLIENT_BURST = Case("clients", "100,000 in one millisecond")
 CLIENT_STEADY = Case("clients", "5,000 a second")
 PUSH = Case("consume", "push, concurrency 64")
+AT_LEAST, ABOVE, AT_MOST, NEVER_ABOVE = How
+RATE, BEANSTALKD, REDIS = "messages_per_s", "beanstalkd -f 0", "Redis AOF always"
 MIB_MAX = round(300e6 / 2**20, 1)
 
 CLAIMS = [
-    Claim("single sends over 64 connections", SINGLE, "messages_per_s", How.AT_LEAST, 10_000),
-    Claim("the same, latency p99", SINGLE, "latency p99", How.AT_MOST, 20),
+    Claim("single sends over 64 connections", SINGLE, RATE, AT_LEAST, 10_000),
+    Claim("the same, latency p99", SINGLE, "latency p99", AT_MOST, 20),
+    Claim("the same, beside beanstalkd -f 0", SINGLE, RATE, AT_LEAST, 1.5, peer=BEANSTALKD),
+    Claim("the same, beside Redis with AOF always", SINGLE, RATE, AT_LEAST, 0.6, peer=REDIS),
     Claim(
-        "the same, beside beanstalkd -f 0",
-        SINGLE,
-        "messages_per_s",
-        How.AT_LEAST,
-        1.5,
-        peer="beanstalkd -f 0",
-    ),
-    Claim(
-        "the same, beside Redis with AOF always",
-        SINGLE,
-        "messages_per_s",
-        How.AT_LEAST,
-        0.6,
-        peer="Redis AOF always",
-    ),
-    Claim(
-        "single sends over 1 connection, beside beanstalkd -f 0",
-        ALONE,
-        "messages_per_s",
-        How.AT_LEAST,
-        0.7,
-        peer="beanstalkd -f 0",
+        "single sends over 1 connection, beside beanstalkd -f 0", ALONE, RATE, AT_LEAST, 0.7, peer=BEANSTALKD
     ),
     *(
-        Claim(f"sends in arrays of {array:,}", case, "messages_per_s", How.AT_LEAST, 150_000)
+        Claim(f"sends in arrays of {array:,}", case, RATE, AT_LEAST, 150_000)
         for array, case in ARRAYS.items()
     ),
     *(
         Claim(
             f"sends in arrays of {array:,}, beside Redis with AOF always, pipelined",
             case,
-            "messages_per_s",
-            How.ABOVE,
+            RATE,
+            ABOVE,
             1,
-            peer="Redis AOF always",
+            peer=REDIS,
         )
         for array, case in ARRAYS.items()
     ),
     *(
-        Claim(f"5,000 due a second with 10 M pending, {name}", BACKLOG, name, How.AT_MOST, target_ms)
+        Claim(f"5,000 due a second with 10 M pending, {name}", BACKLOG, name, AT_MOST, target_ms)
         for name, target_ms in (("lateness p50", 2), ("lateness p99", 10), ("lateness p99.9", 25))
     ),
     *(
@@ -166,20 +149,20 @@ CLAIMS = [
             f"the same, read by a group of 8 workers that acknowledge, {name}",
             BACKLOG_WORKERS,
             name,
-            How.AT_MOST,
+            AT_MOST,
             target_ms,
         )
         for name, target_ms in (("lateness p50", 2), ("lateness p99", 8), ("lateness p99.9", 20))
     ),
-    Claim("100,000 due in one millisecond, the first", BURST, "first_ms", How.AT_MOST, 10),
-    Claim("the same, lateness p99", BURST, "lateness p99", How.AT_MOST, 1_000),
-    Claim("the same, lateness p99 of another topic", BURST, "other_lateness p99", How.AT_MOST, 100),
+    Claim("100,000 due in one millisecond, the first", BURST, "first_ms", AT_MOST, 10),
+    Claim("the same, lateness p99", BURST, "lateness p99", AT_MOST, 1_000),
+    Claim("the same, lateness p99 of another topic", BURST, "other_lateness p99", AT_MOST, 100),
     *(
         Claim(
             f"100,000 due in one millisecond, read by a group of 8 workers that acknowledge, {text}",
             BURST_WORKERS,
             name,
-            How.AT_MOST,
+            AT_MOST,
             target_ms,
             system=OURS_GROUP,
         )
@@ -188,52 +171,50 @@ CLAIMS = [
             ("lateness p99 of another topic", "other_lateness p99", 20),
         )
     ),
-    Claim("1 M due in one millisecond, all re-injected", BURST_1M, "last_ms", How.AT_MOST, 2_000),
+    Claim("1 M due in one millisecond, all re-injected", BURST_1M, "last_ms", AT_MOST, 2_000),
     Claim(
         "single sends with 10 M pending, beside none pending",
         BACKLOG,
         "schedule_per_s",
-        How.AT_LEAST,
+        AT_LEAST,
         0.9,
         than_case="0 pending",
     ),
-    Claim(
-        "memory but for pages of files, 10 M pending (300 MB)", BACKLOG, "anonymous_mib", How.AT_MOST, MIB_MAX
-    ),
+    Claim("memory but for pages of files, 10 M pending (300 MB)", BACKLOG, "anonymous_mib", AT_MOST, MIB_MAX),
     Claim(
         "the same, 100 M pending",
         BACKLOG_100M,
         "anonymous_mib",
-        How.AT_MOST,
+        AT_MOST,
         MIB_MAX,
         arguments="--pending 100000000",
     ),
-    Claim("bytes written for a byte stored, 5,000 a second", STEADY, "write_amplification", How.AT_MOST, 4),
-    Claim("the same, 1,000 a second", LIGHT, "write_amplification", How.AT_MOST, 4),
-    Claim("the same, with --gather 5ms", LIGHT_GATHERED, "write_amplification", How.AT_MOST, 4),
+    Claim("bytes written for a byte stored, 5,000 a second", STEADY, "write_amplification", AT_MOST, 4),
+    Claim("the same, 1,000 a second", LIGHT, "write_amplification", AT_MOST, 4),
+    Claim("the same, with --gather 5ms", LIGHT_GATHERED, "write_amplification", AT_MOST, 4),
     Claim(
         "the same, due after 30 days, all cascades included",
         FAST_FORWARD,
         "write_amplification",
-        How.AT_MOST,
+        AT_MOST,
         4,
         system="timerwheel engine",
     ),
-    Claim("SIGKILL with 10 M pending, ready again", KILLED, "ready_s", How.AT_MOST, 1),
-    Claim("the same, first due message delivered", KILLED, "first_due_s", How.AT_MOST, 2),
+    Claim("SIGKILL with 10 M pending, ready again", KILLED, "ready_s", AT_MOST, 1),
+    Claim("the same, first due message delivered", KILLED, "first_due_s", AT_MOST, 2),
     *(
-        Claim(f"recall in {name}", Case("recall", name), "messages_per_s", How.AT_LEAST, 100_000)
+        Claim(f"recall in {name}", Case("recall", name), RATE, AT_LEAST, 100_000)
         for name in ("bulk by id", "bulk by filter")
     ),
-    Claim("recall in races, wrong answers", Case("recall", "races"), "wrong", How.NEVER_ABOVE, 0),
+    Claim("recall in races, wrong answers", Case("recall", "races"), "wrong", NEVER_ABOVE, 0),
     *(
         Claim(
             f"receive and acknowledge one at a time over {name}, {steps}, beside beanstalkd -f 0",
             Case("consume", f"{name}, one at a time, {steps}"),
-            "messages_per_s",
-            How.ABOVE,
+            RATE,
+            ABOVE,
             1,
-            peer="beanstalkd -f 0",
+            peer=BEANSTALKD,
             arguments="--parts receive",
         )
         for name in ("1 connection", "16 connections", "64 connections")
@@ -243,7 +224,7 @@ CLAIMS = [
         "receive and acknowledge one at a time over 16 connections, in one step, CPU time of the service",
         Case("consume", "16 connections, one at a time, in one step"),
         "service_cpu_us_per_message",
-        How.AT_MOST,
+        AT_MOST,
         120,
         arguments="--parts receive",
     ),
@@ -251,15 +232,15 @@ CLAIMS = [
         Claim(
             f"receive and acknowledge in arrays of {array} over 4 connections",
             case,
-            "messages_per_s",
-            How.AT_LEAST,
+            RATE,
+            AT_LEAST,
             60_000,
             arguments="--parts receive",
         )
         for array, case in ARRAYS_OF_WORK.items()
     ),
     *(
-        Claim(f"RocketMQ's Java client, {text}", case, "messages_per_s", How.AT_LEAST, target)
+        Claim(f"RocketMQ's Java client, {text}", case, RATE, AT_LEAST, target)
         for text, case, target in (
             ("single sends from 16 threads", CLIENT_SINGLE, 20_000),
             ("sends in batches of 32", CLIENT_BATCHES, 80_000),
@@ -268,35 +249,26 @@ CLAIMS = [
     ),
     *(
         Claim(
-            f"RocketMQ's Java client, {text}, beside RocketMQ 5",
-            case,
-            figure,
-            how,
-            1,
-            peer="RocketMQ 5 sync",
+            f"RocketMQ's Java client, {text}, beside RocketMQ 5", case, figure, how, 1, peer="RocketMQ 5 sync"
         )
         for text, case, figure, how in (
-            ("single sends from 16 threads", CLIENT_SINGLE, "messages_per_s", How.ABOVE),
-            ("sends in batches of 32", CLIENT_BATCHES, "messages_per_s", How.ABOVE),
-            ("a push consumer with a backlog", CLIENT_PUSH, "messages_per_s", How.ABOVE),
-            ("the last of 100,000 due in one millisecond", CLIENT_BURST, "last_ms", How.AT_MOST),
+            ("single sends from 16 threads", CLIENT_SINGLE, RATE, ABOVE),
+            ("sends in batches of 32", CLIENT_BATCHES, RATE, ABOVE),
+            ("a push consumer with a backlog", CLIENT_PUSH, RATE, ABOVE),
+            ("the last of 100,000 due in one millisecond", CLIENT_BURST, "last_ms", AT_MOST),
         )
     ),
     Claim(
         "RocketMQ's Java client, the last of 100,000 due in one millisecond",
         CLIENT_BURST,
         "last_ms",
-        How.AT_MOST,
+        AT_MOST,
         600,
     ),
     Claim(
-        "RocketMQ's Java client, 5,000 due a second, lateness p99",
-        CLIENT_STEADY,
-        "lateness p99",
-        How.AT_MOST,
-        10,
+        "RocketMQ's Java client, 5,000 due a second, lateness p99", CLIENT_STEADY, "lateness p99", AT_MOST, 10
     ),
-    Claim("push, concurrency 64", PUSH, "messages_per_s", How.AT_LEAST, 8_000, arguments="--parts push"),
+    Claim("push, concurrency 64", PUSH, RATE, AT_LEAST, 8_000, arguments="--parts push"),
 ]
 
 
