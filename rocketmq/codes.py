@@ -99,7 +99,6 @@ SYS_TRANSACTION: Final = 4 | 8
 """Both bits of a transaction: 4 a half message, 8 a committed one; in an end 8 is a commit, 12 a rollback."""
 SYS_BORN_IPV6: Final = 16
 SYS_STORE_IPV6: Final = 32
-SYS_INNER_BATCH: Final = 64 | 128
 SYS_COMPRESSION_TYPE: Final = 7 << 8
 """How a compressed body is compressed: 0 and 3 mean zlib, 1 LZ4, 2 Zstandard."""
 

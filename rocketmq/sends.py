@@ -17,7 +17,6 @@ from itertools import accumulate
 import msgspec
 
 from timerwheel.engine import Engine
-from timerwheel.errors import RefusedError
 from timerwheel.model.admission import HALF_PROPERTY, RETRY_PREFIX
 from timerwheel.model.ids import root_of
 from timerwheel.model.messages import Outgoing, Receipt, State
@@ -30,10 +29,11 @@ from timerwheel.rocketmq.codes import (
     Call,
     Result,
 )
+from timerwheel.rocketmq.gathered import Gathered
 from timerwheel.rocketmq.message_ids import RecallHandle, offset_id
 from timerwheel.rocketmq.name_server import BROKER, NameServer
 from timerwheel.rocketmq.properties_text import TEXT_BYTES_MAX, TEXT_CHARACTERS_SHORT
-from timerwheel.rocketmq.refusals import answer_of, refused
+from timerwheel.rocketmq.refusals import answer_of
 from timerwheel.rocketmq.repeats import Repeats, Sent
 from timerwheel.rocketmq.request import Answer, RefusalError, Request, number_of
 from timerwheel.rocketmq.retries import Retries
@@ -41,7 +41,6 @@ from timerwheel.rocketmq.stored_message import BatchedMessage, decode_batch
 from timerwheel.rocketmq.topics import Topics
 from timerwheel.rocketmq.translation import PRODUCER_GROUP, UNIQ_KEY, Envelope, admitted
 from timerwheel.runtime.sender import PendingSend
-from timerwheel.runtime.steps import AT_ONCE_MAX
 from timerwheel.tokens import Scope
 
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
@@ -98,6 +97,12 @@ class Sends:
         self._repeats = repeats
         self._retries = retries
         self._arrived: list[Draft] = []  # in this turn of the loop
+        self._gathered = Gathered(
+            engine,
+            lambda draft: draft.messages[0],
+            self._answer_all,
+            lambda draft, error: self._answer(draft, answer_of(error)),
+        )
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------ from a frame to messages
@@ -237,47 +242,12 @@ class Sends:
         self._arrived.append(draft)
 
     def _begin_arrived(self) -> None:
-        """Send the messages that arrived, in batches of one write each."""
         arrived, self._arrived = self._arrived, []
-        part: list[Draft] = []
-        part_bytes = 0
-        for draft in arrived:
-            size_bytes = len(draft.messages[0].body)
-            part_bytes += size_bytes
-            if part and (len(part) == AT_ONCE_MAX or part_bytes > self._engine.settings.batch_bytes_max):
-                self._begin(part)
-                part, part_bytes = [], size_bytes
-            part.append(draft)
-        self._begin(part)
-
-    def _begin(self, drafts: list[Draft]) -> None:
-        """Send them together. Those that are refused are answered, and the others sent without them."""
-        try:
-            pending = self._engine.sender.begin([draft.messages[0] for draft in drafts], separate=True)
-        except RefusedError as error:
-            wrong = {fault.index: fault for fault in error.faults}
-            for place, fault in wrong.items():
-                self._answer(drafts[place], refused(fault.code, fault.detail))
-            if rest := [draft for place, draft in enumerate(drafts) if place not in wrong]:
-                self._begin(rest)
-        except Exception as error:  # noqa: BLE001 - whatever it is becomes an answer
-            if len(drafts) == 1:
-                self._answer(drafts[0], answer_of(error))
-            else:  # perhaps one of them alone is the reason
-                for draft in drafts:
-                    self._begin([draft])
-        else:
-            pending.stored.add_done_callback(lambda _: self._answer_all(pending, drafts))
+        self._gathered.send(arrived)
 
     # ------------------------------------------------------------------ answers
 
-    def _answer_all(self, pending: PendingSend, drafts: list[Draft]) -> None:
-        try:
-            receipts = self._engine.sender.receipts(pending)
-        except Exception as error:  # noqa: BLE001 - as above
-            for draft in drafts:
-                self._answer(draft, answer_of(error))
-            return
+    def _answer_all(self, pending: PendingSend, drafts: list[Draft], receipts: list[Receipt]) -> None:
         places = self._queue_offsets(pending, drafts)
         for draft, receipt, place in zip(drafts, receipts, places, strict=True):
             self._answer(draft, self._stored(draft, [receipt], place), is_stored=True)

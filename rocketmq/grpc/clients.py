@@ -8,12 +8,13 @@ end.
 
 import logging
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import RECEIVE_MAX
 from timerwheel.rocketmq.grpc.codes import ClientType, Language
+from timerwheel.rocketmq.pops import Place
 from timerwheel.store.errors import StoreError
 
 LEASE_MS: Final = 60_000
@@ -24,13 +25,6 @@ CLIENTS_MAX: Final = 10_000
 """Most clients that are known; of more, those that were silent for longest are forgotten."""
 
 logger = logging.getLogger(__name__)
-
-
-class Place(NamedTuple):
-    """A group of a topic."""
-
-    topic: str
-    group: str
 
 
 class Client:

@@ -16,6 +16,7 @@ from timerwheel.engine import Engine
 from timerwheel.errors import RefusedError
 from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.messages import Outgoing, Receipt, State
+from timerwheel.rocketmq.gathered import Gathered
 from timerwheel.rocketmq.grpc.call import Call
 from timerwheel.rocketmq.grpc.codes import OK, CallError, Code, MessageType
 from timerwheel.rocketmq.grpc.messages import MESSAGE_GROUP, name_of, outgoing
@@ -56,6 +57,12 @@ class Sends:
         self._bytes_max = bytes_max
         self._count = 0  # of requests in progress
         self._arrived: list[Arrived] = []
+        self._gathered = Gathered(
+            engine,
+            lambda one: one.message,
+            _set_receipts,
+            lambda one, error: one.outcome.set_exception(error),
+        )
 
     async def send(self, call: Call, request: Any, answer: Any) -> None:
         """SendMessage: the answer has an entry for each message."""
@@ -154,47 +161,10 @@ class Sends:
         if left and count < AT_ONCE_MAX:
             asyncio.get_running_loop().call_soon(self._gather, turns, left - 1, count)
         else:
-            self._begin_arrived()
+            arrived, self._arrived = self._arrived, []
+            self._gathered.send(arrived)
 
-    def _begin_arrived(self) -> None:
-        """Send the messages that arrived, in batches of one write each."""
-        arrived, self._arrived = self._arrived, []
-        part: list[Arrived] = []
-        part_bytes = 0
-        for one in arrived:
-            size_bytes = len(one.message.body)
-            part_bytes += size_bytes
-            if part and (len(part) == AT_ONCE_MAX or part_bytes > self._engine.settings.batch_bytes_max):
-                self._begin_part(part)
-                part, part_bytes = [], size_bytes
-            part.append(one)
-        self._begin_part(part)
 
-    def _begin_part(self, part: list[Arrived]) -> None:
-        """Send them together. Those that are refused learn it, and the others are sent without them."""
-        try:
-            pending = self._engine.sender.begin([one.message for one in part], separate=True)
-        except RefusedError as error:
-            wrong = {fault.index: fault for fault in error.faults}
-            for place, fault in wrong.items():
-                part[place].outcome.set_exception(RefusedError([fault]))
-            if rest := [one for place, one in enumerate(part) if place not in wrong]:
-                self._begin_part(rest)
-        except Exception as error:  # noqa: BLE001 - those who wait raise it
-            if len(part) == 1:
-                part[0].outcome.set_exception(error)
-            else:  # perhaps one of them alone is the reason
-                for one in part:
-                    self._begin_part([one])
-        else:
-            pending.stored.add_done_callback(lambda _: self._part_stored(pending, part))
-
-    def _part_stored(self, pending: PendingSend, part: list[Arrived]) -> None:
-        try:
-            receipts = self._engine.sender.receipts(pending)
-        except Exception as error:  # noqa: BLE001 - as above
-            for one in part:
-                one.outcome.set_exception(error)
-        else:
-            for one, receipt in zip(part, receipts, strict=True):
-                one.outcome.set_result([receipt])
+def _set_receipts(_pending: PendingSend, part: list[Arrived], receipts: list[Receipt]) -> None:
+    for one, receipt in zip(part, receipts, strict=True):
+        one.outcome.set_result([receipt])

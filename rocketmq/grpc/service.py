@@ -26,7 +26,7 @@ from timerwheel.model.messages import Delivery, ReceiptResult
 from timerwheel.model.tags import TagFilter
 from timerwheel.rocketmq.grpc import settings as client_settings
 from timerwheel.rocketmq.grpc.call import SLOW_READER_MS, Call
-from timerwheel.rocketmq.grpc.clients import LEASE_MS, Client, Clients, Place
+from timerwheel.rocketmq.grpc.clients import LEASE_MS, Client, Clients
 from timerwheel.rocketmq.grpc.codes import (
     CODE_NAMES,
     CallError,
@@ -46,6 +46,7 @@ from timerwheel.rocketmq.grpc.sends import MESSAGES_MAX, Sends
 from timerwheel.rocketmq.grpc.settings import BATCH_MAX, LONG_POLLING_MS
 from timerwheel.rocketmq.message_ids import RecallHandle
 from timerwheel.rocketmq.name_server import BROKER
+from timerwheel.rocketmq.pops import Place
 from timerwheel.rocketmq.request import Callers
 from timerwheel.rocketmq.stored_message import Host
 from timerwheel.tokens import Scope

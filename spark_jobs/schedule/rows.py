@@ -19,7 +19,6 @@ from timerwheel.spark_jobs.errors import JobError
 
 DIGEST_BYTES = 16
 BODY = "body"
-_US_PER_MS = 1_000
 
 
 class RowMapping(NamedTuple):
