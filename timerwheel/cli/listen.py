@@ -7,6 +7,7 @@ cannot reach. A group that the command created for itself is deleted at the end.
 
 import asyncio
 import contextlib
+import logging
 import re
 import secrets
 import signal
@@ -28,9 +29,8 @@ from timerwheel.client import (
     Delivery,
     Group,
     GroupConfig,
+    Lease,
     NotFoundError,
-    OutcomeUnknownError,
-    UnreachableError,
 )
 from timerwheel.client.connection import given
 from timerwheel.clock import SystemClock
@@ -41,14 +41,11 @@ from timerwheel.push.signing import SecretError, key_of, new_secret
 from timerwheel.push.subscription import Subscription
 
 if TYPE_CHECKING:
-    from timerwheel.push.endpoint import Caller
     from timerwheel.push.outcome import Outcome
 
 GROUP_PREFIX = "listen-"
 CONCURRENCY_MAX = 256
-POLL_MS = 20_000
 TIMEOUT_MS = 15_000
-RETRY_MS = 1_000
 SECRET_BYTES = 32
 _STOPPED = "`timerwheel listen` was stopped"
 _PORT = re.compile(r"[0-9]{1,5}(?:/.*)?")
@@ -138,6 +135,7 @@ def listen(
         backoff=backoff,
     )
     report = Report(output, print_bodies=print_bodies)
+    _report_outages()
     ended = asyncio.Event()
 
     async def work(client: Client) -> None:
@@ -148,7 +146,7 @@ def listen(
         config = await _prepare(handle, subscription, wishes, own=group is None)
         report.begin(msgspec.structs.replace(subscription, max_attempts=config.max_attempts))
         try:
-            await Forwarder(handle, subscription, report).run(ended)
+            await _forward(handle, subscription, report, ended)
         finally:
             if group is None:
                 await _delete(handle)
@@ -237,10 +235,6 @@ class Report:
             return "; it is a dead letter now"
         return "; a subscription would be disabled by this answer" if outcome.kind == "gone" else ""
 
-    def trouble(self, text: str) -> None:
-        """Print a line about the service, not about a message."""
-        print(f"timerwheel: {text}", file=sys.stderr, flush=True)
-
     def end(self) -> None:
         """Print how it went."""
         delivered, failed = self._counts["delivered"], self._counts["failed"]
@@ -248,98 +242,53 @@ class Report:
             self._output.line(f"{delivered:,} delivered, {failed:,} failed attempts")
 
 
-class Forwarder:
-    """Receives messages and posts them, several at a time, until it is reported to end."""
+async def _forward(handle: Group, subscription: Subscription, report: Report, ended: asyncio.Event) -> None:
+    """Forward until `ended` is set; what is in progress then goes back to the group."""
+    from timerwheel.push.endpoint import Caller
 
-    def __init__(self, handle: Group, subscription: Subscription, report: Report) -> None:
-        self._handle = handle
-        self._subscription = subscription
-        self._report = report
-        self._clock = SystemClock()
-        self._under_way: set[asyncio.Task[None]] = set()
+    caller = Caller(SystemClock(), allow_private=True)
+    ending = asyncio.create_task(ended.wait())
 
-    async def run(self, ended: asyncio.Event) -> None:
-        """Forward until `ended` is set; then give back what is in progress."""
-        from timerwheel.push.endpoint import Caller
-
-        caller = Caller(self._clock, allow_private=True)
-        loop = asyncio.create_task(self._take(caller))
-        stop = asyncio.create_task(ended.wait())
-        try:
-            await asyncio.wait((loop, stop), return_when=asyncio.FIRST_COMPLETED)
-            if loop.done():
-                loop.result()  # raises what ended it
-        finally:
-            tasks = [loop, stop, *self._under_way]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await caller.close()
-
-    async def _take(self, caller: "Caller") -> None:
-        while True:
-            room = self._subscription.concurrency - len(self._under_way)
-            if room <= 0:
-                await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
-                continue
-            for message in await self._receive(room):
-                task = asyncio.create_task(self._forward(caller, message))
-                self._under_way.add(task)
-                task.add_done_callback(self._under_way.discard)
-
-    async def _receive(self, room: int) -> list[Delivery]:
-        """The next messages; waits while the service is away."""
-        reported = False
-        while True:
-            try:
-                return await self._handle.receive(
-                    room, wait_ms=POLL_MS, invisible_ms=self._subscription.lease_ms, create=False
-                )
-            except ClientError as error:
-                if not _passes(error):
-                    raise
-                if not reported:
-                    self._report.trouble(f"{error}; retrying")
-                reported = True
-                await self._clock.sleep_for(RETRY_MS)
-
-    async def _forward(self, caller: "Caller", message: Delivery) -> None:
-        if message.problem is not None:
-            await self._settle(message, delay_ms=None, reason=message.problem)
-            return
-        try:
-            outcome = await caller.attempt(self._subscription, view_of(message), message.attempt)
-        except asyncio.CancelledError:
+    async def forward(lease: Lease) -> None:
+        message = lease.message
+        attempt = asyncio.create_task(caller.attempt(subscription, view_of(message), message.attempt))
+        await asyncio.wait((attempt, ending), return_when=asyncio.FIRST_COMPLETED)
+        if not attempt.done():
+            attempt.cancel()
+            await asyncio.wait([attempt])
             with contextlib.suppress(ClientError):  # once: the user waits, and the lease ends by itself
-                await self._handle.nack([message.receipt], delay_ms=0, reason=_STOPPED)
-            raise
-        self._report.attempt(message, outcome)
-        reason = None if outcome.kind == "delivered" else outcome.reason
-        await self._settle(message, delay_ms=outcome.retry_after_ms, reason=reason)
+                await lease.nack(delay_ms=0, reason=_STOPPED)
+            return
+        outcome = attempt.result()
+        report.attempt(message, outcome)
+        if outcome.kind != "delivered":
+            await lease.nack(delay_ms=outcome.retry_after_ms, reason=outcome.reason)
 
-    async def _settle(self, message: Delivery, *, delay_ms: int | None, reason: str | None) -> None:
-        """Acknowledge the message, or give it back with a reason; retries until its lease ends."""
-        receipts = [message.receipt]
-        while True:
-            try:
-                if reason is None:
-                    await self._handle.ack(receipts)
-                else:
-                    await self._handle.nack(receipts, delay_ms=delay_ms, reason=reason)
-            except NotFoundError:
-                return  # the group was deleted
-            except ClientError as error:
-                if not _passes(error) or self._clock.now_ms() >= message.invisible_until_ms:
-                    self._report.trouble(f"{message.id}: {error}")
-                    return
-                await self._clock.sleep_for(RETRY_MS)
-            else:
-                return
+    try:
+        await handle.consume(
+            forward,
+            concurrency=subscription.concurrency,
+            stop=ended,
+            create=False,
+            invisible_ms=subscription.lease_ms,
+        )
+    finally:
+        ending.cancel()
+        await caller.close()
 
 
-def _passes(error: ClientError) -> bool:
-    """Whether an error is one of a service that is away or starts, and a later call may succeed."""
-    return isinstance(error, UnreachableError | OutcomeUnknownError) or error.code == "not_ready"
+class _OneLine(logging.Formatter):
+    """Words what the client reports in an outage as other errors of commands."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: ANN401, N802 - as its base
+        """The error without its traceback."""
+        return str(ei[1])
+
+
+def _report_outages() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine("timerwheel: %(message)s"))
+    logging.getLogger("timerwheel.client").addHandler(handler)
 
 
 def view_of(message: Delivery) -> MessageView:

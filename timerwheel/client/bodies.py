@@ -10,7 +10,6 @@ from dataclasses import is_dataclass
 from typing import Any, ClassVar, Protocol
 
 import msgspec
-from msgspec import UNSET
 
 
 class _Dataclass(Protocol):
@@ -43,11 +42,6 @@ def body_content(body: Body) -> dict[str, object]:
             f"the body is a {kind}: give str, bytes or a model, and other JSON values as json=..."
         )
     return {"json": _json(body)}
-
-
-def json_given(json: object) -> dict[str, object]:
-    """Return the field `json`, unless it was left out; None is a value of JSON."""
-    return {} if json is UNSET else {"json": json}
 
 
 def content_of(draft: Mapping[str, Any]) -> dict[str, object]:

@@ -27,8 +27,8 @@ import msgspec
 from msgspec import UNSET
 
 from timerwheel.client.acks import Acks
-from timerwheel.client.bodies import Body, json_given
-from timerwheel.client.connection import Connection, Stream, given, part, raise_problem, with_query
+from timerwheel.client.bodies import Body
+from timerwheel.client.connection import Connection, Stream, arguments, given, part, raise_problem, with_query
 from timerwheel.client.dead_letters import DeadLetters
 from timerwheel.client.drafts import Draft, SendOptions, When, draft_content, shift_content, when_content
 from timerwheel.client.environment import DEFAULT_URL, token_of_environment, url_of_environment
@@ -258,25 +258,7 @@ class Client:
         `ConflictError` for a key whose message was recalled, `UnreachableError` and `OutcomeUnknownError` if
         it is not known whether it was stored, and `ClientError` with the service's code for what it refuses.
         """
-        draft = given(
-            topic=topic,
-            body=body,
-            delay=delay,
-            delay_ms=delay_ms,
-            deliver_at=deliver_at,
-            deliver_at_ms=deliver_at_ms,
-            delay_level=delay_level,
-            properties=properties,
-            tags=tags,
-            keys=keys,
-            queue=queue,
-            dedup_key=dedup_key,
-            after_recall=after_recall,
-            on_duplicate=on_duplicate,
-            ttl=ttl,
-            ttl_ms=ttl_ms,
-            max_attempts=max_attempts,
-        ) | json_given(json)
+        draft = arguments(locals(), "json")
         return await self._connection.send([draft_content(draft)], Receipt, one=True)
 
     async def send_many(self, drafts: Iterable[Draft]) -> list[Sent]:
@@ -326,26 +308,7 @@ class Client:
         The parameters are those of `send`. If neither `commit` nor `roll_back` follows, it is rolled back in
         the end.
         """
-        draft = given(
-            topic=topic,
-            body=body,
-            delay=delay,
-            delay_ms=delay_ms,
-            deliver_at=deliver_at,
-            deliver_at_ms=deliver_at_ms,
-            delay_level=delay_level,
-            properties=properties,
-            tags=tags,
-            keys=keys,
-            queue=queue,
-            dedup_key=dedup_key,
-            after_recall=after_recall,
-            on_duplicate=on_duplicate,
-            ttl=ttl,
-            ttl_ms=ttl_ms,
-            max_attempts=max_attempts,
-        ) | json_given(json)
-        content = draft_content(draft)
+        content = draft_content(arguments(locals(), "json"))
         return await self._connection.call("POST", "/v1/transactions", OpenTransaction, content=content)
 
     async def commit(self, message_id: str) -> Sent:
@@ -399,15 +362,7 @@ class Client:
 
         `ConflictError` if it was delivered or recalled.
         """
-        content = when_content(
-            given(
-                delay=delay,
-                delay_ms=delay_ms,
-                deliver_at=deliver_at,
-                deliver_at_ms=deliver_at_ms,
-                delay_level=delay_level,
-            )
-        ) | given(properties=properties)
+        content = when_content(arguments(locals())) | given(properties=properties)
         return await self._connection.call("PATCH", _message_path(message_id), Receipt, content=content)
 
     async def get_key(self, topic: str, key: str) -> Message:
@@ -431,15 +386,7 @@ class Client:
         properties: dict[str, str] | None = None,
     ) -> Sent:
         """Reschedule by deduplication key; see `reschedule`."""
-        content = when_content(
-            given(
-                delay=delay,
-                delay_ms=delay_ms,
-                deliver_at=deliver_at,
-                deliver_at_ms=deliver_at_ms,
-                delay_level=delay_level,
-            )
-        ) | given(properties=properties)
+        content = when_content(arguments(locals())) | given(properties=properties)
         return await self._connection.call("PATCH", _key_path(topic, key), Receipt, content=content)
 
     # ------------------------------------------------------------------ many messages
@@ -466,10 +413,7 @@ class Client:
         `tags` is a tag or `A || B`; `key_prefix` begins the deduplication key or one of the keys;
         `due_from_ms` ≤ due < `due_to_ms`.
         """
-        content = given(
-            topic=topic, tags=tags, key_prefix=key_prefix, due_from_ms=due_from_ms, due_to_ms=due_to_ms
-        )
-        content["dry_run"] = dry_run
+        content = arguments(locals())
         return await self._connection.call("POST", "/v1/messages/recall", RecallCount, content=content)
 
     async def reschedule_many(
@@ -488,14 +432,8 @@ class Client:
         Give one of the times of `send` for all, or `shift` from each one's own due time: "+2h", "-30m" or a
         timedelta.
         """
-        when = given(
-            delay=delay,
-            delay_ms=delay_ms,
-            deliver_at=deliver_at,
-            deliver_at_ms=deliver_at_ms,
-            delay_level=delay_level,
-        )
-        content = {"ids": list(message_ids), **shift_content(shift), **when_content(when)}
+        when = when_content(arguments(locals()))
+        content = {"ids": list(message_ids), **shift_content(shift), **when}
         path = "/v1/messages/reschedule"
         return (await self._connection.call("POST", path, RescheduledIds, content=content)).results
 
@@ -519,17 +457,11 @@ class Client:
 
         The new time is as for `reschedule_many`.
         """
-        when = given(
-            delay=delay,
-            delay_ms=delay_ms,
-            deliver_at=deliver_at,
-            deliver_at_ms=deliver_at_ms,
-            delay_level=delay_level,
-        )
+        when = when_content(arguments(locals()))
         content = given(
             topic=topic, tags=tags, key_prefix=key_prefix, due_from_ms=due_from_ms, due_to_ms=due_to_ms
         )
-        content |= {"dry_run": dry_run, **shift_content(shift), **when_content(when)}
+        content |= {"dry_run": dry_run, **shift_content(shift), **when}
         path = "/v1/messages/reschedule"
         return await self._connection.call("POST", path, RescheduleCount, content=content)
 
@@ -667,11 +599,7 @@ class Client:
         `ConflictError` if there are more queues now, or if sharding keys of an ordered topic would move to
         other queues and `move_keys` does not allow it.
         """
-        content: dict[str, object] = {"move_keys": True} if move_keys else {}
-        if ordered is not None:
-            content["ordered"] = ordered
-        if queues is not None:
-            content["queues"] = queues
+        content = given(move_keys=move_keys or None, ordered=ordered, queues=queues)
         return await self._connection.call("PATCH", _topic_path(topic), Topic, content=content)
 
     async def pause_topic(self, topic: str) -> Topic:

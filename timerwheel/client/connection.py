@@ -4,7 +4,7 @@ import ctypes
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from io import BytesIO
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 
 import aiohttp
 import msgspec
+from msgspec import UNSET
 from yarl import URL
 
 from timerwheel.client.errors import (
@@ -265,6 +266,18 @@ def with_query(path: str, query: dict[str, Any]) -> str:
 def given(**values: object) -> dict[str, object]:
     """Return the fields that are not None."""
     return {name: value for name, value in values.items() if value is not None}
+
+
+def arguments(values: Mapping[str, object], *nullable: str) -> dict[str, object]:
+    """Return the arguments that a method was given: `arguments(locals())` is its first line.
+
+    UNSET was not given, and nor was None, unless the parameter is `nullable`: then None is a value.
+    """
+    return {
+        name: value
+        for name, value in values.items()
+        if name != "self" and value is not UNSET and (value is not None or name in nullable)
+    }
 
 
 def _data(content: object) -> bytes | BytesIO:

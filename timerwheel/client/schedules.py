@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from msgspec import UNSET
 
-from timerwheel.client.bodies import Body, content_of, json_given
-from timerwheel.client.connection import Connection, given, part, with_query
+from timerwheel.client.bodies import Body, content_of
+from timerwheel.client.connection import Connection, arguments, given, part, with_query
 from timerwheel.client.drafts import length_ms, time_ms
 from timerwheel.schedules.spec import NextRun
 from timerwheel.wire import schedules as wire
@@ -62,26 +62,9 @@ class Schedules:
         run is delayed by a random part of `jitter_ms`. `missed` is what becomes of runs in an outage. The
         service chooses what is left out. Raises `ValueError` for a datetime without a time zone.
         """
-        options = given(
-            body=body,
-            properties=properties,
-            tags=tags,
-            keys=keys,
-            cron=cron,
-            every=every,
-            every_ms=every_ms,
-            zone=zone,
-            start=start,
-            start_ms=start_ms,
-            end=end,
-            end_ms=end_ms,
-            jitter_ms=jitter_ms,
-            missed=missed,
-            skipped_hour=skipped_hour,
-            repeated_hour=repeated_hour,
-            paused=paused,
-        ) | json_given(json)
-        content = {"topic": topic, **_content(options)}
+        options = arguments(locals(), "json")
+        del options["name"]
+        content = _content(options)
         return await self._connection.call("PUT", _path(name), Schedule, content=content)
 
     async def pause(self, name: str) -> Schedule:

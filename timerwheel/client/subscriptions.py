@@ -2,13 +2,15 @@
 
 from msgspec import UNSET, UnsetType
 
-from timerwheel.client.connection import Connection, given, part
+from timerwheel.client.connection import Connection, arguments, given, part
 from timerwheel.groups.config import Expired, Exponential, Ladder, Start
 from timerwheel.push.attempts import Attempt
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.stats import StatsView
 from timerwheel.push.subscription import SubscriptionView, SubscriptionWithSecret
 from timerwheel.wire import subscriptions as wire
+
+_LIMITS = ("rate_limit", "max_age_ms")  # None removes one
 
 
 class Subscriptions:
@@ -51,23 +53,7 @@ class Subscriptions:
         The service chooses what is left out. `rate_limit` is in requests per second, `timeout_ms` for each
         request. `ConflictError` if a subscription with this `id` exists, or the `group` is in use.
         """
-        content = given(
-            topic=topic,
-            url=url,
-            id=id,
-            group=group,
-            secret=secret,
-            start=start,
-            paused=paused,
-            tags=tags,
-            max_attempts=max_attempts,
-            expired=expired,
-            backoff=backoff,
-            concurrency=concurrency,
-            timeout_ms=timeout_ms,
-            headers=headers,
-            cloudevents=cloudevents,
-        ) | _or_none(rate_limit=rate_limit, max_age_ms=max_age_ms)
+        content = arguments(locals(), *_LIMITS)
         return await self._connection.call(
             "POST", "/v1/subscriptions", SubscriptionWithSecret, content=content
         )
@@ -89,17 +75,8 @@ class Subscriptions:
         cloudevents: bool | None = None,
     ) -> SubscriptionView:
         """Change the given fields from the next request on; None removes `rate_limit` or `max_age_ms`."""
-        changes = given(
-            url=url,
-            tags=tags,
-            max_attempts=max_attempts,
-            expired=expired,
-            backoff=backoff,
-            concurrency=concurrency,
-            timeout_ms=timeout_ms,
-            headers=headers,
-            cloudevents=cloudevents,
-        ) | _or_none(rate_limit=rate_limit, max_age_ms=max_age_ms)
+        changes = arguments(locals(), *_LIMITS)
+        del changes["subscription_id"]
         return await self._connection.call("PATCH", _path(subscription_id), SubscriptionView, content=changes)
 
     async def delete(self, subscription_id: str) -> SubscriptionView:
@@ -144,11 +121,6 @@ class Subscriptions:
     async def stats(self, subscription_id: str) -> StatsView:
         """Return the counts of a subscription since the service started."""
         return await self._connection.call("GET", f"{_path(subscription_id)}/stats", StatsView)
-
-
-def _or_none(**values: float | UnsetType | None) -> dict[str, object]:
-    """Return the values that are given; None is one, which removes a limit."""
-    return {name: value for name, value in values.items() if not isinstance(value, UnsetType)}
 
 
 def _path(subscription_id: str) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from timerwheel.client.bodies import Body, content_of, json_given
-from timerwheel.client.connection import Connection, given, part, with_query
+from timerwheel.client.bodies import Body, content_of
+from timerwheel.client.connection import Connection, arguments, given, part, with_query
 from timerwheel.client.drafts import when_content
 from timerwheel.groups.config import Exponential, Ladder
 from timerwheel.push.tasks.task import Method
@@ -56,23 +56,10 @@ class Tasks:
         `failure_callback` that of a failure. With a `dedup_key` it is stored once. The service chooses what
         is left out. Raises `ValueError` for a datetime without a time zone.
         """
-        when = given(delay=delay, delay_ms=delay_ms, deliver_at=deliver_at, deliver_at_ms=deliver_at_ms)
-        content = given(
-            url=url,
-            method=method,
-            headers=headers,
-            cron=cron,
-            zone=zone,
-            schedule=schedule,
-            queue=queue,
-            max_attempts=max_attempts,
-            backoff=backoff,
-            timeout_ms=timeout_ms,
-            callback=callback,
-            failure_callback=failure_callback,
-            dedup_key=dedup_key,
-        )
-        content |= when_content(when) | content_of(given(body=body) | json_given(json))
+        options = arguments(locals(), "json")
+        others = ("body", "json", "delay", "delay_ms", "deliver_at", "deliver_at_ms")
+        content = {name: value for name, value in options.items() if name not in others}
+        content |= when_content(options) | content_of(options)
         return await self._connection.call("POST", "/v1/tasks", AcceptedTask, content=content)
 
     async def get(self, task_id: str) -> TaskView:
@@ -89,7 +76,7 @@ class Tasks:
         cursor: str | None = None,
     ) -> TaskPage:
         """Return tasks of a queue: those that wait in due order, then the others, newest first."""
-        wanted: dict[str, Any] = given(queue=queue, state=state, host=host, limit=limit, cursor=cursor)
+        wanted: dict[str, Any] = arguments(locals())
         return await self._connection.call("GET", with_query("/v1/tasks", wanted), TaskPage)
 
     async def all(
@@ -122,7 +109,7 @@ class Tasks:
         deliver_at_ms: int | None = None,
     ) -> TaskView:
         """Give a task that waits another time; `ConflictError` if it runs or has ended."""
-        when = given(delay=delay, delay_ms=delay_ms, deliver_at=deliver_at, deliver_at_ms=deliver_at_ms)
+        when = arguments(locals())
         return await self._connection.call("PATCH", _task(task_id), TaskView, content=when_content(when))
 
     async def cancel(self, task_id: str) -> TaskView:
@@ -152,9 +139,8 @@ class Tasks:
         secret: str | None = None,
     ) -> TaskQueueWithSecret | TaskQueueView:
         """Create a queue, whose secret no other call shows, or change what is given; None is no limit."""
-        content = given(host_concurrency=host_concurrency, paused=paused, secret=secret)
-        limits = {"rate_limit": rate_limit, "concurrency": concurrency}
-        content |= {name: value for name, value in limits.items() if value is not UNSET}
+        content = arguments(locals(), "rate_limit", "concurrency")
+        del content["queue"]
         found = await self._connection.call("PUT", _queue(queue), dict[str, Any], content=content)
         kind = TaskQueueWithSecret if "secret" in found else TaskQueueView
         return kind(**found)
