@@ -204,8 +204,6 @@ def summed(found: Sequence[_Struct], **rest: object) -> _Struct:
     return msgspec.structs.replace(found[0], **sums, **rest)
 
 
-def topics(bodies: Iterable[bytes]) -> Topics:
-    """Merge lists of topics: the service's own, which every shard has, are added up."""
 def topics(bodies: Iterable[bytes], wanted: PageQuery = WHOLE) -> Topics:
     """Merge pages of topics: those that every shard has are added up."""
     found: dict[str, TopicInfo] = {}
