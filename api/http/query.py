@@ -110,4 +110,12 @@ def _integers(kind: type[msgspec.Struct]) -> frozenset[str]:
 
 
 def _takes_integers(kind: object) -> bool:
-    return isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.IntType)
+    return _is_integer(msgspec.inspect.type_info(kind))
+
+
+def _is_integer(found: msgspec.inspect.Type) -> bool:
+    if isinstance(found, msgspec.inspect.Metadata):  # it has a description
+        return _is_integer(found.type)
+    if isinstance(found, msgspec.inspect.UnionType):  # it may be left out
+        return any(map(_is_integer, found.types))
+    return isinstance(found, msgspec.inspect.IntType)

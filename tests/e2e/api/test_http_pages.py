@@ -73,7 +73,12 @@ async def test_pages_of_two_have_everything_once_in_the_order_of_the_whole(fille
 @pytest.mark.parametrize("path", [path for path, _, _ in LISTS])
 @pytest.mark.parametrize(
     ("query", "code"),
-    [("limit=0", "invalid_parameter"), ("limit=1001", "invalid_parameter"), ("cursor=%21", "illegal_cursor")],
+    [
+        ("limit=0", "invalid_parameter"),
+        ("limit=1e2", "invalid_parameter"),
+        ("limit=1001", "invalid_parameter"),
+        ("cursor=%21", "illegal_cursor"),
+    ],
 )
 async def test_limits_and_cursors_that_cannot_be_are_refused_by_every_list(service, path, query, code):
     await service.send([{"topic": "n0"}])
