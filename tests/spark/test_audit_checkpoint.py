@@ -106,11 +106,11 @@ def test_after_each_step_of_a_random_history_the_findings_are_those_of_a_whole_a
         assert found.balanced
         return found
 
-    async def live() -> None:
+    async def live() -> int:
         for one, before in zip(lives, (0, 150), strict=True):
             await one.begin(before)
-        for _ in range(5):
-            check()
+        check()
+        for turns in range(1, 16):
             for one in lives:
                 await one.world.advance(RETENTION_MS // 2)
                 one.link()
@@ -118,15 +118,20 @@ def test_after_each_step_of_a_random_history_the_findings_are_those_of_a_whole_a
                 await one.go_on(chance.choice((3, 25, 60)), steps)
                 await one.world.roll()
                 one.link()
-        found = check()
-        assert found.messages.carried > 0
-        assert sum(one.removed() for one in lives) > 1
+            found = check()
+            if turns >= 5 and found.messages.carried and sum(one.removed() for one in lives) > 1:
+                break
+        else:
+            raise AssertionError("retention never removed and carried anything")
         for one in lives:
             await one.world.engine.close()
+        return turns
 
-    asyncio.run(live())
+    turns = asyncio.run(live())
     assert all(why.startswith("retention removed records") for why in again)
-    assert len(again) < 6  # of twelve; a deleted topic leaves segments that retention soon removes
+    assert (
+        len(again) <= turns
+    )  # of two for each turn; a deleted topic leaves segments that retention soon removes
 
 
 def prefix(source: Path, target: Path, until: int) -> None:
