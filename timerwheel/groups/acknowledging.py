@@ -67,8 +67,21 @@ class Acknowledging:
             for one in named
         ]
         leases = {lease.key: lease for lease in held if lease is not None}
-        stored = self._leasing.end(list(leases.values())) if leases else None
+        stored = None
+        if leases:
+            stored = self._leasing.end(list(leases.values()))
+            good = [_identity(one) for one, lease in zip(named, held, strict=True) if lease is not None]
+            self._note_when(stored, good)
         return Ending(receipts, named, held, stored, self._parts.acknowledged)
+
+    def _note_when(self, stored: asyncio.Future[int], identities: Sequence[int]) -> None:
+        """Remember these as acknowledged once that is stored, whether or not their caller still waits."""
+
+        def note(stored: asyncio.Future[int]) -> None:
+            if not stored.cancelled() and stored.exception() is None:
+                self._parts.acknowledged.add(identities)
+
+        stored.add_done_callback(note)
 
     async def conclude(
         self, receipt: str, more: Sequence[tuple[bytes, str]], *, given_up: bool = False
@@ -81,8 +94,9 @@ class Acknowledging:
         lease = self._held(named, late=True)
         if lease is None:
             return _result(receipt, named, ok=_identity(named) in self._parts.acknowledged)
-        await stored_offset(self._leasing.conclude(lease, more, given_up=given_up))
-        self._parts.acknowledged.add([_identity(named)])
+        stored = self._leasing.conclude(lease, more, given_up=given_up)
+        self._note_when(stored, [_identity(named)])
+        await stored_offset(stored)
         return ReceiptResult(receipt, ok=True)
 
     async def withdraw(self, key: int, more: Sequence[tuple[bytes, str]]) -> bool:
@@ -279,9 +293,6 @@ class Ending(NamedTuple):
         """One result for each receipt, when the acknowledgements are durable."""
         if self.stored is not None:
             await stored_offset(self.stored)
-        self.acknowledged.add(
-            _identity(one) for one, lease in zip(self.named, self.held, strict=True) if lease is not None
-        )
         return [
             ReceiptResult(receipt, ok=True)
             if lease is not None

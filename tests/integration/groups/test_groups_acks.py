@@ -54,6 +54,25 @@ async def test_what_callers_acknowledge_in_one_turn_of_the_loop_is_one_record_wh
     assert stored(world, start) == [[("ACK", 0, 4, 6)]]
 
 
+async def test_saying_it_again_is_ok_once_it_is_stored_though_the_first_caller_has_not_looked(
+    world,
+):
+    await world.open()
+    await put(world)
+    await send(world, *"ab")
+    first, second = await receive(world)
+    begun = world.engine.groups.begin_ack("orders", "g", [first.receipt])
+    assert begun is not None
+    assert await ack(world, first) == [True]
+    assert [one.ok for one in await begun.results()] == [True]
+    gone = asyncio.create_task(ack(world, second))
+    await asyncio.sleep(0)  # it has begun
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert await ack(world, second) == [True]
+
+
 async def test_separate_stretches_or_several_queues_are_a_record_each(world):
     await world.open(queues_per_topic=2)
     await put(world)
