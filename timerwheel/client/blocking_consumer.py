@@ -40,8 +40,9 @@ def run_consumer(
         finally:
             threads.close()
 
-    call = loop.begin(work())
+    call = Call(work())
     try:
+        loop.start(call)
         _wait(call, stopping, stop)
     except BaseException:
         call.call_soon(stopping.set)

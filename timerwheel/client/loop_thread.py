@@ -43,16 +43,24 @@ class Resources(Protocol):
 
 
 class Portal:
-    """A way from threads to an event loop; `begin` says to which."""
+    """A way from threads to an event loop; `start` says to which."""
 
-    def begin(self, work: Coroutine[Any, Any, _Answer]) -> "Call[_Answer]":
-        """Begin a call, to be waited for. RuntimeError if the loop has ended."""
+    def start(self, call: "Call[Any]") -> None:
+        """Start a call on the loop. RuntimeError if the loop has ended."""
         raise NotImplementedError
 
     def run(self, work: Coroutine[Any, Any, _Answer]) -> _Answer:
-        """Return what the coroutine returns, or raise what it raises. RuntimeError after `close`."""
-        call = self.begin(work)
-        call.wait()
+        """Return what the coroutine returns, or raise what it raises. RuntimeError after `close`.
+
+        An interruption, at whatever moment, cancels it, and is raised once it has ended.
+        """
+        call = Call(work)
+        try:
+            self.start(call)
+            wait([call.outcome])
+        except BaseException:
+            call.abandon()
+            raise
         return call.result()
 
     def iterate(self, items: AsyncIterator[_Answer]) -> Iterator[_Answer]:
@@ -73,15 +81,12 @@ class RunningLoop(Portal):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
-    def begin(self, work: Coroutine[Any, Any, _Answer]) -> "Call[_Answer]":
-        """Begin a call."""
-        call = Call(self._loop, work)
+    def start(self, call: "Call[Any]") -> None:
+        """Start a call."""
         try:
-            self._loop.call_soon_threadsafe(call.start)
+            call.start_on(self._loop)
         except _LoopEndedError:
-            work.close()
             raise RuntimeError("the event loop has ended") from None
-        return call
 
 
 class LoopThread(Portal):
@@ -99,13 +104,9 @@ class LoopThread(Portal):
         """Allow calls, after `close` too."""
         self._closed = False
 
-    def begin(self, work: Coroutine[Any, Any, _Answer]) -> "Call[_Answer]":
-        """Begin a call, to be waited for. RuntimeError if the client is closed."""
-        try:
-            return self._started().begin(work)
-        except BaseException:
-            work.close()
-            raise
+    def start(self, call: "Call[Any]") -> None:
+        """Start a call. RuntimeError if the client is closed."""
+        self._started().start(call)
 
     def close(self) -> None:
         """End the thread: running calls fail with `UnreachableError`, later ones with RuntimeError."""
@@ -178,18 +179,16 @@ class _Running:
     def is_current(self) -> bool:
         return threading.current_thread() is self._thread
 
-    def begin(self, work: Coroutine[Any, Any, _Answer]) -> "Call[_Answer]":
+    def start(self, call: "Call[Any]") -> None:
         if self.is_current():
             raise RuntimeError("this would wait for itself: the thread is that of the client's event loop")
-        call = Call(self._loop, work)
         self._waiting.add(call.outcome)
         call.outcome.add_done_callback(self._waiting.discard)
         try:
-            self._loop.call_soon_threadsafe(call.start)
+            call.start_on(self._loop)
         except _LoopEndedError:  # between the look at it and the call
             self._waiting.discard(call.outcome)
             raise RuntimeError("the client is closed") from None
-        return call
 
     def end(self) -> None:
         """Close the client, cancel what still runs, and end the thread."""
@@ -230,23 +229,42 @@ class _Running:
 
 
 class Call(Generic[_Answer]):
-    """A coroutine on the loop, as the thread that waits for it has it."""
+    """A coroutine for a loop, as the thread that waits for it has it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _Answer]) -> None:
+    def __init__(self, work: Coroutine[Any, Any, _Answer]) -> None:
         self.outcome: Future[_Answer] = Future()
-        self._loop = loop
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._work = work
         self._context = contextvars.copy_context()
         self._task: asyncio.Task[_Answer] | None = None
 
+    def start_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the loop start it; RuntimeError if that is closed."""
+        self._loop = loop  # before it starts: from here on an interruption has to wait for its end
+        try:
+            loop.call_soon_threadsafe(self._start)
+        except _LoopEndedError:
+            self._loop = None
+            raise
+
     def wait(self) -> None:
-        """Wait until it has ended; an interruption cancels it, and is raised once it has ended."""
+        """Wait until it has ended, if it was started; an interruption cancels it and is then raised."""
+        if self._loop is None:
+            self._work.close()
+            return
         try:
             wait([self.outcome])
         except BaseException:
-            self.call_soon(self._cancel)
-            wait([self.outcome])
+            self.abandon()
             raise
+
+    def abandon(self) -> None:
+        """Cancel it, and wait until it has ended, if it was started."""
+        if self._loop is None:
+            self._work.close()
+            return
+        self.call_soon(self._cancel)
+        wait([self.outcome])
 
     def result(self) -> _Answer:
         """Return what it returned, or raise what it raised."""
@@ -256,18 +274,24 @@ class Call(Generic[_Answer]):
             raise UnreachableError(None, "unreachable", "the client was closed during the call") from None
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Call a function on the loop, unless that has ended."""
-        with contextlib.suppress(_LoopEndedError):
-            self._loop.call_soon_threadsafe(function)
+        """Call a function on the loop, unless that has ended, or the call was never started."""
+        if self._loop is not None:
+            with contextlib.suppress(_LoopEndedError):
+                self._loop.call_soon_threadsafe(function)
 
-    def start(self) -> None:
-        """Start it; on the loop."""
+    def _start(self) -> None:
+        if self.outcome.done():
+            return
+        assert self._loop is not None
         self._task = self._loop.create_task(self._work, context=self._context)
         self._task.add_done_callback(self._finish)
 
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        elif not self.outcome.done():  # it never started
+            self._work.close()
+            self.outcome.set_exception(CancelledError())
 
     def _finish(self, task: "asyncio.Task[_Answer]") -> None:
         self._task = None
