@@ -12,7 +12,7 @@ from timerwheel import tokens
 from timerwheel.offline.backup.files import BACKUP_FORMAT, Manifest
 from timerwheel.spark_jobs.archive.manifest import FORMAT as ARCHIVE_FORMAT
 from timerwheel.spark_jobs.archive.manifest import MANIFESTS
-from timerwheel.store import sidecar
+from timerwheel.store import register, sidecar
 from timerwheel.store.index import INDEX_FORMAT
 from timerwheel.store.record import FORMAT_VERSION, HEADER_SIZE
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
@@ -116,6 +116,7 @@ def test_the_page_states_the_versions_of_today():
         "log/*.log": FORMAT_VERSION,
         "log/start": FORMAT_VERSION,
         "log/*.side": int(sidecar.MAGIC[-2:]),
+        "log/*.keys": int(register.MAGIC[-2:]),
         "index/": INDEX_FORMAT,
         "tokens.json": tokens.VERSION,
         "backup.json": BACKUP_FORMAT,
