@@ -91,7 +91,7 @@ def _segments_in(data: Path) -> list[int]:
 def keep_number(home: Path, shards: int) -> None:
     """Take note in a node's directory that each of its shards has a log there."""
     try:
-        (home / MADE).write_text(f"{shards}\n")
+        DiskFiles().write_whole(home / MADE, f"{shards}\n".encode())
     except OSError as error:
         logger.warning("cannot write %s: %s", home / MADE, error)
 
