@@ -98,6 +98,7 @@ async def test_a_query_that_is_killed_in_its_first_batch_keeps_where_it_begins(s
     await world.engine.close()
 
 
+@pytest.mark.torture
 async def test_what_retention_has_removed_is_named_or_left_out(spark, tmp_path, sink, caplog):
     world = await grown(tmp_path, retention_ms=RETENTION_MS)
     run_query(spark, world.directory, tmp_path / "checkpoint", sink)
@@ -174,6 +175,7 @@ async def test_a_log_that_lost_what_was_read_is_refused(spark, tmp_path, sink):
             run_query(spark, world.directory, tmp_path / "checkpoint", sink, failOnDataLoss="false")
 
 
+@pytest.mark.torture
 async def test_new_nodes_are_read_from_their_beginning(spark, tmp_path, sink):
     nodes = [await grown(tmp_path)]
     run_query(spark, tmp_path / "node-*", tmp_path / "checkpoint", sink)

@@ -273,6 +273,7 @@ def test_a_stream_is_scheduled_once_across_a_restart(spark, service, tmp_path):
 # ---------------------------------------------------------------------- the command
 
 
+@pytest.mark.torture
 def test_the_command_schedules_a_table_and_says_what_came_of_it(service, tmp_path):
     rows = table(90).to_pydict()
     rows["due"] = ["2030-03-17T17:46:40Z"] * 89 + ["one day"]

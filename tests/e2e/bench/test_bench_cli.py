@@ -39,6 +39,7 @@ def test_a_scenario_is_measured_written_down_and_reported(tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("timerwheel-bench")) == []
 
 
+@pytest.mark.torture
 def test_workers_are_measured_in_both_forms_and_judged(tmp_path: Path) -> None:
     out = tmp_path / "r.jsonl"
     flags = ["--systems", "timerwheel sync", "--rounds", "1", "--seconds", "0.2", "--warm-up", "0"]

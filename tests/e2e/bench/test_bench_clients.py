@@ -25,6 +25,7 @@ def generator():
             pytest.skip("Maven cannot get RocketMQ's client")
 
 
+@pytest.mark.torture
 @pytest.mark.usefixtures("generator")
 def test_each_part_is_measured_without_a_fault_and_reported(tmp_path: Path) -> None:
     out = tmp_path / "r.jsonl"

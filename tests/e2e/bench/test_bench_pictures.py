@@ -1,5 +1,6 @@
 """The film of the console: a short one, with a real service and browser, and that of the README."""
 
+import pytest
 from PIL import Image
 
 from bench import pictures
@@ -19,6 +20,7 @@ asyncio.run(pictures.film(pathlib.Path(sys.argv[1]), stages))
 """
 
 
+@pytest.mark.torture
 def test_a_short_film_has_a_frame_for_each_second(tmp_path):
     chromium()
     done = python("-c", FILM, tmp_path / "film.webp", *(f"{stage[0]}/{stage[1]}" for stage in SHORT))

@@ -30,6 +30,7 @@ def events(path):
     ]
 
 
+@pytest.mark.torture
 def test_an_audit_and_an_archive_leave_metrics_and_events(data, tmp_path):
     transport = {"type": "file", "log_file_path": str(tmp_path / "events.json"), "append": True}
     told = {**QUICK_JAVA, "OPENLINEAGE__TRANSPORT": orjson.dumps(transport).decode()}

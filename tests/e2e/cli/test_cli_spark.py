@@ -33,6 +33,7 @@ def logs(tmp_path_factory):
     return directory
 
 
+@pytest.mark.torture
 def test_the_processes_of_a_cluster_rebuild_what_one_process_does(logs):
     which = ("--data", f"{logs}/nodes/*", "--master", CLUSTER)
     rebuilt = spark_job("rebuild", *which, umask=0)

@@ -43,6 +43,7 @@ def forecast(data, *arguments, **changed):
     )
 
 
+@pytest.mark.torture
 def test_executors_without_the_package_are_told_with_what_to_install(data, bare_python):
     done = forecast(data, PYSPARK_PYTHON=str(bare_python))
     assert (done.code, done.out) == (1, "")

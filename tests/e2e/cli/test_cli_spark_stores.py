@@ -69,6 +69,7 @@ def test_an_audit_reads_stages_and_writes_in_s3_what_it_does_locally(node, s3, t
     )
 
 
+@pytest.mark.torture
 def test_a_forecast_stages_and_writes_in_s3(node, s3, tmp_path):
     out = f"s3://{BUCKET}/forecast"
     for place in (out, tmp_path / "out"):

@@ -170,6 +170,7 @@ async def test_a_leader_that_is_stopped_hands_over_at_once(team: Team) -> None:
     await has(team, second, "before")
 
 
+@pytest.mark.torture
 async def test_the_lead_moves_on_request_and_back(team: Team) -> None:
     first, second = await pair(team)
     await send(first, "before")
@@ -225,6 +226,7 @@ async def test_a_node_without_others_keeps_the_lead(team: Team) -> None:
     assert await team.leads(only)
 
 
+@pytest.mark.torture
 async def test_a_node_that_was_killed_and_has_no_standby_leads_again_at_once(team: Team) -> None:
     """It need not wait until the group has forgotten its former self."""
     only = team.start("first")

@@ -120,6 +120,7 @@ def document(result: Result) -> dict:
     return json.loads(result.stdout)
 
 
+@pytest.mark.torture
 def test_the_books_of_log_inlet_and_targets_balance(
     shop: Shop, run: Callable[..., Result], tmp_path: Path
 ) -> None:

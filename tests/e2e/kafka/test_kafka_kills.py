@@ -11,5 +11,6 @@ pytest.importorskip("confluent_kafka")
 pytestmark = pytest.mark.skipif(missing(own=True) is not None, reason=f"needs Kafka: {missing(own=True)}")
 
 
+@pytest.mark.torture
 def test_after_three_kills_each_message_came_once(tmp_path: Path) -> None:
     survive(tmp_path, kills=3, seed=1)

@@ -74,6 +74,7 @@ def test_a_java_client_sends_delays_recalls_consumes_and_retries(tmp_path):
         run(NEW, tmp_path, address, *QUICK)
 
 
+@pytest.mark.torture
 def test_a_java_client_speaks_tls_and_gives_its_token_over_it(tmp_path):
     authority = Authority(tmp_path)
     own, other = authority.issue("localhost"), tmp_path / "other"
