@@ -86,6 +86,19 @@ def arrow_schema(sql: str) -> pa.Schema:
     return pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in fields])
 
 
+def filled(rows: pa.Table, schema: pa.Schema, **fixed: object) -> pa.Table:
+    """The rows with all columns of a schema: each is a fixed value, one that the rows have, or nulls."""
+    columns = []
+    for field in schema:
+        if field.name in fixed:
+            columns.append(pa.repeat(pa.scalar(fixed[field.name], field.type), len(rows)))
+        elif field.name in rows.column_names:
+            columns.append(rows[field.name].cast(field.type))
+        else:
+            columns.append(pa.nulls(len(rows), field.type))
+    return pa.table(columns, schema=schema)
+
+
 def read_batches(
     reader: SegmentReader, log_id: bytes, names: Sequence[str], choose: Choose | None = None
 ) -> Iterator[pa.RecordBatch]:

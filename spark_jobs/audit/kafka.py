@@ -13,6 +13,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple
@@ -264,39 +265,37 @@ def _ends_of_puts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
         yield pa.RecordBatch.from_pylist(rows, arrow_schema(_PUTS))
 
 
+class _Sides(NamedTuple):
+    """What is compared: the logs with what was seen in Kafka."""
+
+    spark: SparkSession
+    view: KafkaView
+    logs: Sequence[NodeLog]
+    settings: _Settings
+
+
+@contextmanager
+def _cached(frame: DataFrame) -> Iterator[DataFrame]:
+    try:
+        yield frame.cache()
+    finally:
+        frame.unpersist()
+
+
 # ---------------------------------------------------------------------- what went out
 
 
-class _Outlets:
+class _Outlets(_Sides):
     """Compares what the logs delivered with the target topics."""
-
-    def __init__(
-        self, spark: SparkSession, view: KafkaView, logs: Sequence[NodeLog], settings: _Settings
-    ) -> None:
-        self._spark = spark
-        self._view = view
-        self._logs = logs
-        self._settings = settings
 
     def books(
         self, rules: dict[str, int], findings: list[KafkaFinding], *, salvage: bool
     ) -> list[OutletBooks]:
-        records = read_topics(
-            self._spark,
-            self._view.brokers,
-            self._view.targets,
-            partial(_sent_row, rejected=self._view.topics.rejected),
-            _RECORDS,
-        ).cache()
-        try:
-            joined = self._joined(records, salvage=salvage).cache()
-            try:
-                self._find(joined, rules, findings)
-                return self._sums(joined, records)
-            finally:
-                joined.unpersist()
-        finally:
-            records.unpersist()
+        row = partial(_sent_row, rejected=self.view.topics.rejected)
+        found = read_topics(self.spark, self.view.brokers, self.view.targets, row, _RECORDS)
+        with _cached(found) as records, _cached(self._joined(records, salvage=salvage)) as joined:
+            self._find(joined, rules, findings)
+            return self._sums(joined, records)
 
     def _joined(self, records: DataFrame, *, salvage: bool) -> DataFrame:
         """A row for each message of a topic: whether it is owed, how often it is in Kafka, since when."""
@@ -307,7 +306,7 @@ class _Outlets:
             .agg(f.count("*").alias("count"), f.min("stamp_ms").alias("stamp_ms"))
         )
         kept = self._kept(records)
-        begins = max(log.begin for log in self._logs)
+        begins = max(log.begin for log in self.logs)
         root = f.conv(f.substring("id", 1, 16), 16, 10).cast("bigint")
         joined = owed.join(got, ["topic", "id"], "full_outer").join(f.broadcast(kept), "topic", "left")
         gone = f.col("kept_ms").isNotNull() & (f.col("delivered_ms") < f.col("kept_ms"))
@@ -324,25 +323,25 @@ class _Outlets:
         """What the logs delivered to topics that go out, and whether it is owed to Kafka."""
         bounds = [
             (log.node, topic, queue, starts.get(queue, 0), until)
-            for log in self._logs
-            for topic, reached in self._view.positions[log.node].items()
+            for log in self.logs
+            for topic, reached in self.view.positions[log.node].items()
             for starts in (self._starts(log.node, topic),)
             for queue, until in reached.items()
         ]
         schema = "node string, topic string, queue int, begins bigint, until bigint"
-        limits = self._spark.createDataFrame(bounds, schema)
+        limits = self.spark.createDataFrame(bounds, schema)
         topics = sorted({topic for _, topic, *_ in bounds})
-        names_of = self._spark.createDataFrame(
+        names_of = self.spark.createDataFrame(
             [(topic, kafka_topic_of(topic)) for topic in topics], "topic string, kafka_topic string"
         )
         if not bounds:
             empty = (
                 "topic string, id string, owed boolean, behind boolean, due_ms bigint, delivered_ms bigint"
             )
-            return self._spark.createDataFrame([], empty)
+            return self.spark.createDataFrame([], empty)
         rows = (
-            self._spark.read.format("timerwheel.delivered")
-            .option("paths", ",".join(log.url for log in self._logs))
+            self.spark.read.format("timerwheel.delivered")
+            .option("paths", ",".join(log.url for log in self.logs))
             .option("topic", ",".join(topics))
             .option("failOnDataLoss", str(not salvage).lower())
             .option("columns", "node,topic,queue,offset,id,due_ms,delivered_ms")
@@ -363,12 +362,12 @@ class _Outlets:
         )
 
     def _starts(self, node: str, topic: str) -> dict[int, int]:
-        setting = self._settings.outlets.get((node, topic))
+        setting = self.settings.outlets.get((node, topic))
         return {} if setting is None else {int(queue): offset for queue, offset in setting.last.items()}
 
     def _kept(self, records: DataFrame) -> DataFrame:
         """From when on a topic has all records, if Kafka has deleted some."""
-        cut = {part.topic for part in self._view.targets if part.first > 0}
+        cut = {part.topic for part in self.view.targets if part.first > 0}
         first = records.where(f.col("topic").isin(sorted(cut))).groupBy("topic", "partition")
         oldest = first.agg(f.min("stamp_ms").alias("stamp_ms")).groupBy("topic")
         return oldest.agg(f.max("stamp_ms").alias("kept_ms"))
@@ -431,20 +430,12 @@ def _sent_row(message: Any, rejected: str) -> Row:  # noqa: ANN401 - confluent-k
 # ---------------------------------------------------------------------- what came in
 
 
-class _Inlet:
+class _Inlet(_Sides):
     """Compares the inlet with the messages that the logs have from it."""
-
-    def __init__(
-        self, spark: SparkSession, view: KafkaView, logs: Sequence[NodeLog], settings: _Settings
-    ) -> None:
-        self._spark = spark
-        self._view = view
-        self._logs = logs
-        self._settings = settings
 
     def books(self, rules: dict[str, int], findings: list[KafkaFinding]) -> InletBooks | None:
         """None if no log has taken from the topic as it is now."""
-        inlet = self._view.topics.inlet
+        inlet = self.view.topics.inlet
         bounds = self._bounds()
         if not bounds:
             return None
@@ -455,28 +446,23 @@ class _Inlet:
         ]
         checked = {partition: begin for partition, (_, begin, _) in bounds.items()}
         is_whole = not any(first for first, *_ in bounds.values())
-        taken = read_topics(
-            self._spark, self._view.brokers, parts, partial(_taken_row, checked=checked), _TAKEN
-        ).cache()
-        sent = self._sent().cache()
-        try:
+        row = partial(_taken_row, checked=checked)
+        found = read_topics(self.spark, self.view.brokers, parts, row, _TAKEN)
+        with _cached(found) as taken, _cached(self._sent()) as sent:
             return self._compare(taken, sent, rules, findings, is_whole=is_whole)
-        finally:
-            taken.unpersist()
-            sent.unpersist()
 
     def _bounds(self) -> dict[int, tuple[int, int, int]]:
         """Of each partition: the first offset in Kafka, the first to check, and the next one of the log."""
         from timerwheel.kafka.cluster import Cluster  # noqa: PLC0415 - needs confluent-kafka
 
-        brokers, inlet = self._view.brokers, self._view.topics.inlet
-        topic_id, count = Cluster(brokers.servers, brokers.properties, self._view.topics).inlet_id()
+        brokers, inlet = self.view.brokers, self.view.topics.inlet
+        topic_id, count = Cluster(brokers.servers, brokers.properties, self.view.topics).inlet_id()
         settings = {
             int(key.rpartition("/")[2]): (node, setting)
-            for (node, key), setting in self._settings.inlets.items()
+            for (node, key), setting in self.settings.inlets.items()
             if key.rpartition("/")[0] == topic_id
         }
-        whole = {log.node for log in self._logs if log.start is None or log.start.offset == 0}
+        whole = {log.node for log in self.logs if log.start is None or log.start.offset == 0}
         watermarks = _bounds(brokers, inlet, range(count))
         found = {}
         for partition, (node, setting) in settings.items():
@@ -488,13 +474,13 @@ class _Inlet:
     def _sent(self) -> DataFrame:
         """A row for each message of the logs that came from the inlet, and for each rejection."""
         records = (
-            self._spark.read.format("commitlog")
-            .option("paths", ",".join(log.url for log in self._logs))
+            self.spark.read.format("commitlog")
+            .option("paths", ",".join(log.url for log in self.logs))
             .schema("kind string, topic string, id string, properties string, body binary")
             .load()
             .where("kind in ('timer', 'message')")
         )
-        rejected = topic_of(self._view.topics.rejected)
+        rejected = topic_of(self.view.topics.rejected)
         return records.mapInArrow(partial(_digests, rejected=rejected), _SENT).distinct()
 
     def _compare(
@@ -506,12 +492,11 @@ class _Inlet:
         *,
         is_whole: bool,
     ) -> InletBooks:
-        inlet = self._view.topics.inlet
+        inlet = self.view.topics.inlet
         places = sent.where("place is not null").groupBy("place").agg(f.count("*").alias("rejections"))
         place = f.concat(f.lit(f"{inlet}/"), f.col("partition"), f.lit("@"), f.col("position"))
-        rows = taken.withColumn("place", place).join(places, "place", "left").na.fill(0, ["rejections"])
-        rows = rows.cache()
-        try:
+        joined = taken.withColumn("place", place).join(places, "place", "left").na.fill(0, ["rejections"])
+        with _cached(joined) as rows:
             kinds = rows.groupBy("what").agg(
                 f.count("*").alias("all"),
                 f.count(f.when(f.col("rejections") > 0, 1)).alias("rejected"),
@@ -535,8 +520,6 @@ class _Inlet:
                 rejected=sum(rejected for _, rejected, _ in counted.values()),
                 unchecked=sums.get("unchecked", 0),
             )
-        finally:
-            rows.unpersist()
 
     def _contents(
         self, rows: DataFrame, sent: DataFrame, findings: list[KafkaFinding], *, is_whole: bool
@@ -563,7 +546,7 @@ class _Inlet:
         for row in broken.orderBy("place").limit(FINDINGS_MAX).collect():
             rule = KafkaRule.NOT_TAKEN if row.missing else KafkaRule.TAKEN_TWICE
             findings.append(
-                KafkaFinding(rule, self._view.topics.inlet, row.place, None, row.missing or row.more)
+                KafkaFinding(rule, self.view.topics.inlet, row.place, None, row.missing or row.more)
             )
         return (0, 0) if sums is None else (sums.missing or 0, sums.more or 0)
 
@@ -571,7 +554,7 @@ class _Inlet:
         broken = rows.where("(what = 'illegal' and rejections = 0) or rejections > 1")
         for row in broken.orderBy("place").limit(FINDINGS_MAX).collect():
             rule = KafkaRule.TAKEN_TWICE if row.rejections else KafkaRule.NOT_TAKEN
-            findings.append(KafkaFinding(rule, self._view.topics.inlet, row.place, None, row.rejections))
+            findings.append(KafkaFinding(rule, self.view.topics.inlet, row.place, None, row.rejections))
 
 
 def _taken_row(message: Any, checked: Mapping[int, int]) -> Row:  # noqa: ANN401 - confluent-kafka's

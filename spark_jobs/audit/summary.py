@@ -38,7 +38,7 @@ from timerwheel.spark_jobs.audit.sums import (
     first_findings,
 )
 from timerwheel.spark_jobs.audit.tallies import PIECE
-from timerwheel.spark_jobs.columns import arrow_schema
+from timerwheel.spark_jobs.columns import arrow_schema, filled
 from timerwheel.spark_jobs.storage import join, names_in
 from timerwheel.spark_jobs.tables import parquet_file
 
@@ -254,15 +254,7 @@ def _packed_hours(by_node: pa.Table) -> pa.Table:
 
 def _named(part: str, rows: pa.Table) -> pa.Table:
     """Rows with all columns of _PART."""
-    columns = []
-    for field in _PART_SCHEMA:
-        if field.name == "part":
-            columns.append(pa.repeat(pa.scalar(part), len(rows)))
-        elif field.name in rows.column_names:
-            columns.append(rows[field.name].cast(field.type))
-        else:
-            columns.append(pa.nulls(len(rows), field.type))
-    return pa.table(columns, schema=_PART_SCHEMA)
+    return filled(rows, _PART_SCHEMA, part=part)
 
 
 # ---------------------------------------------------------------------- on the driver

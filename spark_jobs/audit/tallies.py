@@ -22,7 +22,7 @@ With a checkpoint there are also rows about each piece (`spark_jobs.audit.plan`)
 | piece | `strange`: references that only a whole audit can judge | `at` |
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 from timerwheel.spark_jobs.audit.findings import Finding
 from timerwheel.spark_jobs.audit.lateness import buckets_of
 from timerwheel.spark_jobs.audit.ledger import OUTCOMES, PENDING, Bounds, Judgement, on_time
-from timerwheel.spark_jobs.columns import arrow_schema
+from timerwheel.spark_jobs.columns import arrow_schema, filled
 from timerwheel.state.batch import has_origin
 from timerwheel.store.record import FLAG_EARLY, FLAG_LEASE, Kind
 from timerwheel.store.table import Rows, Table
@@ -53,16 +53,15 @@ def tallies(
     node: str, table: Table, judged: Judgement, findings: Sequence[Finding], bounds: Bounds, kept_max: int
 ) -> pa.Table:
     """All tallies of a segment, with the first `kept_max` findings in full."""
-    rows = table.rows
+    rows, topics = table.rows, table.topics
     parts = [
-        _by_topic(rows, np.array(RECORDS), _record_types(rows), "record"),
-        _by_topic(rows[judged.carried], np.array(["carried"]), 0, "record"),
-        _by_topic(judged.timers, np.array(OUTCOMES), judged.outcomes, "timer"),
-        _overdue(judged, bounds),
-        _lateness(rows),
+        _by_topic(rows, topics, RECORDS, _record_types(rows), "record"),
+        _by_topic(rows[judged.carried], topics, ["carried"], 0, "record"),
+        _by_topic(judged.timers, topics, OUTCOMES, judged.outcomes, "timer"),
+        _lateness(rows, topics),
+        *_of_judgement(judged, topics, findings, bounds, kept_max),
     ]
-    named = [_with_names(part, table.topics) for part in parts]
-    return _filled(node, [*named, _log(judged), _broken(findings), _kept(findings[:kept_max])])
+    return filled(pa.concat_tables(parts), SCHEMA, node=node)
 
 
 def tallies_of_ends(
@@ -71,69 +70,34 @@ def tallies_of_ends(
     """What changed in a segment that was judged before; `table` has its open timers."""
     ended = judged.outcomes != PENDING
     timers = judged.timers[ended]
-    fewer = _by_topic(timers, np.array(OUTCOMES), PENDING, "timer")
+    fewer = _by_topic(timers, table.topics, OUTCOMES, PENDING, "timer")
     place = fewer.schema.get_field_index("count")
     parts = [
-        _by_topic(timers, np.array(OUTCOMES), judged.outcomes[ended], "timer"),
+        _by_topic(timers, table.topics, OUTCOMES, judged.outcomes[ended], "timer"),
         fewer.set_column(place, "count", pc.negate(fewer["count"])),
-        _overdue(judged, bounds),
+        *_of_judgement(judged, table.topics, findings, bounds, kept_max),
     ]
-    named = [_with_names(part, table.topics) for part in parts]
-    return _filled(node, [*named, _log(judged), _broken(findings), _kept(findings[:kept_max])])
+    return filled(pa.concat_tables(parts), SCHEMA, node=node)
 
 
 def tallies_of_piece(
     node: str, number: int, topics: list[str], timers: Rows | None, *, dropped: int, strange: int
 ) -> pa.Table:
     """The rows about a piece: its open timers if they changed, and the other counts if there are any."""
-    parts = []
+    parts = [SCHEMA.empty_table()]
     if timers is not None:
-        columns = {
-            "topic": timers["topic"],
-            "lease": timers["flags"] & FLAG_LEASE != 0,
-            "due_ms": timers["due_ms"],
-        }
-        found = (
-            pa.table(columns).group_by(["topic", "lease"]).aggregate([("due_ms", "count"), ("due_ms", "min")])
-        )
-        open_timers = {
-            "topic": found["topic"],
-            "lease": found["lease"],
-            "sort": pa.repeat(pa.scalar(PIECE), len(found)),
-            "what": pa.repeat(pa.scalar("open"), len(found)),
-            "count": found["due_ms_count"],
-            "most_ms": found["due_ms_min"],
-        }
-        parts.append(_with_names(pa.table(open_timers), topics))
-        parts.append(pa.table({"sort": [PIECE], "what": ["open"], "count": [0]}))
+        found = _groups(_owners(timers), {"topic": topics}, timers["due_ms"], "min")
+        parts += [filled(one, SCHEMA, what="open") for one in (found, pa.table({"count": [0]}))]
     for what, count in (("dropped", dropped), ("strange", strange)):
         if count:
-            parts.append(pa.table({"sort": [PIECE], "what": [what], "count": [count]}))
-    rows = _filled(node, parts)
-    place = rows.schema.get_field_index("at")
-    return rows.set_column(place, SCHEMA.field("at"), pa.array(np.full(len(rows), number, np.int64)))
+            parts.append(filled(pa.table({"count": [count]}), SCHEMA, what=what))
+    return filled(pa.concat_tables(parts), SCHEMA, node=node, sort=PIECE, at=number)
 
 
-def _with_names(part: pa.Table, topics: list[str]) -> pa.Table:
-    place = part.schema.get_field_index("topic")
-    names = pa.array(topics, pa.string()).take(part["topic"].combine_chunks())
-    return part.set_column(place, "topic", names)
-
-
-def _filled(node: str, parts: Sequence[pa.Table]) -> pa.Table:
-    """All columns of TALLIES."""
-    if not parts:
-        return SCHEMA.empty_table()
-    found = pa.concat_tables(parts, promote_options="default")
-    columns = []
-    for field in SCHEMA:
-        if field.name == "node":
-            columns.append(pa.repeat(pa.scalar(node), len(found)))
-        elif field.name in found.column_names:
-            columns.append(found[field.name].cast(field.type))
-        else:
-            columns.append(pa.nulls(len(found), field.type))
-    return pa.table(columns, schema=SCHEMA)
+def _of_judgement(
+    judged: Judgement, topics: list[str], findings: Sequence[Finding], bounds: Bounds, kept_max: int
+) -> list[pa.Table]:
+    return [_overdue(judged, topics, bounds), _log(judged), _broken(findings), _kept(findings[:kept_max])]
 
 
 def _record_types(rows: Rows) -> np.ndarray:
@@ -146,99 +110,78 @@ def _record_types(rows: Rows) -> np.ndarray:
     return found
 
 
-def _by_topic(rows: Rows, whats: np.ndarray, what: np.ndarray | int, sort: str) -> pa.Table:
-    columns = {
-        "topic": rows["topic"],
-        "lease": rows["flags"] & FLAG_LEASE != 0,
-        "code": np.broadcast_to(what, len(rows)).astype(np.int32),
-    }
-    found = pa.table(columns).group_by(list(columns)).aggregate([([], "count_all")])
-    return pa.table(
-        {
-            "topic": found["topic"],
-            "lease": found["lease"],
-            "sort": pa.repeat(pa.scalar(sort), len(found)),
-            "what": pa.array(whats.tolist(), pa.string()).take(found["code"].combine_chunks()),
-            "count": found["count_all"],
-        }
-    )
+def _owners(rows: Rows) -> dict[str, np.ndarray]:
+    return {"topic": rows["topic"], "lease": rows["flags"] & FLAG_LEASE != 0}
 
 
-def _overdue(judged: Judgement, bounds: Bounds) -> pa.Table:
+def _groups(
+    keys: Mapping[str, np.ndarray | pa.Array],
+    names: Mapping[str, Sequence[str]],
+    values: np.ndarray | None = None,
+    of: str = "max",
+) -> pa.Table:
+    """How often each combination of keys occurs, and the `of` of its values, if there are any.
+
+    Keys with `names` are indices into them: a segment has few of these, and many rows.
+    """
+    most = {} if values is None else {"most_ms": values}
+    wanted = [([], "count_all"), *((name, of) for name in most)]
+    found = pa.table({**keys, **most}).group_by(list(keys)).aggregate(wanted)
+    found = found.rename_columns([*keys, "count", *most])
+    for key, texts in names.items():
+        named = pa.array(texts, pa.string()).take(found[key].combine_chunks())
+        found = found.set_column(found.schema.get_field_index(key), key, named)
+    return found
+
+
+def _by_topic(
+    rows: Rows, topics: list[str], whats: Sequence[str], what: np.ndarray | int, sort: str
+) -> pa.Table:
+    codes = np.broadcast_to(what, len(rows)).astype(np.int32)
+    found = _groups({**_owners(rows), "what": codes}, {"topic": topics, "what": whats})
+    return filled(found, SCHEMA, sort=sort)
+
+
+def _overdue(judged: Judgement, topics: list[str], bounds: Bounds) -> pa.Table:
     over_ms = bounds.last_ms - judged.timers["due_ms"]
     chosen = (judged.outcomes == PENDING) & (over_ms > OVERDUE_MS)
-    rows = judged.timers[chosen]
-    columns = {"topic": rows["topic"], "lease": rows["flags"] & FLAG_LEASE != 0, "over_ms": over_ms[chosen]}
-    found = pa.table(columns).group_by(["topic", "lease"]).aggregate(_many_and_most("over_ms"))
-    return pa.table(
-        {
-            "topic": found["topic"],
-            "lease": found["lease"],
-            "sort": pa.repeat(pa.scalar("timer"), len(found)),
-            "what": pa.repeat(pa.scalar("overdue"), len(found)),
-            "count": found["over_ms_count"],
-            "most_ms": found["over_ms_max"],
-        }
-    )
+    found = _groups(_owners(judged.timers[chosen]), {"topic": topics}, over_ms[chosen])
+    return filled(found, SCHEMA, sort="timer", what="overdue")
 
 
-def _lateness(rows: Rows) -> pa.Table:
+def _lateness(rows: Rows, topics: list[str]) -> pa.Table:
     rows = rows[on_time(rows)]
     late_ms = np.maximum(rows["store_ms"] - rows["due_ms"], 0)
-    counted = pa.table(
-        {
-            "topic": rows["topic"],
-            "hour_ms": rows["due_ms"] // HOUR_MS * HOUR_MS,
-            "bucket": buckets_of(late_ms),
-            "late_ms": late_ms,
-        }
-    )
-    found = counted.group_by(["topic", "hour_ms", "bucket"]).aggregate(_many_and_most("late_ms"))
-    return pa.table(
-        {
-            "topic": found["topic"],
-            "lease": pa.repeat(pa.scalar(value=False), len(found)),
-            "sort": pa.repeat(pa.scalar("lateness"), len(found)),
-            "hour_ms": found["hour_ms"],
-            "bucket": found["bucket"],
-            "count": found["late_ms_count"],
-            "most_ms": found["late_ms_max"],
-        }
-    )
-
-
-def _many_and_most(column: str) -> list[tuple[str, str]]:
-    return [(column, "count"), (column, "max")]
+    keys = {
+        "topic": rows["topic"],
+        "hour_ms": rows["due_ms"] // HOUR_MS * HOUR_MS,
+        "bucket": buckets_of(late_ms),
+    }
+    return filled(_groups(keys, {"topic": topics}, late_ms), SCHEMA, lease=False, sort="lateness")
 
 
 def _log(judged: Judgement) -> pa.Table:
     counts = {"unproved": judged.unproved, "out_of_order": judged.out_of_order}
-    return pa.table({"sort": ["log"] * len(counts), "what": list(counts), "count": list(counts.values())})
+    return filled(pa.table({"what": list(counts), "count": list(counts.values())}), SCHEMA, sort="log")
 
 
 def _broken(findings: Sequence[Finding]) -> pa.Table:
-    rules = pa.array([finding.rule for finding in findings], pa.string())
-    leases = pa.array([finding.lease for finding in findings], pa.bool_())
-    found = (
-        pa.table({"what": rules, "lease": leases}).group_by(["what", "lease"]).aggregate([([], "count_all")])
-    )
-    return pa.table(
-        {
-            "lease": found["lease"],
-            "sort": pa.repeat(pa.scalar("rule"), len(found)),
-            "what": found["what"],
-            "count": found["count_all"],
-        }
-    )
+    keys = {
+        "what": pa.array([finding.rule for finding in findings], pa.string()),
+        "lease": pa.array([finding.lease for finding in findings], pa.bool_()),
+    }
+    return filled(_groups(keys, {}), SCHEMA, sort="rule")
 
 
 def _kept(findings: Sequence[Finding]) -> pa.Table:
-    return pa.table(
+    rows = [
         {
-            "lease": pa.array([finding.lease for finding in findings], pa.bool_()),
-            "sort": pa.array(["finding"] * len(findings), pa.string()),
-            "what": pa.array([finding.rule for finding in findings], pa.string()),
-            "at": pa.array([finding.offset for finding in findings], pa.int64()),
-            "finding": pa.array([msgspec.msgpack.encode(finding) for finding in findings], pa.binary()),
+            "lease": finding.lease,
+            "sort": "finding",
+            "what": finding.rule,
+            "at": finding.offset,
+            "finding": msgspec.msgpack.encode(finding),
         }
-    )
+        for finding in findings
+    ]
+    return pa.Table.from_pylist(rows, SCHEMA)
