@@ -1,7 +1,7 @@
 """Keeps the registers of the log: each sealed segment has one in a file, the others are drafts in memory.
 
-A step scans about a mebibyte in a reader thread. A loop takes steps in the background, with pauses; a listing
-that needs what is not scanned yet takes some itself.
+A step scans about a mebibyte in a reader thread. A loop takes steps in the background, with pauses, and not
+in a rush; a listing that needs what is not scanned yet takes some itself.
 
 1. What `advance` has reached stays reached: a segment leaves the drafts only when its file is durable.
 2. A register that turns out damaged is removed and built again; until then nothing is answered from it.
@@ -28,6 +28,10 @@ PAUSE_MS = 5
 """Pause of the loop between two steps."""
 LAG_BYTES_MAX = 16 << 20
 """How far the draft of the last segment may be behind, until a listing needs it."""
+BUSY_BYTES = 4 << 20
+"""So much stored between two looks is a rush, and the loop waits until it is over."""
+BEHIND_BYTES_MAX = 1 << 30
+"""How far it may fall behind in a rush."""
 OPENED_AT_ONCE = 64
 
 Step = tuple[Found, int]
@@ -45,13 +49,18 @@ class Registers:
         self._sealed: dict[int, Register] = {}
         self._drafts: dict[int, Draft] = {}
         self._turn = asyncio.Lock()
+        self._reached = 0  # all before this log offset is scanned
         self._trouble = ThrottledLog(core.clock)
 
     async def run(self) -> None:
         """Scan what is to be scanned, until cancelled."""
         await self._threads.read(self._drop_orphans)
+        before = self._state.until
         while True:
             await self._clock.sleep_for(LOOK_MS)
+            stored_bytes, before = self._state.until - before, self._state.until
+            if stored_bytes > BUSY_BYTES and before - self._reached <= BEHIND_BYTES_MAX:
+                continue
             while not await self._advanced():
                 await self._clock.sleep_for(PAUSE_MS)
 
@@ -84,7 +93,10 @@ class Registers:
                 end = span.end if span.sealed else min(span.end, until)
                 bytes_max = await self._scan(span, end, bytes_max, 0 if span.sealed else lag_bytes)
                 if bytes_max < 0:
+                    draft = self._drafts.get(span.base)
+                    self._reached = end if draft is None else draft.end
                     return False
+            self._reached = until
         return True
 
     async def rebuild(self, base: int) -> None:

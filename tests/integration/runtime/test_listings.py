@@ -10,7 +10,8 @@ from timerwheel.model.listing import Listing, Times
 from timerwheel.model.messages import Outgoing, State
 from timerwheel.model.tags import IllegalFilterError, TagFilter
 from timerwheel.runtime import listings
-from timerwheel.runtime.registers import LOOK_MS
+from timerwheel.runtime import registers as kept
+from timerwheel.runtime.registers import BUSY_BYTES, LOOK_MS
 
 ENDED = frozenset({State.DELIVERED, State.RECALLED})
 RECALLED = frozenset({State.RECALLED})
@@ -174,6 +175,24 @@ async def test_registers_are_written_when_segments_are_sealed_and_removed_with_t
     assert log.bases[0] > 0
     assert registers(world) == [log.register_path(base).name for base in log.bases[:-1]]
     assert await ids(engine, key="4711") == []
+
+
+async def test_registers_wait_for_the_end_of_a_rush_but_not_without_end(world, monkeypatch):
+    engine = await world.open()
+    log = engine.core.log
+    await world.advance(LOOK_MS)
+    await send(engine, *["4711"] * 5, body=bytes(BUSY_BYTES // 4))
+    await world.advance(LOOK_MS)
+    assert registers(world) == []
+    assert len(await ids(engine, key="4711")) == 5  # a listing waits for nothing
+    await world.advance(LOOK_MS)
+    assert registers(world) == [log.register_path(base).name for base in log.bases[:-1]]
+    monkeypatch.setattr(kept, "BEHIND_BYTES_MAX", BUSY_BYTES)
+    await send(engine, *["4711"] * 5, body=bytes(BUSY_BYTES // 4))
+    await world.advance(LOOK_MS)
+    for _ in range(5):
+        await world.advance(kept.PAUSE_MS)
+    assert registers(world) == [log.register_path(base).name for base in log.bases[:-1]]
 
 
 @pytest.mark.parametrize("harm", ["lost", "cut", "flipped"])
