@@ -1,10 +1,10 @@
 """A process that has loaded the command line and forks for each command.
 
-Each command is a process of its own with its own streams, environment and exit code, as if it had been
-started anew; but it does not load Python and its modules, which takes longer than what most commands do,
-and than the start of a service. `python -m tests.harness.commands FD` waits at a socket for what it is sent:
-arguments, environment and directory, with four open files: stdin, stdout and stderr, and a pipe, into which
-it writes the id of the process, and its exit code when it has ended.
+Each command is a process of its own with its own streams, environment and exit code, like one that was
+started. It need not load Python and its modules, which takes longer than most commands and than the start of
+a service. `python -m tests.harness.commands FD` waits at a socket for arguments, environment and directory,
+with four open files: stdin, stdout, stderr, and a pipe. It writes the id of the process into the pipe, and
+later its exit code.
 """
 
 import atexit

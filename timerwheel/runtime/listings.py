@@ -46,7 +46,7 @@ from timerwheel.runtime.registers import Registers
 from timerwheel.state.groups import is_internal
 from timerwheel.state.register_rows import hash_of
 from timerwheel.store.errors import CorruptionError, OffsetError
-from timerwheel.store.record import HEADER_SIZE, Kind, decode
+from timerwheel.store.record import HEADER_SIZE, Kind, decode, decode_header
 from timerwheel.store.register import KEY_DTYPE, RegisterDamagedError, Source
 from timerwheel.store.rows import join
 
@@ -253,7 +253,7 @@ class Listings:
             return None
         except CorruptionError as error:
             raw = self._log.read_raw(offset, HEADER_SIZE)
-            root = int.from_bytes(raw[32:40], "little")
+            root = decode_header(raw.ljust(HEADER_SIZE, b"\0")).identity(offset).root
             view = damaged_view(self._core.ids, raw, min(root, offset), error)
             return msgspec.structs.replace(view, state=State.RECALLED, recalled_ms=at_ms)
         root = record.header.identity(offset).root

@@ -17,7 +17,7 @@ from timerwheel.store import register
 from timerwheel.store.errors import OffsetError, StoreError
 from timerwheel.store.log_reader import Span
 from timerwheel.store.register import NOTHING, Draft, Found, Register, Source
-from timerwheel.store.segment import REGISTER_SUFFIX, SEGMENT_HEADER_SIZE, Gap, segment_name, walk
+from timerwheel.store.segment import REGISTER_SUFFIX, SEGMENT_HEADER_SIZE, SUFFIX, Gap, segment_base, walk
 from timerwheel.telemetry.throttled_log import ThrottledLog
 
 logger = logging.getLogger("timerwheel")
@@ -54,7 +54,10 @@ class Registers:
 
     async def run(self) -> None:
         """Scan what is to be scanned, until cancelled."""
-        await self._threads.read(self._drop_orphans)
+        try:
+            await self._threads.read(self._drop_orphans)
+        except OSError as error:
+            logger.warning("registers without a segment cannot be removed: %s", error)
         before = self._state.until
         while True:
             await self._clock.sleep_for(LOOK_MS)
@@ -187,6 +190,6 @@ class Registers:
         """Remove registers without a segment, which a crash left while segments were removed."""
         names = set(self._core.files.names(self._log.directory))
         for name in names:
-            stem, dot, suffix = name.partition(".")
-            if dot + suffix == REGISTER_SUFFIX and segment_name(int(stem)) not in names:
+            segment = name.removesuffix(REGISTER_SUFFIX) + SUFFIX
+            if name.endswith(REGISTER_SUFFIX) and segment_base(segment) is not None and segment not in names:
                 self._core.files.unlink(self._log.directory / name)

@@ -315,7 +315,7 @@ async def test_bulk_reschedules_go_over_all_shards(node: Node) -> None:
 async def test_calls_to_a_process_that_was_replaced_end_and_so_do_streams(
     shards: Shards, node: Node, hung: str
 ) -> None:
-    """A leader that sleeps answers nothing; whoever waits for it must hear of its successor."""
+    """A stopped leader answers nothing. A reader that waits for it must be sent to its successor."""
     place = node.leaders.places[2]
     place.leader = place.served_by = place.own_url = place.public_url = hung
     topic = TOPICS[2]

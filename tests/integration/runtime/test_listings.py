@@ -249,6 +249,21 @@ async def test_a_register_without_its_segment_is_removed_at_the_start(world):
     assert registers(world) == [engine.core.log.register_path(0).name]
 
 
+async def test_a_file_of_somebody_else_in_the_log_stays_and_stops_nothing(world):
+    engine = await world.open()
+    await world.roll()
+    strangers = [world.directory / "log" / name for name in ("notes.keys", "7.keys", ".keys")]
+    await engine.close()
+    for path in strangers:
+        world.files.write_whole(path, b"x")
+    engine = await world.open()
+    await send(engine, "4711")
+    await world.advance(LOOK_MS)
+    assert engine.ready
+    assert await ids(engine, key="4711")
+    assert {path.name for path in strangers} <= set(registers(world))
+
+
 async def test_a_page_scans_no_more_than_its_share_and_then_has_a_cursor(world, monkeypatch):
     engine = await world.open()
     sent = []
