@@ -60,7 +60,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "illegal_key": (400, "Invalid deduplication key"),
     "reserved_key": (400, "The deduplication key is reserved for schedules"),
     "conflicting_key": (400, "Deduplication key given twice"),
-    "illegal_filter": (400, "Invalid tag filter"),
+    "illegal_filter": (400, "Invalid filter"),
     "illegal_group": (400, "Invalid group name"),
     "too_many_groups": (400, "Too many groups"),
     "illegal_schedule": (400, "Invalid schedule"),

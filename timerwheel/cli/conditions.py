@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 import typer
 
-from timerwheel.cli.options import Options, YesFlag, confirm_or_exit, parse_at_ms
+from timerwheel.cli.options import Options, YesFlag, confirm_or_exit, parse_range_ms
 from timerwheel.client.connection import given
 
 _KEY_PREFIX = "Messages with a key that starts with this: the deduplication key or another."
@@ -26,12 +26,13 @@ class Conditions(NamedTuple):
 
     def fields(self, zone: dt.tzinfo | None) -> dict[str, Any]:
         """The conditions as a call has them; empty if none was given. Raises BadParameter."""
+        from_ms, to_ms = parse_range_ms(self.start, self.end, zone)
         return given(
             topic=self.topic,
             tags=self.tags,
             key_prefix=self.key_prefix,
-            due_from_ms=None if self.start is None else parse_at_ms(self.start, zone, "--from"),
-            due_to_ms=None if self.end is None else parse_at_ms(self.end, zone, "--to"),
+            due_from_ms=from_ms,
+            due_to_ms=to_ms,
         )
 
     def confirmed(self, verb: str, run: "Callable[[bool], _Count]") -> "_Count":

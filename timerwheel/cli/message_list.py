@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from timerwheel.cli.connection import ServiceOptions
-from timerwheel.cli.options import parse_at_ms
+from timerwheel.cli.options import parse_range_ms
 from timerwheel.cli.output import IdTimeOutput, body_shown
 from timerwheel.client import Client, Message
 from timerwheel.model.messages import State
@@ -48,8 +48,7 @@ def list_messages(
     output: IdTimeOutput,
 ) -> None:
     """List messages: what is scheduled, what was delivered or recalled, and all with a key."""
-    from_ms = None if start is None else parse_at_ms(start, output.zone, "--from")
-    until_ms = None if end is None else parse_at_ms(end, output.zone, "--to")
+    from_ms, until_ms = parse_range_ms(start, end, output.zone)
 
     async def work(client: Client) -> list[Message]:
         found = client.messages(

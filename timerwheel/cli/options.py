@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 import msgspec
 import typer
 
+from timerwheel.cli.times import full_time
 from timerwheel.cli.units import parse_length_ms, parse_rate
 from timerwheel.clock import SystemClock
 from timerwheel.errors import AdmissionError
@@ -119,6 +120,21 @@ def parse_at_ms(text: str, zone: dt.tzinfo | None, option: str = "--at") -> int:
         return parse_human_ms(text, SystemClock().now_ms(), zone)
     except AdmissionError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def parse_range_ms(
+    start: str | None, end: str | None, zone: dt.tzinfo | None
+) -> tuple[int | None, int | None]:
+    """Parse the times of `--from` and `--to`; raises BadParameter for one of them, or for their order."""
+    from_ms = None if start is None else parse_at_ms(start, zone, "--from")
+    to_ms = None if end is None else parse_at_ms(end, zone, "--to")
+    if from_ms is not None and to_ms is not None and from_ms > to_ms:
+        raise typer.BadParameter(
+            f"{start!r} is {full_time(from_ms, zone)}, after --to {end!r}, {full_time(to_ms, zone)}; "
+            "write the day of both",
+            param_hint="--from",
+        )
+    return from_ms, to_ms
 
 
 def parse_pairs(texts: list[str] | None, option: str, form: str = "NAME=VALUE") -> dict[str, str]:

@@ -4,9 +4,11 @@ import datetime as dt
 from zoneinfo import ZoneInfo
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timerwheel.cli.options import parse_range_ms
 from timerwheel.cli.times import full_time, short_moment, short_time
 from timerwheel.model.durations import parse_human_ms
 
@@ -58,3 +60,12 @@ def test_a_time_that_no_calendar_holds_is_shown_as_milliseconds(at_ms):
 @given(st.integers(0, 4_000_000_000_000))
 def test_a_full_time_can_be_given_back_to_a_flag(at_ms):
     assert parse_human_ms(full_time(at_ms, dt.UTC), NOW_MS, dt.UTC) == at_ms
+
+
+def test_a_range_that_ends_before_it_begins_is_refused_with_both_times_as_people_read_them():
+    assert parse_range_ms("2026-11-25 09:00", None, BERLIN) == (ms(2026, 11, 25, 9), None)
+    assert parse_range_ms("2026-11-25 09:00", "2026-11-25 09:00", BERLIN) == (ms(2026, 11, 25, 9),) * 2
+    with pytest.raises(typer.BadParameter) as refused:
+        parse_range_ms("2026-11-26 09:00", "2026-11-25 23:59", BERLIN)
+    for shown in ("Thu 26 Nov 2026 09:00:00 CET", "Wed 25 Nov 2026 23:59:00 CET", "write the day"):
+        assert shown in str(refused.value)
