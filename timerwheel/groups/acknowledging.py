@@ -108,12 +108,12 @@ class Acknowledging:
             item = self._group.items.get(key)
             if key in self._leasing.leases.by_key or (item is not None and item.lent):
                 return False
-            if item is None:
-                if self._leasing.chooser.is_known(named.queue, named.queue_offset):
-                    return False
-                self._leasing.chooser.expect(key, 0)
+            if item is None and self._leasing.chooser.is_known(named.queue, named.queue_offset):
+                return False
             lease = named if item is None else pending_of(item)
             await stored_offset(self._leasing.conclude(lease, more))
+            if item is None:  # only now: if that could not be stored, it may still be received
+                self._leasing.chooser.expect(key, 0)
             return True
 
     async def hurry(self, key: int, due_ms: int) -> bool:

@@ -33,7 +33,7 @@ from timerwheel.runtime import ended_messages, keyed_messages
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.ended_messages import Ends, QueueState, Range
 from timerwheel.runtime.keyed_messages import SOURCES_AT_ONCE, Candidate, Roots
-from timerwheel.runtime.message_reader import MessageReader
+from timerwheel.runtime.message_reader import MessageReader, cursor_behind
 from timerwheel.runtime.message_views import (
     PAGE_BYTES_MAX,
     damaged_view,
@@ -115,7 +115,7 @@ class Listings:
                 if listing.tags.passes(view.properties.get("TAGS")):
                     found.add(view)
                     if found.is_full and view is not page.messages[-1]:
-                        return PendingPage(found.messages, f"{view.due_ms:x}.{root_of(view.id):x}")
+                        return PendingPage(found.messages, cursor_behind(view))
             found.looked_at += len(page.messages)
             cursor = page.cursor
             if cursor is None or found.is_full or not found.looks_left:

@@ -343,6 +343,11 @@ class MessageReader:
         return free
 
 
+def cursor_behind(message: MessageView) -> str:
+    """Return the cursor of a page of pending messages that ends with this one."""
+    return f"{message.due_ms:x}.{root_of(message.id):x}"
+
+
 def _decode_cursor(cursor: str | None) -> tuple[int, int]:
     if cursor is None:
         return -1, -1

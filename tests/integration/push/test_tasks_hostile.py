@@ -14,6 +14,7 @@ from timerwheel.push.tasks import runner as running
 from timerwheel.push.tasks.task import IllegalTaskUrlError
 from timerwheel.push.tasks.task_queue import TaskQueueOptions
 from timerwheel.push.tasks.tasks import TaskStateError, UnknownTaskError
+from timerwheel.store.errors import NoSpaceError
 
 HOUR_MS = 3_600_000
 TOPIC = "%TASK%default"
@@ -248,7 +249,73 @@ async def test_a_purge_ends_what_is_held_and_running_calls_end_without_an_outcom
     await site.until_state(after, "succeeded")
 
 
+async def test_a_task_whose_cancellation_could_not_be_stored_is_called_all_the_same(site):
+    groups, files = site.world.engine.groups, site.world.files
+    await site.tasks.put_queue("one", TaskQueueOptions(host_concurrency=1))
+    site.receiver.behave["first"] = "hang"
+    first = await site.create("first", queue="one")
+    await site.receiver.arrived(1, "first")
+    second = await site.create("second", queue="one")
+    await site.until(lambda: groups.info("%TASK%one", "tasks").in_flight == 2)
+    await site.tasks.put_queue("one", TaskQueueOptions(paused=True))
+    site.receiver.release()
+    await site.until_state(first, "succeeded")
+    await site.until(lambda: groups.info("%TASK%one", "tasks").in_flight == 0)
+    space, files.space_bytes = files.space_bytes, 0
+    with pytest.raises(NoSpaceError):
+        await site.tasks.cancel(second)
+    files.space_bytes = space
+    await site.tasks.put_queue("one", TaskQueueOptions(paused=False))
+    await site.until_state(second, "succeeded")
+
+
+async def test_a_task_that_is_taken_while_the_service_stops_is_waited_for_by_the_next_run_alone(site, caplog):
+    site.receiver.behave["hook"] = "hang"
+    task = await site.create(timeout_ms=60_000)
+    await site.receiver.arrived(1)
+    closing = asyncio.create_task(site.push.close(grace_ms=10_000))
+    await asyncio.sleep(0)
+    site.receiver.answer_hanging(*later("60"))
+    await closing
+    await site.world.restart()
+    await site.later_for(120_000)  # nobody waits for it in this run, which has no tasks
+    assert "cannot store an outcome" not in caplog.text
+    site.receiver.behave["hook"] = 200
+    await site.start()
+    view = await site.until_state(task, "succeeded", step_ms=1_000)
+    assert (view.attempts, site.count()) == (2, 2)
+
+
 # ---------------------------------------------------------------------- lists
+
+
+async def test_a_page_that_finds_nothing_looks_at_the_wheel_a_few_times_however_small_it_is(
+    site, monkeypatch
+):
+    messages, looks = site.world.engine.messages, []
+    pending = messages.pending
+
+    async def counted(*args, **wanted):
+        looks.append(wanted["limit"])
+        return await pending(*args, **wanted)
+
+    monkeypatch.setattr(messages, "pending", counted)
+    waiting = [await site.create(delay_ms=HOUR_MS + at) for at in range(30)]
+    assert (await site.tasks.page("default", lambda _: False, 1)).tasks == []
+    assert len(looks) == 2
+
+    def is_even(task):
+        return task.id in waiting[::2]
+
+    found, cursor = [], None
+    while True:
+        page = await site.tasks.page("default", is_even, 4, cursor, state="scheduled")
+        found += [task.id for task in page.tasks]
+        assert len(page.tasks) <= 4
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert found == waiting[::2]
 
 
 async def test_a_page_of_one_state_looks_at_no_tasks_of_others(site, monkeypatch):

@@ -9,6 +9,7 @@ from timerwheel.model.messages import MessageView
 from timerwheel.push.tasks.standings import Standings
 from timerwheel.push.tasks.task import Task, topic_of
 from timerwheel.push.tasks.view import TaskPage, TaskState, TaskView, view_of
+from timerwheel.runtime.message_reader import cursor_behind
 
 LOOKED_AT_MAX = 2_000
 """Most tasks to look at for one page."""
@@ -41,12 +42,8 @@ class Listing:
                 raise _illegal(cursor)
         found: list[TaskView] = []
         looked = 0
-        while part == _SCHEDULED and len(found) < limit and looked < LOOKED_AT_MAX:
-            step = min(limit - len(found), STEP_TASKS)
-            page = await self._engine.messages.pending(topic=topic_of(queue), limit=step, cursor=inner)
-            looked += len(page.messages)
-            found += await self._views(queue, page.messages, wanted)
-            inner = page.cursor
+        if part == _SCHEDULED:
+            found, inner, looked = await self._scheduled(queue, wanted, limit, inner)
             if inner is None and state == "scheduled":
                 return TaskPage(found, None)
             if inner is None:
@@ -54,6 +51,28 @@ class Listing:
         if part == _DELIVERED and len(found) < limit and looked < LOOKED_AT_MAX:
             return await self._delivered(queue, wanted, limit, found, inner, LOOKED_AT_MAX - looked)
         return TaskPage(found, f"{part}.{inner or ''}")
+
+    async def _scheduled(
+        self, queue: str, wanted: Wanted, limit: int, cursor: str | None
+    ) -> tuple[list[TaskView], str | None, int]:
+        """Return tasks that wait for their time, the cursor behind them, and how many were looked at."""
+        found: list[TaskView] = []
+        looked, count_max = 0, limit
+        while True:
+            count = min(count_max, LOOKED_AT_MAX - looked)
+            page = await self._engine.messages.pending(topic=topic_of(queue), limit=count, cursor=cursor)
+            messages, cursor = page.messages, page.cursor
+            for first in range(0, len(messages), STEP_TASKS):
+                for message, view in await self._pairs(queue, messages[first : first + STEP_TASKS]):
+                    if wanted(view):
+                        found.append(view)
+                    if len(found) == limit and message is not messages[-1]:
+                        return found, cursor_behind(message), looked
+                await self._engine.clock.breathe()
+            looked += len(messages)
+            if cursor is None or len(found) >= limit or looked >= LOOKED_AT_MAX:
+                return found, cursor, looked
+            count_max = LOOKED_AT_MAX  # all at once: each look at a far slot sorts all of its entries
 
     async def _delivered(
         self,
@@ -95,9 +114,6 @@ class Listing:
                 break
             first = page.next_offset
         return [message for message in found if (message.queue_offset or 0) < end]
-
-    async def _views(self, queue: str, messages: Sequence[MessageView], wanted: Wanted) -> list[TaskView]:
-        return [view for _, view in await self._pairs(queue, messages) if wanted(view)]
 
     async def _pairs(self, queue: str, messages: Sequence[MessageView]) -> list[tuple[MessageView, TaskView]]:
         tasks = [Task.of(message.envelope) for message in messages]

@@ -22,6 +22,7 @@ Belongs to the event loop.
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
 from heapq import nsmallest
 from typing import NamedTuple
 
@@ -84,6 +85,13 @@ class Found(NamedTuple):
     message: MessageView
     identity: Identity
     task: Task | None
+
+
+async def _ended(tasks: Sequence["asyncio.Task[None]"]) -> None:
+    """Cancel tasks, and wait for their ends."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def host_of(url: str) -> str:
@@ -155,14 +163,17 @@ class QueueRunner:
 
     async def halt(self) -> None:
         """Begin no more calls and give back the tasks that wait; calls in progress continue."""
-        stopped = [*self._loops, *self._workers.values(), *self._later.values()]
+        stopped = [*self._loops, *self._workers.values()]
         self._loops = []
-        self._later.clear()  # their leases are noted at a planned stop
-        for task in stopped:
-            task.cancel()
-        await asyncio.gather(*stopped, return_exceptions=True)
+        await asyncio.gather(_ended(stopped), self._let_go())
         for lane in self._lanes.values():
             self._give_back(lane)
+
+    async def _let_go(self) -> None:
+        """Wait no longer for later acknowledgements; their leases are noted at a planned stop."""
+        waiting = list(self._later.values())
+        self._later.clear()
+        await _ended(waiting)
 
     async def close(self, grace_ms: int) -> None:
         """Halt, give calls in progress the grace, then cut them off.
@@ -179,6 +190,7 @@ class QueueRunner:
         for task in calls:
             task.cancel()
         await asyncio.gather(*calls, *self._settling.values(), return_exceptions=True)
+        await self._let_go()  # of those that were taken during the grace
         if grace_ms:
             await asyncio.gather(*(self._cut_off(one) for one in calls.values()), return_exceptions=True)
 
