@@ -13,7 +13,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test lint format sync torture clients mutants bench pictures docs dist clean
+.PHONY: help run demo test lint format torture clients mutants bench pictures docs dist clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,9 +36,6 @@ lint: $(VENV)/.installed-dev ## check style, types and layers
 format: $(VENV)/.installed-dev ## rewrite the code in its style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-
-sync: $(VENV)/.installed-dev ## write timerwheel/client/sync_client.py from the asynchronous client
-	$(BIN)/python packaging/sync_client.py
 
 torture: $(VENV)/.installed-dev ## run the long tests, SIGKILL loops among them; ARGS go to pytest
 	$(BIN)/python -m pytest -m torture $(ARGS)

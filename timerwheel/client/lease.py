@@ -33,23 +33,10 @@ _SERVER_FAULT = 500
 logger = logging.getLogger(__name__)
 
 
-class Lease:
-    """One leased message, to be finished with `ack` or `nack`.
+class LeasedMessage:
+    """What a lease has of its message."""
 
-    As a context manager it is acknowledged at the end of the block, or returned with the error that ended the
-    block. After a cancellation it is left to expire.
-    """
-
-    def __init__(self, group: "Group", message: Held, invisible_ms: int, hold_until_ms: int) -> None:
-        """`hold_until_ms` is monotonic."""
-        self.message = message
-        self.settled = False
-        """Acknowledged or returned by this consumer."""
-        self.lost = False
-        """The lease ended before it was finished: the message is, or will be, leased to another consumer."""
-        self.group = group
-        self.invisible_ms = invisible_ms
-        self.hold_until_ms = hold_until_ms
+    message: Held
 
     @property
     def body(self) -> bytes:
@@ -73,6 +60,25 @@ class Lease:
     def attempt(self) -> int:
         """Which attempt this is, from 1."""
         return self.message.attempt
+
+
+class Lease(LeasedMessage):
+    """One leased message, to be finished with `ack` or `nack`.
+
+    As a context manager it is acknowledged at the end of the block, or returned with the error that ended the
+    block. After a cancellation it is left to expire.
+    """
+
+    def __init__(self, group: "Group", message: Held, invisible_ms: int, hold_until_ms: int) -> None:
+        """`hold_until_ms` is monotonic."""
+        self.message = message
+        self.settled = False
+        """Acknowledged or returned by this consumer."""
+        self.lost = False
+        """The lease ended before it was finished: the message is, or will be, leased to another consumer."""
+        self.group = group
+        self.invisible_ms = invisible_ms
+        self.hold_until_ms = hold_until_ms
 
     async def ack(self) -> None:
         """Acknowledge the message durably. Raises LeaseEndedError if it is too late."""

@@ -1,20 +1,25 @@
-"""The synchronous client is written by a program, and has what the asynchronous one has."""
+"""The synchronous client has what the asynchronous one has."""
 
 import inspect
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from timerwheel.client import Client, Draft, Group, SyncClient, SyncGroup
+from timerwheel.client.acks import Acks
 from timerwheel.client.dead_letters import DeadLetters
 from timerwheel.client.lease import Lease
 from timerwheel.client.schedules import Schedules
 from timerwheel.client.subscriptions import Subscriptions
-from timerwheel.client.sync_client import SyncDeadLetters, SyncLease, SyncSchedules, SyncSubscriptions
+from timerwheel.client.sync_client import (
+    SyncAcks,
+    SyncDeadLetters,
+    SyncLease,
+    SyncSchedules,
+    SyncSubscriptions,
+    SyncTasks,
+)
+from timerwheel.client.tasks import Tasks
 
-ROOT = Path(__file__).parents[3]
 PAIRS = [
     (Client, SyncClient),
     (Group, SyncGroup),
@@ -22,6 +27,8 @@ PAIRS = [
     (DeadLetters, SyncDeadLetters),
     (Schedules, SyncSchedules),
     (Subscriptions, SyncSubscriptions),
+    (Tasks, SyncTasks),
+    (Acks, SyncAcks),
 ]
 # What only the asynchronous client itself uses.
 INTERNAL = {
@@ -29,12 +36,6 @@ INTERNAL = {
     Group: {"path"},
     Lease: {"acknowledged", "failed"},
 }
-
-
-def test_the_sync_client_is_what_its_program_writes():
-    command = [sys.executable, ROOT / "packaging" / "sync_client.py", "--check"]
-    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, f"run `make sync` (python packaging/sync_client.py)\n{done.stderr}"
 
 
 @pytest.mark.parametrize(("asynchronous", "synchronous"), PAIRS, ids=lambda each: each.__name__)
@@ -54,6 +55,20 @@ def test_each_method_has_the_same_parameters_in_both_clients(asynchronous, synch
         ], name
         assert not any(each.kind is each.VAR_KEYWORD for each in here), f"{name} hides its parameters"
         assert other.__doc__, name
+        assert "await" not in other.__doc__, f"{name} is not awaited"
+
+
+@pytest.mark.parametrize("synchronous", [each for _, each in PAIRS], ids=lambda each: each.__name__)
+def test_what_a_sync_method_returns_has_no_event_loop(synchronous):
+    for name, method in inspect.getmembers(synchronous, inspect.isfunction):
+        if not name.startswith("_"):
+            assert "Async" not in str(inspect.signature(method)), name
+            assert not inspect.iscoroutinefunction(method), name
+
+
+def test_both_clients_have_the_same_objects_for_resources():
+    there, here = vars(Client("http://127.0.0.1:1")), vars(SyncClient("http://127.0.0.1:1"))
+    assert {name for name in there if not name.startswith("_")} <= here.keys()
 
 
 def test_send_takes_what_a_draft_may_have():
