@@ -1,10 +1,13 @@
 """One run of the benchmark: its options, its directory, and the file for its results."""
 
+import asyncio
+import json
 import shutil
+import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,13 +16,15 @@ from rich.progress import Progress as ProgressBar
 from bench import results
 from bench.cost import Cost
 from bench.generator.plan import Delays, Done, Job, Load, Outcome, Progress
-from bench.generator.run import run
+from bench.generator.run import LoadFailedError, run
 from bench.histograms import percentiles_ms
 from bench.peers.registry import SYSTEMS
 from bench.peers.system import HOST, System, free_port
 from bench.tables import draw
 
 DAY_MS = 86_400_000
+Place = tuple[str, str, str, int]
+"""Scenario, case, system and round of a result."""
 
 
 class Options(NamedTuple):
@@ -125,6 +130,25 @@ class Bench:
 
             return await run(Job(list(loads)), report)
 
+    async def load(self, place: Place, *loads: Load) -> Done | None:
+        """Run loads as `put` does; None if they failed, which is then the fault of this place."""
+        try:
+            return await self.put(f"{place[0]}, {place[1]}, {place[2]}", *loads)
+        except LoadFailedError as error:
+            self.figure(place, {}, fault=str(error))
+            return None
+
+    async def output(self, title: str, *words: str) -> Any:  # noqa: ANN401 - whatever JSON says
+        """Run `python WORDS` behind a spinner; returns the JSON that it prints. Raises LoadFailedError."""
+        with self.waiting(title):
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, *words), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            )
+            said, errors = await process.communicate()
+        if process.returncode:
+            raise LoadFailedError(errors.decode(errors="replace")[-2000:])
+        return json.loads(said)
+
     @contextmanager
     def waiting(self, title: str) -> Iterator[None]:
         """Show a spinner for work of unknown length."""
@@ -139,12 +163,12 @@ class Bench:
 
     def figure(
         self,
-        place: tuple[str, str, str, int],
+        place: Place,
         figures: Mapping[str, float],
         histograms: Mapping[str, str] | None = None,
         fault: str | None = None,
     ) -> None:
-        """Record and print the result of (scenario, case, system, round)."""
+        """Record and print the result of a place."""
         entry = results.Figure(self._run_id, *place, dict(figures), dict(histograms or {}), fault)
         results.write(self._out, entry)
         self.faults += fault is not None

@@ -8,12 +8,13 @@ import asyncio
 import gc
 import time
 from array import array
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from bench.body import HEAD_BYTES, read_heads
 from bench.cost import Cost
+from bench.generator.reading import Reading
 from bench.histograms import histogram
 from bench.peers.system import System
 from bench.wires import wire as wires
@@ -43,7 +44,7 @@ async def work(
     gc.disable()
     try:
         for _ in range(workers):
-            await asyncio.get_running_loop().create_connection(lambda: _Worker(crew), *address)
+            await asyncio.get_running_loop().create_connection(crew.worker, *address)
         await crew.run(warm_up_s)
         crew.begin_measuring()
         cost = Cost(system)
@@ -59,16 +60,27 @@ async def work(
 
 class _Crew:
     def __init__(self, spec: Spec, limit: int) -> None:
-        self.spec = spec
+        self._spec = spec
         self.cycles_us = array("q")
         self.measured = 0
         self._heads: list[bytes] = []
         self._limit = limit
-        self._workers: list[_Worker] = []
+        self._workers: list[Reading] = []
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def joined(self, worker: "_Worker") -> None:
+    def worker(self) -> Reading:
+        """A worker that begins its first cycle now."""
+        began = time.perf_counter()
+
+        def took(bodies: list[bytes]) -> None:
+            nonlocal began
+            now = time.perf_counter()
+            self._finished(bodies, began, now)
+            began = now
+
+        worker = Reading(wires.worker(self._spec), took, self._fail)
         self._workers.append(worker)
+        return worker
 
     async def run(self, seconds: float) -> None:
         """Let them work for so long, or until the messages run short."""
@@ -80,7 +92,7 @@ class _Crew:
         del self.cycles_us[:]
         self.measured = 0
 
-    def finished(self, bodies: list[bytes], began: float, now: float) -> None:
+    def _finished(self, bodies: list[bytes], began: float, now: float) -> None:
         if self._over.done():
             return
         self.cycles_us.append(int((now - began) * 1e6))
@@ -89,7 +101,7 @@ class _Crew:
         if len(self._heads) >= self._limit:
             self._over.set_result(None)
 
-    def fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         if not self._over.done():
             self._over.set_exception(error)
 
@@ -109,42 +121,3 @@ class _Crew:
             "never sent": len(numbers) - len(known),
         }
         return ", ".join(f"{count:,} {name}" for name, count in found.items() if count) or None
-
-
-class _Worker(asyncio.Protocol):
-    def __init__(self, crew: _Crew) -> None:
-        self._crew = crew
-        self._wire = wires.worker(crew.spec)
-        self._closed = False
-        self.gone = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - a transport that writes
-        self._transport = transport
-        self._crew.joined(self)
-        self._began = time.perf_counter()
-        transport.write(self._wire.begin())
-
-    def data_received(self, data: bytes) -> None:
-        if self._closed:
-            return
-        try:
-            bodies, reply = self._wire.feed(data)
-        except wires.RefusedError as error:
-            self._crew.fail(error)
-            return
-        if reply:
-            self._transport.write(reply)
-        if bodies:
-            now = time.perf_counter()
-            self._crew.finished(bodies, self._began, now)
-            self._began = now
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.gone.set_result(None)
-        if not self._closed:
-            self._crew.fail(exc or ConnectionResetError("the system hung up on a worker"))
-
-    def close(self) -> None:
-        """Break off whatever is in flight."""
-        self._closed = True
-        self._transport.abort()

@@ -3,12 +3,13 @@
 import asyncio
 import time
 from array import array
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from bench.body import HEAD_BYTES, read_heads
 from bench.generator.plan import Delivered, Load
+from bench.generator.reading import Reading
 from bench.histograms import histogram
 from bench.wires import wire as wires
 
@@ -25,7 +26,7 @@ class Receiving:
         self._counts = array("q")
         self._arrivals_us = array("q")
         self._failed: Exception | None = None
-        self._connections: list[_Consumer] = []
+        self._connections: list[Reading] = []
         self._last_arrival = time.perf_counter()
 
     async def begin(self) -> None:
@@ -34,7 +35,11 @@ class Receiving:
         assert self.load.receiver is not None
         address = (self.load.receiver["host"], self.load.receiver["port"])
         for _ in range(self.load.receivers):
-            self._connections.append((await loop.create_connection(lambda: _Consumer(self), *address))[1])
+            wire = wires.receiver(self.load.receiver)
+            _, connection = await loop.create_connection(
+                partial(Reading, wire, self.took, self.fail), *address
+            )
+            self._connections.append(connection)
 
     async def wait_for(self, count: int, last_due_ms: int) -> None:
         """Wait for this many messages, and a little longer for duplicates."""
@@ -85,36 +90,3 @@ class Receiving:
             last_us=int(since_us.max(initial=0)),
             lateness=histogram(late_us.tolist()),
         )
-
-
-class _Consumer(asyncio.Protocol):
-    def __init__(self, receiving: Receiving) -> None:
-        self._receiving = receiving
-        assert receiving.load.receiver is not None
-        self._wire = wires.receiver(receiving.load.receiver)
-        self._closed = False
-
-    def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - a transport that writes
-        self._transport = transport
-        transport.write(self._wire.begin())
-
-    def data_received(self, data: bytes) -> None:
-        if self._closed:
-            return
-        try:
-            bodies, reply = self._wire.feed(data)
-        except wires.RefusedError as error:
-            self._receiving.fail(error)
-            return
-        if bodies:
-            self._receiving.took(bodies)
-        if reply:
-            self._transport.write(reply)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self._closed:
-            self._receiving.fail(exc or ConnectionResetError("the system hung up on a consumer"))
-
-    def close(self) -> None:
-        self._closed = True
-        self._transport.close()

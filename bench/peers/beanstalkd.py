@@ -5,7 +5,6 @@ import subprocess
 from pathlib import Path
 
 from bench.peers.system import HOST, System, answers, free_port
-from bench.wires.wire import Spec
 
 JOB_BYTES_MAX = 1 << 20
 
@@ -16,6 +15,7 @@ class Beanstalkd(System):
     It syncs only during a write: with 50 ms the last writes before a pause stay unsynced for the whole pause.
     """
 
+    wire = work_wire = "beanstalk"
     absolute_dues = False  # delays are whole seconds from the put
 
     def __init__(self, directory: Path, fsync_ms: int = 0) -> None:
@@ -46,25 +46,3 @@ class Beanstalkd(System):
         flags = ["-b", str(binlog), "-f", self.settings["-f"], "-z", self.settings["-z"]]
         self.launch(["beanstalkd", "-l", HOST, "-p", str(self.port), *flags])
         return await self.ready(lambda: answers(self.port, b"list-tube-used\r\n", b"USING default"))
-
-    async def prepare(self, topic: str) -> None:
-        """Nothing to do: the first use of a tube creates it."""
-
-    def sender(self, topic: str) -> Spec:
-        """See `bench.wires.beanstalk`."""
-        return {"wire": "beanstalk", "host": HOST, "port": self.port, "topic": topic}
-
-    def receiver(self, topic: str) -> Spec:
-        """See `bench.wires.beanstalk`."""
-        return self.sender(topic)
-
-    async def prepare_work(self, topic: str) -> None:
-        """Nothing to do: the first use of a tube creates it."""
-
-    def work_sender(self, topic: str) -> Spec:
-        """See `bench.wires.beanstalk`: a delay of zero."""
-        return self.sender(topic)
-
-    def worker(self, topic: str, count_max: int, *, ack_with_next: bool) -> Spec:
-        """See `bench.wires.beanstalk`."""
-        return self.sender(topic) | {"count_max": count_max, "ack_with_next": ack_with_next}

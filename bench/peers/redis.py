@@ -13,7 +13,6 @@ from bench.peers.redis_poller import BATCH_MAX, PAUSE_MS, polls
 from bench.peers.system import HOST, System, answers, free_port
 from bench.wires.redis_stream import create_group
 from bench.wires.resp import POP_MAX
-from bench.wires.wire import Spec
 
 VERSION_MIN = 7
 """The first with BLMPOP."""
@@ -27,6 +26,7 @@ class Redis(System):
     `appendfsync` is `always`, which syncs each write before the answer, or `everysec`.
     """
 
+    wire, work_wire = "resp", "redis_stream"
     work_max = 1_000
 
     def __init__(self, directory: Path, appendfsync: str = "always") -> None:
@@ -95,25 +95,9 @@ class Redis(System):
         said = (self.directory / "output.txt").read_text(errors="replace")
         return polls(self.processes[-1].pid) in said
 
-    def sender(self, topic: str) -> Spec:
-        """See `bench.wires.resp`."""
-        return {"wire": "resp", "host": HOST, "port": self.port, "topic": topic}
-
-    def receiver(self, topic: str) -> Spec:
-        """See `bench.wires.resp`."""
-        return self.sender(topic)
-
     async def prepare_work(self, topic: str) -> None:
         """Create a stream and its group. No poller: messages are visible when they are added."""
         assert await answers(self.port, create_group(topic), b"+OK")
-
-    def work_sender(self, topic: str) -> Spec:
-        """See `bench.wires.redis_stream`."""
-        return {"wire": "redis_stream", "host": HOST, "port": self.port, "topic": topic}
-
-    def worker(self, topic: str, count_max: int, *, ack_with_next: bool) -> Spec:
-        """See `bench.wires.redis_stream`."""
-        return self.work_sender(topic) | {"count_max": count_max, "ack_with_next": ack_with_next}
 
 
 def _version() -> str:

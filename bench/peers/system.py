@@ -40,6 +40,11 @@ class System(ABC):
     """The settings, for the results."""
     absolute_dues: bool = True
     """Whether messages sent at different times can have the same due time, to the millisecond."""
+    wire: str
+    """The module in `bench.wires` that schedules and receives."""
+    work_wire: str
+    """The one for messages that are visible at once, and their workers."""
+    port: int
     max_delay_ms: int = 30 * 86_400_000
     work_max: int = 1
     """How many messages a worker can take at once."""
@@ -68,29 +73,27 @@ class System(ABC):
     async def start(self) -> float:
         """Start it; returns the seconds from starting its first process until it answers."""
 
-    @abstractmethod
-    async def prepare(self, topic: str) -> None:
-        """Prepare a topic before a load; most systems need nothing."""
+    async def prepare(self, topic: str) -> None:  # noqa: B027 - most systems need nothing
+        """Prepare a topic before a load."""
 
-    @abstractmethod
     def sender(self, topic: str) -> Spec:
         """The spec of the wire that sends."""
+        return {"wire": self.wire, "host": HOST, "port": self.port, "topic": topic}
 
-    @abstractmethod
     def receiver(self, topic: str) -> Spec:
         """The spec of the wire that receives."""
+        return self.sender(topic)
 
-    @abstractmethod
-    async def prepare_work(self, topic: str) -> None:
+    async def prepare_work(self, topic: str) -> None:  # noqa: B027 - as above
         """Prepare a topic for messages that are visible at once, and its group of workers."""
 
-    @abstractmethod
     def work_sender(self, topic: str) -> Spec:
         """The spec of the wire that sends messages visible at once."""
+        return self.sender(topic) | {"wire": self.work_wire}
 
-    @abstractmethod
     def worker(self, topic: str, count_max: int, *, ack_with_next: bool) -> Spec:
         """The spec of the wire that receives and acknowledges; see `bench.wires.wire.WorkWire`."""
+        return self.work_sender(topic) | {"count_max": count_max, "ack_with_next": ack_with_next}
 
     def launch(self, command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> None:
         """Start one of its processes, whose output goes to `output.txt` in its directory."""

@@ -18,6 +18,7 @@ class Timerwheel(System):
     an offset that they track themselves.
     """
 
+    wire = work_wire = "timerwheel"
     work_max = 1_000
 
     def __init__(self, directory: Path, flush: str = "sync", *, grouped: bool = False) -> None:
@@ -71,13 +72,6 @@ class Timerwheel(System):
         asked = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         return await self.ready(lambda: answers(self.port, asked, b"HTTP/1.1 200"))
 
-    async def prepare(self, topic: str) -> None:
-        """Nothing to do: the first send creates a topic, the first receive a group."""
-
-    def sender(self, topic: str) -> Spec:
-        """See `bench.wires.timerwheel`."""
-        return {"wire": "timerwheel", "host": HOST, "port": self.port, "topic": topic}
-
     def receiver(self, topic: str) -> Spec:
         """See `bench.wires.timerwheel`."""
         return self.member(topic) if self.grouped else self.sender(topic)
@@ -91,14 +85,6 @@ class Timerwheel(System):
         async with connected(self.port, 1) as [connection]:
             await connection.call("PUT", f"/v1/topics/{topic}/groups/{GROUP}", b'{"start": "head"}')
 
-    def work_sender(self, topic: str) -> Spec:
-        """See `bench.wires.timerwheel`: due when it is sent."""
-        return self.sender(topic)
-
     def worker(self, topic: str, count_max: int, *, ack_with_next: bool) -> Spec:
-        """See `bench.wires.timerwheel`."""
-        return self.sender(topic) | {
-            "group": GROUP,
-            "count_max": count_max,
-            "ack_with_next": ack_with_next,
-        }
+        """As of each system, for a member of a group."""
+        return super().worker(topic, count_max, ack_with_next=ack_with_next) | {"group": GROUP}

@@ -9,12 +9,9 @@ per message are reported.
 """
 
 import asyncio
-import json
-import sys
 
 from bench.fast_forward import stored_bytes
 from bench.generator.plan import Delays, Load
-from bench.generator.run import LoadFailedError
 from bench.peers.registry import OURS, OURS_ASYNC
 from bench.peers.system import System
 from bench.peers.timerwheel import Timerwheel
@@ -58,11 +55,10 @@ async def _live(bench: Bench, system: System, rate: int, number: int, how: str =
         receiver=system.receiver("live"),
         early_us=0 if system.absolute_dues else 1_000,
     )
-    try:
-        [outcome] = (await bench.put(f"{NAME}, {place[1]}, {system.name}", load)).loads
-    except LoadFailedError as error:
-        bench.figure(place, {}, fault=str(error))
+    done = await bench.load(place, load)
+    if done is None:
         return
+    [outcome] = done.loads
     written = system.usage().written_bytes
     figures = {
         "messages": outcome.sent.count,
@@ -76,12 +72,7 @@ async def _live(bench: Bench, system: System, rate: int, number: int, how: str =
 
 
 async def _fast(bench: Bench, number: int) -> None:
-    command = (sys.executable, "-m", "bench.fast_forward", str(bench.work / NAME), str(MESSAGES), str(DAYS))
-    with bench.waiting(f"{NAME}, {DAYS} days in fast forward"):
-        process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-        said, errors = await process.communicate()
-    if process.returncode:
-        raise LoadFailedError(errors.decode(errors="replace")[-2000:])
-    bench.figure((NAME, f"{DAYS} days in fast forward", "timerwheel engine", number), json.loads(said))
+    case = f"{DAYS} days in fast forward"
+    words = ("-m", "bench.fast_forward", str(bench.work / NAME), str(MESSAGES), str(DAYS))
+    figures = await bench.output(f"{NAME}, {case}", *words)
+    bench.figure((NAME, case, "timerwheel engine", number), figures)

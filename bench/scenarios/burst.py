@@ -14,11 +14,10 @@ import orjson
 
 from bench.connection import AnsweredError, Connection
 from bench.generator.plan import Delays, Load
-from bench.generator.run import LoadFailedError
 from bench.peers.registry import OURS, OURS_ASYNC, OURS_GROUP, SYSTEMS
 from bench.peers.system import System
 from bench.peers.timerwheel import Timerwheel
-from bench.runner import Bench, fault_of
+from bench.runner import Bench, Place, fault_of
 from bench.scenarios.fire import delivered_figures, steady
 
 NAME = "burst"
@@ -102,15 +101,11 @@ async def _visible(connection: Connection) -> int:
         raise
 
 
-async def _one(
-    bench: Bench, system: System, place: tuple[str, str, str, int], count: int, receivers: int = 1
-) -> None:
+async def _one(bench: Bench, system: System, place: Place, count: int, receivers: int = 1) -> None:
     for topic in ("burst", "other"):
         await system.prepare(topic)
-    try:
-        done = await bench.put(f"{NAME}, {place[1]}, {system.name}", *loads(system, count, receivers))
-    except LoadFailedError as error:
-        bench.figure(place, {}, fault=str(error))
+    done = await bench.load(place, *loads(system, count, receivers))
+    if done is None:
         return
     burst, other = done.loads
     assert burst.delivered is not None

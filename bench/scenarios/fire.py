@@ -9,10 +9,9 @@ due time until a consumer on another connection has the message.
 import math
 
 from bench.generator.plan import Delays, Load, Outcome
-from bench.generator.run import LoadFailedError
 from bench.peers.registry import OURS_ASYNC, SYSTEMS
 from bench.peers.system import System
-from bench.runner import Bench, fault_of
+from bench.runner import Bench, Place, fault_of
 
 NAME = "fire"
 REQUESTS_PER_S = 100
@@ -57,15 +56,13 @@ async def measure(bench: Bench) -> None:
                     await one(bench, system, (NAME, f"{rate:,} a second", name, number), rate)
 
 
-async def one(bench: Bench, system: System, place: tuple[str, str, str, int], rate: int) -> None:
+async def one(bench: Bench, system: System, place: Place, rate: int) -> None:
     """One rate on a running system."""
     topic = f"fire-{rate}"
     await system.prepare(topic)
     load = steady(system, topic, rate, bench.options.seconds)
-    try:
-        done = await bench.put(f"{place[0]}, {place[1]}, {system.name}", load)
-    except LoadFailedError as error:
-        bench.figure(place, {}, fault=str(error))
+    done = await bench.load(place, load)
+    if done is None:
         return
     [outcome] = done.loads
     assert outcome.delivered is not None

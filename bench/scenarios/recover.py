@@ -5,16 +5,13 @@ from the start of the new process until it accepts sends, and until that message
 """
 
 import asyncio
-import json
 import shutil
 import signal
-import sys
 import time
 
 import orjson
 
 from bench.connection import Connection
-from bench.generator.run import LoadFailedError
 from bench.peers.registry import OURS
 from bench.peers.timerwheel import Timerwheel
 from bench.runner import Bench
@@ -71,21 +68,14 @@ async def _index_lost(bench: Bench, system: Timerwheel, number: int, pending: in
 
 async def _through_spark(bench: Bench, system: Timerwheel, number: int, pending: int) -> None:
     system.stop()
-    command = (sys.executable, "-m", "timerwheel.cli.main", "rebuild", "--data", str(system.data), "--json")
+    case = f"Spark rebuild, {pending:,} pending"
+    words = ("-m", "timerwheel.cli.main", "rebuild", "--data", str(system.data), "--json")
     began = time.perf_counter()
-    with bench.waiting(f"{NAME}, Spark rebuild, {pending:,} pending"):
-        process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-        said, errors = await process.communicate()
+    said = await bench.output(f"{NAME}, {case}", *words)
     seconds = time.perf_counter() - began
-    if process.returncode:
-        raise LoadFailedError(errors.decode(errors="replace")[-2000:])
-    stages = {f"{name}_s": value for name, value in json.loads(said)["seconds"].items()}
-    ready_s = await system.start()
-    figures = {"seconds": seconds, **stages, "ready_s": ready_s}
-    place = (NAME, f"Spark rebuild, {pending:,} pending", system.name, number)
-    bench.figure(place, figures, fault=await _wrong_count(system, pending))
+    stages = {f"{name}_s": value for name, value in said["seconds"].items()}
+    figures = {"seconds": seconds, **stages, "ready_s": await system.start()}
+    bench.figure((NAME, case, system.name, number), figures, fault=await _wrong_count(system, pending))
 
 
 async def _wrong_count(system: Timerwheel, pending: int) -> str | None:

@@ -9,7 +9,6 @@ import msgspec
 
 from bench.cost import Cost
 from bench.generator.plan import Delays, Load
-from bench.generator.run import LoadFailedError
 from bench.peers.registry import OURS, OURS_ASYNC, OURS_GROUP, SYSTEMS
 from bench.peers.system import System
 from bench.runner import DAY_MS, Bench, sent_figures
@@ -61,11 +60,8 @@ async def _one(
     if arrow:  # the first such request imports pyarrow, which would count as its cost
         one = msgspec.structs.replace(load, connections=1, seconds=None, count=array, warm_up_s=0.0)
         await bench.put(f"{NAME}, {case}, {system.name}, the first", one)
-    cost = Cost(system)
-    try:
-        done = await bench.put(f"{NAME}, {case}, {system.name}", load)
-    except LoadFailedError as error:
-        bench.figure((NAME, case, system.name, number), {}, fault=str(error))
-        return
-    latency = {"latency": done.loads[0].sent.latency}
-    bench.figure((NAME, case, system.name, number), sent_figures(done, cost), latency)
+    cost, place = Cost(system), (NAME, case, system.name, number)
+    done = await bench.load(place, load)
+    if done is not None:
+        latency = {"latency": done.loads[0].sent.latency}
+        bench.figure(place, sent_figures(done, cost), latency)

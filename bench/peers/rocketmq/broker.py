@@ -28,7 +28,7 @@ from string import Template
 from bench.peers.system import HOST, System, free_port
 from bench.wires.rocketmq import Answer, Answers, frame
 from bench.wires.rocketmq_pop import POP_MAX, QUEUES
-from bench.wires.wire import RefusedError, Spec
+from bench.wires.wire import RefusedError
 
 POM = Path(__file__).with_name("pom.xml")
 TEMPLATE = Path(__file__).with_name("broker.conf")
@@ -50,10 +50,9 @@ _FAST_PORT_BELOW = 2
 class RocketMQ(System):
     """One broker; `flush` is sync or async."""
 
+    wire, work_wire = "rocketmq", "rocketmq_pop"
     max_delay_ms = 32 * 86_400_000
-
     work_max = POP_MAX
-
     warm_up_s = 20.0
 
     def __init__(self, directory: Path, flush: str = "sync") -> None:
@@ -149,22 +148,6 @@ class RocketMQ(System):
                 "order": "false",
             },
         )
-
-    def sender(self, topic: str) -> Spec:
-        """See `bench.wires.rocketmq`."""
-        return {"wire": "rocketmq", "host": HOST, "port": self.port, "topic": topic}
-
-    def receiver(self, topic: str) -> Spec:
-        """See `bench.wires.rocketmq`."""
-        return self.sender(topic)
-
-    def work_sender(self, topic: str) -> Spec:
-        """See `bench.wires.rocketmq_pop`."""
-        return self.sender(topic) | {"wire": "rocketmq_pop"}
-
-    def worker(self, topic: str, count_max: int, *, ack_with_next: bool) -> Spec:
-        """See `bench.wires.rocketmq_pop`."""
-        return self.work_sender(topic) | {"count_max": count_max, "ack_with_next": ack_with_next}
 
     async def _call(self, code: int, fields: dict[str, str | int], port: int | None = None) -> Answer:
         """Send one request on a new connection, to the broker unless a port is given. Raises RefusedError."""
