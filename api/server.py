@@ -10,7 +10,6 @@ requests finish, then the engine closes; what was acknowledged is durable before
 
 import asyncio
 import contextlib
-import errno
 import gc
 import logging
 import os
@@ -39,6 +38,7 @@ from timerwheel.api.security.handshakes import Handshakes
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
+from timerwheel.listening import ListenError
 from timerwheel.push.ack_urls import AckUrls
 from timerwheel.push.push import Push
 from timerwheel.runtime.election import Election
@@ -63,12 +63,6 @@ COLLECT_THRESHOLDS = (100_000, 20, 100)
 logger = logging.getLogger(__name__)
 http_logger = logging.getLogger("timerwheel.api.http")
 RUNNER_OPTIONS = {"access_log": None, "logger": http_logger, "shutdown_timeout": FINISH_S_MAX}
-
-
-class ListenError(TimerwheelError):
-    """The service cannot listen on its address."""
-
-    code = "listen"
 
 
 class EngineFailedError(TimerwheelError):
@@ -358,11 +352,8 @@ async def _listen(
     try:
         await site.start()
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            reason = "another program uses this port; choose one with --port"
-        else:
-            reason = error.strerror or str(error)
-        raise ListenError(f"cannot listen on {serving.host}:{serving.port}: {reason}") from error
+        where = f"{serving.host}:{serving.port}"
+        raise ListenError.of(error, where, "choose one with --port") from error
     return url_of(serving, *runner.addresses[0][:2])
 
 

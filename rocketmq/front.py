@@ -6,7 +6,6 @@
 """
 
 import asyncio
-import errno
 import logging
 import socket
 import ssl
@@ -16,7 +15,8 @@ from typing import Final
 from timerwheel import tls
 from timerwheel.clock import Clock
 from timerwheel.engine import Engine
-from timerwheel.errors import SettingsError, TimerwheelError
+from timerwheel.errors import SettingsError
+from timerwheel.listening import ListenError, bound
 from timerwheel.rocketmq.admin import Admin
 from timerwheel.rocketmq.assignments import Assignments
 from timerwheel.rocketmq.codes import RESULT_NAMES, Call, Result
@@ -48,12 +48,6 @@ BACKLOG: Final = 128
 TOKEN_FIELD: Final = "AccessKey"  # noqa: S105 - a name
 
 logger = logging.getLogger(__name__)
-
-
-class ListenError(TimerwheelError):
-    """The service cannot listen on the address for RocketMQ's clients."""
-
-    code = "listen"
 
 
 class Remoting:
@@ -269,18 +263,11 @@ class RemotingFront:
         self._context = tls.ssl_context(self._serving)
         host, port = self._host
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            family, kind, protocol, _, name = found[0]
-            self._socket = socket.socket(family, kind, protocol)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(name)
-            self._host = self.address
+            self._socket = bound(host, port)
         except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                reason = "another program uses this port; choose one with --rocketmq"
-            else:
-                reason = error.strerror or str(error)
-            raise ListenError(f"cannot listen on {host}:{port} for RocketMQ's clients: {reason}") from error
+            where = f"{host}:{port} for RocketMQ's clients"
+            raise ListenError.of(error, where, "choose one with --rocketmq") from error
+        self._host = self.address
 
     async def open(self, engine: Engine, callers: Callers) -> None:
         """Serve clients with this engine."""

@@ -173,61 +173,6 @@ def encode_plain(  # noqa: PLR0913, PLR0917 - the fields of the format; a struct
     )
 
 
-def decode_all(data: bytes) -> list[StoredMessage]:
-    """Decode messages that lie one behind the other; FrameError."""
-    found: list[StoredMessage] = []
-    at = 0
-    try:
-        while at < len(data):
-            message, end = _decode(data, at)
-            if end - at != _INT.unpack_from(data, at)[0]:
-                raise FrameError("a stored message does not end where it says")
-            found.append(message)
-            at = end
-    except (struct.error, ValueError, IndexError) as error:
-        raise FrameError(f"not a stored message: {error}") from None
-    return found
-
-
-def _decode(data: bytes, at: int) -> tuple[StoredMessage, int]:
-    fixed = _FIXED.unpack_from(data, at)
-    _, magic, _, queue, flag, queue_offset, log_offset, sys_flag, born_ms = fixed
-    if magic not in (MAGIC, MAGIC_LONG_TOPIC):
-        raise FrameError(f"not a stored message: its magic is {magic}")
-    born, at = _host(data, at + _FIXED.size, is_ipv6=bool(sys_flag & SYS_BORN_IPV6))
-    (store_ms,) = _STORED_MS.unpack_from(data, at)
-    store, at = _host(data, at + _STORED_MS.size, is_ipv6=bool(sys_flag & SYS_STORE_IPV6))
-    consumed_before, half_offset, body_size = _TIMES.unpack_from(data, at)
-    body, at = _part(data, at + _TIMES.size, body_size)
-    if magic == MAGIC_LONG_TOPIC:
-        topic, at = _part(data, at + _SHORT.size, _SHORT.unpack_from(data, at)[0])
-    else:
-        topic, at = _part(data, at + 1, data[at])
-    properties, at = _part(data, at + _SHORT.size, _SHORT.unpack_from(data, at)[0])
-    message = StoredMessage(
-        topic=topic.decode(),
-        queue=queue,
-        queue_offset=queue_offset,
-        log_offset=log_offset,
-        born_ms=born_ms,
-        store_ms=store_ms,
-        born_host=born,
-        store_host=store,
-        body=body,
-        properties=properties.decode(),
-        flag=flag,
-        sys_flag=sys_flag & ~(SYS_BORN_IPV6 | SYS_STORE_IPV6),
-        consumed_before=consumed_before,
-        half_offset=half_offset,
-    )
-    return message, at
-
-
-def _host(data: bytes, at: int, *, is_ipv6: bool) -> tuple[Host, int]:
-    address, at = _part(data, at, 16 if is_ipv6 else _IPV4_BYTES)
-    return Host(str(ip_address(address)), _PORT.unpack_from(data, at)[0]), at + _PORT.size
-
-
 def _part(data: bytes, at: int, size: int) -> tuple[bytes, int]:
     end = at + size
     if size < 0 or end > len(data):
@@ -253,13 +198,3 @@ def decode_batch(data: bytes, count_max: int) -> list[BatchedMessage]:
     except (struct.error, UnicodeDecodeError) as error:
         raise FrameError(f"the batch is malformed: {error}") from None
     return found
-
-
-def encode_batch(messages: list[BatchedMessage]) -> bytes:
-    """Encode the body of a batch."""
-    parts: list[bytes] = []
-    for flag, body, properties in messages:
-        text = properties.encode()
-        size = _BATCHED.size + len(body) + _SHORT.size + len(text)
-        parts += (_BATCHED.pack(size, 0, 0, flag, len(body)), body, _SHORT.pack(len(text)), text)
-    return b"".join(parts)

@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from timerwheel.engine import Engine
-from timerwheel.errors import SettingsError, TimerwheelError
+from timerwheel.errors import SettingsError
+from timerwheel.listening import ListenError
 from timerwheel.rocketmq.request import Callers
 from timerwheel.rocketmq.stored_message import Host
 from timerwheel.settings import Serving, Settings, address_of
@@ -22,12 +23,6 @@ FINISH_S_MAX: Final = 10.0
 MODULES: Final = ("grpc", "google.protobuf")
 
 logger = logging.getLogger(__name__)
-
-
-class ListenError(TimerwheelError):
-    """The service cannot listen on the address for RocketMQ's gRPC clients."""
-
-    code = "listen"
 
 
 class GrpcFront:

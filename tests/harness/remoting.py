@@ -4,8 +4,9 @@ import asyncio
 import itertools
 from typing import Any
 
+from tests.harness.stored_messages import decode_all
 from timerwheel.engine import Engine
-from timerwheel.rocketmq import properties_text, stored_message
+from timerwheel.rocketmq import properties_text
 from timerwheel.rocketmq.codes import FLAG_ONE_WAY, PULL_SUBSCRIPTION, PULL_SUSPEND, Call
 from timerwheel.rocketmq.frame import Frame, FrameReader, encode
 from timerwheel.rocketmq.front import Remoting
@@ -199,7 +200,7 @@ class Peer:
 
 
 def messages_in(answer: Frame) -> list[StoredMessage]:
-    return stored_message.decode_all(answer.body)
+    return decode_all(answer.body)
 
 
 def bodies_in(answer: Frame) -> list[bytes]:

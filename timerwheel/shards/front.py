@@ -8,7 +8,6 @@ and then this process ends.
 
 import asyncio
 import contextlib
-import errno
 import logging
 import signal
 import socket
@@ -32,7 +31,6 @@ from timerwheel.api.security.handshakes import Handshakes
 from timerwheel.api.server import (
     NODE_GONE_S_MAX,
     RUNNER_OPTIONS,
-    ListenError,
     http_logger,
     in_one_line,
     rare_collections,
@@ -42,6 +40,7 @@ from timerwheel.api.server import (
 from timerwheel.api.service.metrics import Metrics
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.errors import SettingsError
+from timerwheel.listening import ListenError, bound
 from timerwheel.model.durations import format_ms
 from timerwheel.settings import Serving, Settings
 from timerwheel.shards import layout
@@ -334,21 +333,6 @@ def _bind_all(serving: Serving) -> list[socket.socket]:
 
 def _bind(host: str, port: int) -> socket.socket:
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        found = socket.socket(family, kind, protocol)
-        try:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            found.bind(address)
-            found.listen(BACKLOG)
-        except BaseException:
-            found.close()
-            raise
+        return bound(host, port, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
-        used = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-        reason = "another program uses this port; choose others with --port" if used else str(error)
-        raise ListenError(f"cannot listen on {host}:{port}: {reason}") from error
-    return found
+        raise ListenError.of(error, f"{host}:{port}", "choose others with --port") from error

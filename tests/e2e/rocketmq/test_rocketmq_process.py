@@ -8,9 +8,11 @@ import urllib.request
 from tests.harness.ports import reserved_port
 from tests.harness.processes import serving, started, timerwheel
 from tests.harness.remoting import properties_of
-from timerwheel.rocketmq import properties_text, stored_message
+from tests.harness.stored_messages import decode_all
+from timerwheel.rocketmq import properties_text
 from timerwheel.rocketmq.codes import Call, Result
 from timerwheel.rocketmq.frame import Frame, FrameReader, encode
+from timerwheel.rocketmq.stored_message import StoredMessage
 
 
 def asked(port: int, *frames: Frame) -> list[Frame]:
@@ -55,7 +57,7 @@ def test_messages_are_seen_over_http_and_survive_a_kill(tmp_path):
         service.end(signal.SIGKILL)
     with serving(tmp_path / "data", *flags) as service:
         [answer] = asked(port, pull(9))
-        found = stored_message.decode_all(answer.body)
+        found = decode_all(answer.body)
         assert [(one.body, properties_of(one).get("KEYS")) for one in found] == [
             (b"body 1", "k"),
             (b"body 3", None),
@@ -77,7 +79,7 @@ def pop(opaque: int) -> Frame:
     return Frame(Call.POP, opaque, fields)
 
 
-def acknowledgement(opaque: int, message: stored_message.StoredMessage) -> Frame:
+def acknowledgement(opaque: int, message: StoredMessage) -> Frame:
     fields = {
         "consumerGroup": "poppers",
         "topic": "orders",
@@ -94,14 +96,14 @@ def test_what_was_popped_and_not_acknowledged_comes_again_after_a_kill(tmp_path)
     with serving(tmp_path / "data", *flags) as service:
         asked(port, *[send(n, UNIQ_KEY=f"7F{n}") for n in range(1, 4)])
         [popped] = asked(port, pop(9))
-        first, *_ = found = stored_message.decode_all(popped.body)
+        first, *_ = found = decode_all(popped.body)
         assert len(found) == 3
         [done] = asked(port, acknowledgement(10, first))
         assert done.code == Result.SUCCESS
         service.end(signal.SIGKILL)
     with serving(tmp_path / "data", *flags) as service:
         [popped] = asked(port, pop(11))
-        again = stored_message.decode_all(popped.body)
+        again = decode_all(popped.body)
         assert {one.body for one in again} == {one.body for one in found} - {first.body}
         answers = asked(port, *[acknowledgement(20 + n, one) for n, one in enumerate(again)])
         assert [answer.code for answer in answers] == [Result.SUCCESS] * 2

@@ -5,12 +5,13 @@ import orjson
 import pytest
 
 from tests.harness.remoting import Caller, Callers, Peer, bodies_in, messages_in, properties_of, remoting_of
+from tests.harness.stored_messages import encode_batch
 from timerwheel.model.messages import Outgoing
 from timerwheel.rocketmq.codes import SYS_COMPRESSED, Call, Result
 from timerwheel.rocketmq.message_ids import RecallHandle
 from timerwheel.rocketmq.properties_text import TEXT_BYTES_MAX
 from timerwheel.rocketmq.repeats import ANSWER_LATE_MS
-from timerwheel.rocketmq.stored_message import BatchedMessage, Host, encode_batch
+from timerwheel.rocketmq.stored_message import BatchedMessage, Host
 from timerwheel.rocketmq.topics import QUEUES_OF_NEW
 from timerwheel.tokens import Scope
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.harness.stored_messages import decode_all, encode_batch
 from timerwheel.rocketmq.frame import FrameError
 from timerwheel.rocketmq.stored_message import (
     MAGIC,
@@ -12,10 +13,8 @@ from timerwheel.rocketmq.stored_message import (
     BatchedMessage,
     Host,
     StoredMessage,
-    decode_all,
     decode_batch,
     encode,
-    encode_batch,
 )
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)

@@ -9,8 +9,9 @@ import socket
 import aiohttp
 import pytest
 
-from timerwheel.api.server import EngineFailedError, ListenError, serve
+from timerwheel.api.server import EngineFailedError, serve
 from timerwheel.engine import Engine
+from timerwheel.listening import ListenError
 from timerwheel.settings import Serving, Settings
 from timerwheel.store.errors import LockedError
 from timerwheel.store.files import DiskFile, DiskFiles
