@@ -6,17 +6,15 @@ messages' own records, the later ones what earlier turns have carried.
 """
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.harness.clock import ManualClock
-from tests.harness.crashes import INDEXES, Crash, Stopped, crashes_of
+from tests.harness.crashes import INDEXES, Crash, Stopped
 from tests.harness.drive import settle, small_settings
 from tests.harness.faulty import FaultyFiles, SimulatedCrashError
-from tests.harness.scratch import scratch
 from timerwheel.engine import Engine
 from timerwheel.errors import RefusedError, TimerwheelError
 from timerwheel.model.messages import Outgoing, State
@@ -90,12 +88,6 @@ async def run_once(directory: Path, crash_at: int | None) -> Stopped:
         assert files.dead
     await engine.abandon()
     return files, clock, books
-
-
-@pytest.fixture(scope="module")
-def crashes() -> Iterator[list[Crash]]:
-    with scratch() as root:
-        yield asyncio.run(crashes_of(run_once, root))
 
 
 async def check(directory: Path, files: FaultyFiles, clock: ManualClock, books: Books) -> None:

@@ -5,24 +5,19 @@ acknowledged, as a message or as a dead letter, is never delivered again; nothin
 """
 
 import asyncio
-import contextlib
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.harness.clock import ManualClock
-from tests.harness.crashes import INDEXES, Crash, crashes_of
+from tests.harness.crashes import INDEXES, Crash, work_until_stopped
 from tests.harness.drive import read_all, settle, small_settings
-from tests.harness.faulty import FaultyFiles, SimulatedCrashError
+from tests.harness.faulty import FaultyFiles
 from tests.harness.group_checks import check_groups
-from tests.harness.scratch import scratch
 from timerwheel.engine import Engine
-from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.model.messages import Outgoing
-from timerwheel.store.errors import StoreError
 
 FATES = 2
 DEAD = "%DLQ%g"
@@ -107,15 +102,10 @@ async def workload(worker: Worker) -> None:
 
 async def run_once(directory: Path, crash_at: int | None) -> tuple[FaultyFiles, ManualClock, Books]:
     clock, files, books = ManualClock(), FaultyFiles(crash_at), Books()
-    engine = None
-    with contextlib.suppress(SimulatedCrashError, TimerwheelError, StoreError, RuntimeError):
-        engine = await Engine.open(settings_in(directory), clock, files, threads=False)
-        await workload(Worker(engine, clock, books))
-        if crash_at is not None:
-            await engine.close()
-    if engine is not None:
-        with contextlib.suppress(SimulatedCrashError):
-            await engine.abandon()
+    opening = Engine.open(settings_in(directory), clock, files, threads=False)
+    await work_until_stopped(
+        opening, lambda engine: workload(Worker(engine, clock, books)), close=crash_at is not None
+    )
     return files, clock, books
 
 
@@ -146,12 +136,6 @@ async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books:
     assert not (await engine.groups.dead.page("g")).letters
     assert engine.core.state.leases == 0
     await engine.close()
-
-
-@pytest.fixture(scope="module")
-def crashes() -> Iterator[list[Crash]]:
-    with scratch() as root:
-        yield asyncio.run(crashes_of(run_once, root))
 
 
 def test_the_run_without_a_crash_drains_redrives_and_fails(tmp_path: Path) -> None:

@@ -5,21 +5,20 @@ are those of the disk, and each claim, each run and each trim of the journal.
 """
 
 import asyncio
-import contextlib
 from pathlib import Path
 
 import pytest
 
 from tests.crash.test_crash_matrix import Books, check_books, send, settings_in, workload
 from tests.harness.clock import ManualClock
-from tests.harness.crashes import Crash, crashes_of, keep_index
+from tests.harness.crashes import Crash, keep_index, work_until_stopped
 from tests.harness.drive import settle
-from tests.harness.faulty import FaultyFiles, SimulatedCrashError
+from tests.harness.faulty import FaultyFiles
 from tests.harness.memory_journal import MemoryJournal
 from timerwheel.engine import Engine
-from timerwheel.errors import OutcomeUnknownError, TimerwheelError, UnitTooLargeError
+from timerwheel.errors import OutcomeUnknownError, UnitTooLargeError
 from timerwheel.offline.fsck import fsck
-from timerwheel.store.errors import JournalFencedError, JournalMismatchError, StoreError
+from timerwheel.store.errors import JournalFencedError, JournalMismatchError
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.journal import RunKind, labelled
 from timerwheel.store.journaled_log import JournaledLog
@@ -43,15 +42,10 @@ async def opened(directory: Path, files: FaultyFiles, clock: ManualClock, books:
 
 async def run_once(directory: Path, crash_at: int | None) -> tuple[FaultyFiles, ManualClock, JournalBooks]:
     clock, files, books = ManualClock(), FaultyFiles(crash_at), JournalBooks()
-    engine = None
-    with contextlib.suppress(SimulatedCrashError, TimerwheelError, StoreError, RuntimeError):
-        engine = await opened(directory, files, clock, books)
-        await workload(engine, clock, books)
-        if crash_at is not None:
-            await engine.close()
-    if engine is not None:
-        with contextlib.suppress(SimulatedCrashError):
-            await engine.abandon()
+    opening = opened(directory, files, clock, books)
+    await work_until_stopped(
+        opening, lambda engine: workload(engine, clock, books), close=crash_at is not None
+    )
     return files, clock, books
 
 
@@ -60,11 +54,6 @@ async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books:
     await settle(engine)
     await check_books(engine, clock, books)
     await engine.close()
-
-
-@pytest.fixture(scope="module")
-def crashes(tmp_path_factory: pytest.TempPathFactory) -> list[Crash]:
-    return asyncio.run(crashes_of(run_once, tmp_path_factory.mktemp("journal")))
 
 
 def test_the_run_takes_every_kind_of_step(tmp_path: Path) -> None:

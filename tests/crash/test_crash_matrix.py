@@ -6,23 +6,18 @@ nothing acknowledged is lost, nothing comes early, nothing comes twice, a recall
 """
 
 import asyncio
-import contextlib
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.harness.clock import ManualClock
 from tests.harness.columns import send_in_columns
-from tests.harness.crashes import INDEXES, Crash, crashes_of
+from tests.harness.crashes import INDEXES, Crash, work_until_stopped
 from tests.harness.drive import read_all, settle, small_settings
-from tests.harness.faulty import FaultyFiles, SimulatedCrashError
-from tests.harness.scratch import scratch
+from tests.harness.faulty import FaultyFiles
 from timerwheel.engine import Engine
-from timerwheel.errors import TimerwheelError
 from timerwheel.model.messages import Outgoing
-from timerwheel.store.errors import StoreError
 
 TOPIC = "orders"
 RETENTION_MS = 5_000
@@ -183,22 +178,11 @@ async def check_books(engine: Engine, clock: ManualClock, books: Books) -> None:
 
 async def run_once(directory: Path, crash_at: int | None) -> tuple[FaultyFiles, ManualClock, Books]:
     clock, files, books = ManualClock(), FaultyFiles(crash_at), Books()
-    engine = None
-    with contextlib.suppress(SimulatedCrashError, TimerwheelError, StoreError, RuntimeError):
-        engine = await Engine.open(settings_in(directory), clock, files, threads=False)
-        await workload(engine, clock, books)
-        if crash_at is not None:
-            await engine.close()
-    if engine is not None:
-        with contextlib.suppress(SimulatedCrashError):
-            await engine.abandon()
+    opening = Engine.open(settings_in(directory), clock, files, threads=False)
+    await work_until_stopped(
+        opening, lambda engine: workload(engine, clock, books), close=crash_at is not None
+    )
     return files, clock, books
-
-
-@pytest.fixture(scope="module")
-def crashes() -> Iterator[list[Crash]]:
-    with scratch() as root:
-        yield asyncio.run(crashes_of(run_once, root))
 
 
 def test_the_run_takes_every_kind_of_step(tmp_path: Path) -> None:

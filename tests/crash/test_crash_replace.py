@@ -5,16 +5,14 @@ message under the key is scheduled or was delivered since the last delivery: nev
 """
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.harness.clock import ManualClock
-from tests.harness.crashes import INDEXES, Crash, Stopped, crashes_of
+from tests.harness.crashes import INDEXES, Crash, Stopped
 from tests.harness.drive import read_all, settle, small_settings
 from tests.harness.faulty import FaultyFiles, SimulatedCrashError
-from tests.harness.scratch import scratch
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.model.messages import Outgoing
@@ -66,12 +64,6 @@ async def run_once(directory: Path, crash_at: int | None) -> Stopped:
         assert files.dead
     await engine.abandon()
     return files, clock, books
-
-
-@pytest.fixture(scope="module")
-def crashes() -> Iterator[list[Crash]]:
-    with scratch() as root:
-        yield asyncio.run(crashes_of(run_once, root))
 
 
 async def check(directory: Path, files: FaultyFiles, clock: ManualClock, books: Books) -> None:

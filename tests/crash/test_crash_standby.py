@@ -13,7 +13,7 @@ import pytest
 from tests.crash.test_crash_journal import JournalBooks, opened
 from tests.crash.test_crash_matrix import check_books, send, settings_in, workload
 from tests.harness.clock import ManualClock
-from tests.harness.crashes import Crash, crashes_of
+from tests.harness.crashes import Crash
 from tests.harness.drive import settle
 from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from tests.harness.memory_election import MemoryElection
@@ -108,11 +108,6 @@ async def run_once(directory: Path, crash_at: int | None) -> tuple[FaultyFiles, 
     with contextlib.suppress(SimulatedCrashError):
         replica.close()
     return files, clock, books
-
-
-@pytest.fixture(scope="module")
-def crashes(tmp_path_factory: pytest.TempPathFactory) -> list[Crash]:
-    return asyncio.run(crashes_of(run_once, tmp_path_factory.mktemp("standby")))
 
 
 def test_a_standby_that_stopped_at_any_step_leads_after_its_next_start(crashes: list[Crash]) -> None:

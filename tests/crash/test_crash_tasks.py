@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from tests.harness.clock import ManualClock
-from tests.harness.crashes import INDEXES, Crash, crashes_of
+from tests.harness.crashes import INDEXES, Crash
 from tests.harness.drive import read_all, settle, small_settings
 from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from tests.harness.group_checks import check_groups
@@ -175,11 +175,6 @@ async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books:
     assert engine.core.state.leases == 0
     await site.tasks.close(0)
     await engine.close()
-
-
-@pytest.fixture(scope="module")
-def crashes(tmp_path_factory) -> list[Crash]:
-    return asyncio.run(crashes_of(run_once, tmp_path_factory.mktemp("tasks")))
 
 
 def test_the_run_without_a_crash_ends_every_task(tmp_path: Path) -> None:

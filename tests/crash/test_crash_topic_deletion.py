@@ -5,25 +5,21 @@ out any more, whatever the next start finds; once one was begun, it either ends 
 """
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.harness.clock import ManualClock
-from tests.harness.crashes import INDEXES, Crash, crashes_of
+from tests.harness.crashes import INDEXES, Crash, work_until_stopped
 from tests.harness.drive import read_all, settle, small_settings
-from tests.harness.faulty import FaultyFiles, SimulatedCrashError
+from tests.harness.faulty import FaultyFiles
 from tests.harness.group_checks import check_groups
-from tests.harness.scratch import scratch
 from timerwheel.engine import Engine
-from timerwheel.errors import DeletedMessageError, TimerwheelError
+from timerwheel.errors import DeletedMessageError
 from timerwheel.groups.config import GroupConfig
 from timerwheel.model.messages import Outgoing
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
-from timerwheel.store.errors import StoreError
 
 FATES = 2
 HOUR_MS = 3_600_000
@@ -68,15 +64,8 @@ async def workload(engine: Engine, books: Books) -> None:
 
 async def run_once(directory: Path, crash_at: int | None) -> tuple[FaultyFiles, ManualClock, Books]:
     clock, files, books = ManualClock(), FaultyFiles(crash_at), Books()
-    engine = None
-    with contextlib.suppress(SimulatedCrashError, TimerwheelError, StoreError, RuntimeError):
-        engine = await Engine.open(settings_in(directory), clock, files, threads=False)
-        await workload(engine, books)
-        if crash_at is not None:
-            await engine.close()
-    if engine is not None:
-        with contextlib.suppress(SimulatedCrashError):
-            await engine.abandon()
+    opening = Engine.open(settings_in(directory), clock, files, threads=False)
+    await work_until_stopped(opening, lambda engine: workload(engine, books), close=crash_at is not None)
     return files, clock, books
 
 
@@ -117,12 +106,6 @@ async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books:
         half = books.before[5:6]
         assert set(books.before) - set(half) <= set(came), "lost, although the topic was not deleted"
     await engine.close()
-
-
-@pytest.fixture(scope="module")
-def crashes() -> Iterator[list[Crash]]:
-    with scratch() as root:
-        yield asyncio.run(crashes_of(run_once, root))
 
 
 def test_the_run_without_a_crash_deletes_the_topic_and_uses_it_again(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ runs once, what it left is kept, and all fates of the disk and of the index are 
 leave the same bytes are one.
 """
 
+import contextlib
 import copy
 import random
 import shutil
@@ -15,7 +16,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tests.harness.clock import ManualClock
-from tests.harness.faulty import FaultyFiles
+from tests.harness.faulty import FaultyFiles, SimulatedCrashError
+from timerwheel.engine import Engine
+from timerwheel.errors import TimerwheelError
+from timerwheel.store.errors import StoreError
 
 INDEXES = ("kept", "older", "lost")
 PAGE_BYTES = 4096
@@ -87,6 +91,21 @@ async def crashes_of(run_once: RunOnce, root: Path) -> list[Crash]:
         directory.mkdir()
         crashes.append(await Crash.of(run_once(directory, step), f"step {step}", directory, step))
     return crashes
+
+
+async def work_until_stopped(
+    opening: Awaitable[Engine], work: Callable[[Engine], Awaitable[None]], *, close: bool = True
+) -> None:
+    """Open an engine, work, and perhaps close it in order; what the machine stops stays as it is."""
+    engine = None
+    with contextlib.suppress(SimulatedCrashError, TimerwheelError, StoreError, RuntimeError):
+        engine = await opening
+        await work(engine)
+        if close:
+            await engine.close()
+    if engine is not None:
+        with contextlib.suppress(SimulatedCrashError):
+            await engine.abandon()
 
 
 def _left(directory: Path) -> Path:

@@ -4,86 +4,22 @@ import json
 
 import pytest
 
-from tests.harness.receiver import Receiver
-from tests.harness.tasking import Tasking
+from tests.harness.tasking import LATER, later
 from timerwheel.errors import AdmissionError
 from timerwheel.groups.config import Exponential, GroupFieldError
-from timerwheel.model.messages import Outgoing
 from timerwheel.push import dispatcher as dispatching
-from timerwheel.push.ack_urls import ACK_URL_HEADER, AckUrls
+from timerwheel.push.ack_urls import ACK_URL_HEADER
 from timerwheel.push.acks import AckEndedError, UnknownAckError
 from timerwheel.push.push import Push
-from timerwheel.push.subscription import Draft
 from timerwheel.push.tasks.task_queue import TaskQueueOptions
 
-PUBLIC_URL = "http://timers.example/base"
-LATER = (202, {"timerwheel-ack": "later"})
 PUSH_LEASE_MS = 30_000
 TASK_MS = 30_000
 
 
-def later(within: str) -> tuple[int, dict[str, str]]:
-    return 202, {"timerwheel-ack": "later", "timerwheel-ack-within": within}
-
-
-class Later(Tasking):
-    """Tasks and a subscription `s` to a receiver that acknowledges later."""
-
-    async def start(self) -> None:
-        engine = self.world.engine
-        urls = AckUrls(engine.core.log.log_id, engine.shard.number, PUBLIC_URL)
-        self.push = Push(engine, allow_private=True, ack_urls=urls)
-        await self.push.start()
-
-    async def subscribe(self, **fields: object) -> None:
-        backoff = Exponential(1_000, 2.0, 60_000)
-        values = {"id": "s", "topic": "orders", "url": self.receiver.url(), "backoff": backoff}
-        await self.push.create(Draft(**(values | fields)))
-
-    async def send(self, count: int = 1) -> None:
-        await self.world.engine.sender.send([Outgoing("orders", b"x", {})] * count)
-
-    async def taken(self, count: int = 1) -> str:
-        """Wait until so many were answered, and return the token of the last."""
-        await self.until(lambda: self.push.stats("s").delivered == count)
-        return self.token()
-
-    async def task_taken(self, count: int = 1, before: int = 0) -> str:
-        """As `taken` for calls of tasks; `before` of them were made by an earlier run."""
-        await self.until(lambda: self.count() == count, step_ms=10)
-        calls = self.world.engine.counters.task_calls
-        await self.until(lambda: calls["delivered"] == count - before)
-        return self.token()
-
-    def token(self, at: int = -1) -> str:
-        url = self.receiver.got[at].headers[ACK_URL_HEADER]
-        assert url.startswith(f"{PUBLIC_URL}/v1/acks/")
-        return url.rpartition("/")[2]
-
-    async def later_for(self, duration_ms: int) -> None:
-        """Let the clock go on in steps, and the engine with it."""
-        for _ in range(10):
-            await self.world.advance(duration_ms // 10)
-
-    def in_flight(self) -> int:
-        return self.world.engine.groups.info("orders", "push-s").in_flight
-
-
-@pytest.fixture
-async def receiver():
-    async with Receiver() as receiver:
-        receiver.behave["hook"] = LATER
-        yield receiver
-
-
-@pytest.fixture
-async def site(world, receiver):
-    await world.open()
-    site = Later(world, receiver)
-    await site.start()
-    yield site
-    receiver.release()
-    await site.push.close()
+@pytest.fixture(autouse=True)
+def acknowledges_later(receiver):
+    receiver.behave["hook"] = LATER
 
 
 # ---------------------------------------------------------------------- subscriptions
@@ -165,7 +101,7 @@ async def test_an_illegal_extension_or_delay_changes_nothing(site):
 
 async def test_a_forged_token_is_unknown(site):
     await site.subscribe()
-    await site.send(2)
+    await site.send(*[b"x"] * 2)
     await site.taken(2)
     one, other = site.token(-1), site.token(-2)
     mixed = one[:60] + other[60:]
@@ -197,7 +133,7 @@ async def test_messages_acknowledged_later_do_not_count_against_concurrency_but_
 ):
     monkeypatch.setattr(dispatching, "LATER_ACKS_MAX", 5)
     await site.subscribe(concurrency=1)
-    await site.send(8)
+    await site.send(*[b"x"] * 8)
     await site.taken(5)
     await site.world.advance(1_000)
     assert (site.count(), site.in_flight()) == (5, 5)
@@ -210,7 +146,7 @@ async def test_messages_acknowledged_later_do_not_count_against_concurrency_but_
 async def test_at_the_limit_the_end_of_a_lease_lets_the_next_message_go(site, monkeypatch):
     monkeypatch.setattr(dispatching, "LATER_ACKS_MAX", 1)
     await site.subscribe(backoff=Exponential(3_600_000, 1.0, 3_600_000))
-    await site.send(2)
+    await site.send(*[b"x"] * 2)
     await site.taken(1)
     await site.until(lambda: site.count() == 2, step_ms=1_000)
     ids = {got.headers["webhook-id"] for got in site.receiver.got}

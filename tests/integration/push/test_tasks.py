@@ -8,7 +8,6 @@ import json
 import pytest
 from standardwebhooks import Webhook
 
-from tests.harness.receiver import Receiver
 from tests.harness.tasking import Tasking
 from timerwheel.errors import IllegalCursorError, RefusedError
 from timerwheel.groups.config import Exponential, TaskGroupError
@@ -17,22 +16,6 @@ from timerwheel.push.subscription import SubscriptionError
 from timerwheel.push.tasks.task import IllegalTaskQueueError, IllegalTaskUrlError, TaskError
 from timerwheel.push.tasks.task_queue import TaskQueueOptions
 from timerwheel.push.tasks.tasks import TaskStateError, UnknownTaskError
-
-
-@pytest.fixture
-async def receiver():
-    async with Receiver(addresses=60) as receiver:
-        yield receiver
-
-
-@pytest.fixture
-async def site(world, receiver):
-    await world.open()
-    site = Tasking(world, receiver)
-    await site.start()
-    yield site
-    receiver.release()
-    await site.push.close()
 
 
 async def test_a_task_is_called_when_it_is_due_and_not_before(site):

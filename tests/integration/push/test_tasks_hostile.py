@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.harness.receiver import Receiver
-from tests.integration.push.test_later_acks import LATER, Later, later
+from tests.harness.tasking import LATER, later
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.push.subscription import Draft
@@ -18,22 +17,6 @@ from timerwheel.store.errors import NoSpaceError
 
 HOUR_MS = 3_600_000
 TOPIC = "%TASK%default"
-
-
-@pytest.fixture
-async def receiver():
-    async with Receiver(addresses=60) as receiver:
-        yield receiver
-
-
-@pytest.fixture
-async def site(world, receiver):
-    await world.open()
-    site = Later(world, receiver)
-    await site.start()
-    yield site
-    receiver.release()
-    await site.push.close()
 
 
 # ---------------------------------------------------------------------- leases

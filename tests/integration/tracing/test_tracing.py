@@ -5,7 +5,7 @@ import random
 from tests.harness.consumers import put, receive
 from tests.harness.receiver import Receiver
 from tests.harness.spans import PARENT, STATE, Kept, place
-from tests.integration.push.test_push_engine import Delivering
+from tests.harness.tasking import Tasking
 from timerwheel.model.messages import Outgoing
 from timerwheel.push.push import Push
 
@@ -68,18 +68,18 @@ async def test_a_push_has_the_context_as_headers_at_every_attempt_and_a_span_for
     await world.open()
     kept = Kept(world.clock)
     async with Receiver() as receiver:
-        delivering = Delivering(world, receiver)
-        delivering.push = Push(world.engine, allow_private=True, traces=kept.traces)
-        await delivering.push.start()
+        site = Tasking(world, receiver)
+        site.push = Push(world.engine, allow_private=True, traces=kept.traces)
+        await site.push.start()
         try:
             receiver.behave["hook"] = [500, 200]
-            await delivering.subscribe()
+            await site.subscribe()
             await world.engine.sender.send(
                 [Outgoing("orders", b"plain"), Outgoing("orders", b"traced", dict(CONTEXT))]
             )
-            await delivering.until(lambda: delivering.push.stats("s").delivered == 2, step_ms=200)
+            await site.until(lambda: site.push.stats("s").delivered == 2, step_ms=200)
         finally:
-            await delivering.push.close()
+            await site.push.close()
         headers = {got.body: got.headers for got in receiver.got}
         assert (headers[b"traced"]["traceparent"], headers[b"traced"]["tracestate"]) == (PARENT, STATE)
         assert not {"traceparent", "tracestate"} & {name.lower() for name in headers[b"plain"]}

@@ -1,0 +1,22 @@
+"""A receiver and an engine that pushes to it."""
+
+import pytest
+
+from tests.harness.receiver import Receiver
+from tests.harness.tasking import Tasking
+
+
+@pytest.fixture
+async def receiver():
+    async with Receiver(addresses=60) as receiver:
+        yield receiver
+
+
+@pytest.fixture
+async def site(world, receiver):
+    await world.open()
+    site = Tasking(world, receiver)
+    await site.start()
+    yield site
+    receiver.release()
+    await site.push.close()
