@@ -20,7 +20,7 @@ import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial, update_wrapper
-from types import TracebackType
+from types import GenericAlias, TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from timerwheel.client.acks import Acks
@@ -82,8 +82,8 @@ def iterates(
     def call(shell: _Shell[_Inner], /, *args: _Given.args, **named: _Given.kwargs) -> Iterator[_Answer]:
         return shell._loop.iterate(method(shell._inner, *args, **named))
 
-    [item] = inspect.get_annotations(method)["return"].__args__
-    return _described(call, method, Iterator[item])
+    returns = GenericAlias(Iterator, inspect.get_annotations(method)["return"].__args__)
+    return _described(call, method, returns)
 
 
 def leases(
