@@ -37,7 +37,7 @@ from timerwheel.clock import SystemClock
 from timerwheel.model.messages import MessageView
 from timerwheel.model.text import printable
 from timerwheel.push.addresses import TargetError, check_url
-from timerwheel.push.signing import SecretError, key_of, new_secret
+from timerwheel.push.signing import SecretError, key_of, random_secret
 from timerwheel.push.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 GROUP_PREFIX = "listen-"
 CONCURRENCY_MAX = 256
 TIMEOUT_MS = 15_000
-SECRET_BYTES = 32
 _STOPPED = "`timerwheel listen` was stopped"
 _PORT = re.compile(r"[0-9]{1,5}(?:/.*)?")
 
@@ -63,7 +62,7 @@ def _target(text: str) -> str:
 
 def _secret(text: str | None) -> str:
     if text is None:
-        return new_secret(secrets.token_bytes(SECRET_BYTES))
+        return random_secret()
     try:
         key_of(text)
     except SecretError as error:

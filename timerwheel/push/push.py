@@ -14,13 +14,12 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import msgspec
 import orjson
-from aiohttp.abc import AbstractResolver
 from msgspec import UNSET
 
 from timerwheel.engine import Engine
@@ -43,7 +42,7 @@ from timerwheel.push.attempts import Attempt, AttemptLog
 from timerwheel.push.dispatcher import SHARED_SLOTS, Calls, Counted, Dispatcher, Slots
 from timerwheel.push.endpoint import CALLS_MAX, Caller
 from timerwheel.push.outcome import Outcome
-from timerwheel.push.signing import new_secret
+from timerwheel.push.signing import random_secret
 from timerwheel.push.stats import Health, StatsView, SubscriptionCounts
 from timerwheel.push.subscription import (
     GROUP_PREFIX,
@@ -51,7 +50,6 @@ from timerwheel.push.subscription import (
     Changes,
     Draft,
     GroupInUseError,
-    RotationError,
     Subscription,
     SubscriptionError,
     SubscriptionExistsError,
@@ -62,6 +60,8 @@ from timerwheel.push.subscription import (
     check_agrees,
     checked,
     from_value,
+    rotated,
+    rotation_ended,
     to_value,
     view_of,
 )
@@ -71,7 +71,6 @@ from timerwheel.runtime.shielded import shielded
 from timerwheel.state.config_table import ConfigTable, Put
 
 CLOSE_GRACE_MS = 2_000
-SECRET_BYTES = 32
 ID_BYTES = 8
 
 logger = logging.getLogger(__name__)
@@ -80,22 +79,18 @@ logger = logging.getLogger(__name__)
 class Push:
     """All subscriptions. `start` when the engine is ready, `close` before it closes."""
 
-    def __init__(  # noqa: PLR0913 - all but one have a default
+    def __init__(
         self,
         engine: Engine,
         *,
         allow_private: bool = False,
         calls_max: int = CALLS_MAX,
-        resolver: AbstractResolver | None = None,
-        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
         traces: Traces | None = None,
         ack_urls: AckUrls | None = None,
     ) -> None:
         """Without `ack_urls` receivers are given no URLs to acknowledge later."""
         self._engine = engine
         self._allow_private = allow_private
-        self._resolver = resolver
-        self._random_bytes = random_bytes
         self._traces = traces
         self._calls_max = calls_max
         self._slots = Slots(min(SHARED_SLOTS, calls_max // 2))
@@ -104,24 +99,15 @@ class Push:
         self._changing = asyncio.Lock()
         self._closing = False
         self._opened: Caller | None = None
-        self._ack_urls = ack_urls or AckUrls(secrets.token_bytes(SECRET_BYTES), 0, "")
-        self.tasks = Tasks(
-            engine,
-            allow_private=allow_private,
-            calls_max=calls_max,
-            ack_urls=self._ack_urls,
-            random_bytes=random_bytes,
-        )
+        self._ack_urls = ack_urls or AckUrls(secrets.token_bytes(), 0, "")
+        self.tasks = Tasks(engine, allow_private=allow_private, calls_max=calls_max, ack_urls=self._ack_urls)
         self.acks = Acks(engine, self._ack_urls, self.tasks, self._dispatchers)
         engine.topic_deletions.on_ending.append(self._end_topic)
 
     async def start(self) -> None:
         """Start delivering for the stored subscriptions."""
         self._opened = Caller(
-            self._engine.clock,
-            allow_private=self._allow_private,
-            calls_max=self._calls_max,
-            resolver=self._resolver,
+            self._engine.clock, allow_private=self._allow_private, calls_max=self._calls_max
         )
         for key, value in self._engine.control.items(ConfigTable.SUBSCRIPTION).items():
             try:
@@ -217,14 +203,14 @@ class Push:
         async with self._changing:
             subscription_id = draft.id
             if subscription_id is UNSET:
-                subscription_id = f"sub_{self._random_bytes(ID_BYTES).hex()}"
+                subscription_id = f"sub_{secrets.token_hex(ID_BYTES)}"
             if subscription_id in self._dispatchers:
                 raise SubscriptionExistsError(subscription_id)
             if len(self._dispatchers) >= SUBSCRIPTIONS_MAX:
                 raise TooManySubscriptionsError(SUBSCRIPTIONS_MAX)
             secret = draft.secret
             if secret is UNSET:
-                secret = new_secret(self._random_bytes(SECRET_BYTES))
+                secret = random_secret()
             subscription = self._checked(draft.subscription(subscription_id, secret))
             heir = self._config(subscription) is None and subscription.group.startswith(GROUP_PREFIX)
             subscription = msgspec.structs.replace(subscription, heir=heir)
@@ -268,26 +254,19 @@ class Push:
         """
         async with self._changing:
             subscription = self._find(subscription_id).subscription
-            if len(subscription.secrets) > 1:
-                raise RotationError(
-                    f"two secrets of {subscription_id} are already valid; finish that rotation first"
-                )
-            if secret is None:
-                secret = new_secret(self._random_bytes(SECRET_BYTES))
-            both = [secret, *subscription.secrets]
+            both = rotated(
+                subscription_id, subscription.secrets, random_secret() if secret is None else secret
+            )
             after = self._checked(msgspec.structs.replace(subscription, secrets=both))
-            return _with_secret(await self._replace(after), secret)
+            return _with_secret(await self._replace(after), both[0])
 
     @shielded
     async def finish_rotation(self, subscription_id: str) -> SubscriptionView:
         """Sign with the newest secret alone. RotationError if none is rotated, UnknownSubscriptionError."""
         async with self._changing:
             subscription = self._find(subscription_id).subscription
-            if len(subscription.secrets) == 1:
-                raise RotationError(f"only one secret of {subscription_id} is valid; rotate it first")
-            return await self._replace(
-                msgspec.structs.replace(subscription, secrets=subscription.secrets[:1])
-            )
+            newest = rotation_ended(subscription_id, subscription.secrets)
+            return await self._replace(msgspec.structs.replace(subscription, secrets=newest))
 
     @shielded
     async def delete(self, subscription_id: str, when: Precondition = ALWAYS) -> None:
@@ -440,7 +419,7 @@ class Push:
         now_ms = self._engine.clock.now_ms()
         body = orjson.dumps({"type": "timerwheel.test", "subscription": subscription.id, "sent_ms": now_ms})
         return MessageView(
-            id=f"test_{self._random_bytes(ID_BYTES).hex()}",
+            id=f"test_{secrets.token_hex(ID_BYTES)}",
             topic=subscription.topic,
             queue=0,
             state=State.DELIVERED,

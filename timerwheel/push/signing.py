@@ -1,4 +1,4 @@
-"""Signatures of Standard Webhooks, version 1. Pure.
+"""Signatures of Standard Webhooks, version 1. Pure, but for `random_secret`.
 
 A signature is the HMAC-SHA256 of `id.timestamp.body` under a secret, in base64 after `v1,`. While two
 secrets are valid there are two signatures, a space between them, so that a receiver can change over in peace.
@@ -9,11 +9,13 @@ import base64
 import binascii
 import hashlib
 import hmac
+import secrets
 from collections.abc import Sequence
 
 from timerwheel.errors import TimerwheelError
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - how secrets begin, none itself
+SECRET_BYTES = 32
 SECRET_BYTES_MIN, SECRET_BYTES_MAX = 24, 64
 
 
@@ -29,6 +31,11 @@ def new_secret(random: bytes) -> str:
     return SECRET_PREFIX + base64.b64encode(random).decode()
 
 
+def random_secret() -> str:
+    """Make a secret that nobody can guess."""
+    return new_secret(secrets.token_bytes(SECRET_BYTES))
+
+
 def key_of(secret: str) -> bytes:
     """Return the bytes of a secret; SecretError says what is wrong with it."""
     if not secret.startswith(SECRET_PREFIX):
@@ -41,10 +48,10 @@ def key_of(secret: str) -> bytes:
     return key
 
 
-def signature(secrets: Sequence[str], message_id: str, timestamp_s: int, body: bytes) -> str:
+def signature(valid: Sequence[str], message_id: str, timestamp_s: int, body: bytes) -> str:
     """Return the value of `webhook-signature`: one signature for each secret, in their order."""
     signed = f"{message_id}.{timestamp_s}.".encode() + body
-    digests = (hmac.digest(key_of(secret), signed, hashlib.sha256) for secret in secrets)
+    digests = (hmac.digest(key_of(secret), signed, hashlib.sha256) for secret in valid)
     return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
 
 

@@ -307,6 +307,20 @@ def check_secrets(secrets: Sequence[str]) -> None:
             raise SubscriptionError("secret", str(error)) from None
 
 
+def rotated(whose: str, secrets: Sequence[str], new: str) -> list[str]:
+    """Return the secrets that are valid once a rotation to a new one begins; RotationError."""
+    if len(secrets) > 1:
+        raise RotationError(f"two secrets of {whose} are already valid; finish that rotation first")
+    return [new, *secrets]
+
+
+def rotation_ended(whose: str, secrets: Sequence[str]) -> list[str]:
+    """Return the secret that is still valid when a rotation ends; RotationError."""
+    if len(secrets) == 1:
+        raise RotationError(f"only one secret of {whose} is valid; rotate it first")
+    return [secrets[0]]
+
+
 def check_headers(headers: Mapping[str, str]) -> None:
     """Raise SubscriptionError for a header that the service sets, or that cannot be sent."""
     if len(headers) > HEADERS_MAX:

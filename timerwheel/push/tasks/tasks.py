@@ -26,8 +26,8 @@ from timerwheel.model.messages import MessageView, Outgoing, Receipt, State
 from timerwheel.push.ack_urls import AckUrls
 from timerwheel.push.endpoint import Caller, Reply
 from timerwheel.push.outcome import Outcome
-from timerwheel.push.signing import new_secret
-from timerwheel.push.subscription import RotationError
+from timerwheel.push.signing import random_secret
+from timerwheel.push.subscription import RotationError, rotated, rotation_ended
 from timerwheel.push.tasks.lane import Places
 from timerwheel.push.tasks.listing import Listing
 from timerwheel.push.tasks.outcome import Ended, records_of
@@ -52,7 +52,6 @@ from timerwheel.store.record import Identity
 
 GROUP_ATTEMPTS_MAX = 1_000
 """The group never gives a task up: the task says after how many attempts that is."""
-SECRET_BYTES = 32
 NAME_BYTES = 8
 
 logger = logging.getLogger(__name__)
@@ -68,12 +67,10 @@ class Tasks:
         allow_private: bool,
         calls_max: int,
         ack_urls: AckUrls,
-        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         self._engine = engine
         self._ack_urls = ack_urls
         self._allow_private = allow_private
-        self._random_bytes = random_bytes
         self._places = Places(max(calls_max // 2, 2))
         self._runners: dict[str, QueueRunner] = {}
         self._standings = Standings(engine, self._runners)
@@ -129,7 +126,7 @@ class Tasks:
         spec = msgspec.structs.replace(spec, topic=topic_of(queue), envelope=checked.text())
         spec.check()
         await self.queue(queue)
-        name = f"task-{self._random_bytes(NAME_BYTES).hex()}" if name is None else name
+        name = f"task-{secrets.token_hex(NAME_BYTES)}" if name is None else name
         return await self._engine.schedules.put(name, spec)
 
     async def get(self, task_id: str) -> TaskView:
@@ -283,7 +280,7 @@ class Tasks:
                 return self._view(runner), False
             if len(self._runners) >= TASK_QUEUES_MAX:
                 raise TooManyTaskQueuesError(TASK_QUEUES_MAX)
-            secret = self._secret() if options.secret is UNSET else options.secret
+            secret = random_secret() if options.secret is UNSET else options.secret
             queue = options.apply(TaskQueue(secrets=[secret])).checked()
             await self._store(name, queue)
             await self._make_group(name)
@@ -301,21 +298,17 @@ class Tasks:
         """Sign with a new secret and with the old one, until `finish_rotation`; RotationError."""
         async with self._changing:
             runner = self._runner(name)
-            if len(runner.queue.secrets) > 1:
-                raise RotationError(f"two secrets of {name} are already valid; finish that rotation first")
-            secret = self._secret() if secret is None else secret
-            both = msgspec.structs.replace(runner.queue, secrets=[secret, *runner.queue.secrets])
-            return _with_secret(await self._replace(runner, both), secret)
+            both = rotated(name, runner.queue.secrets, random_secret() if secret is None else secret)
+            after = msgspec.structs.replace(runner.queue, secrets=both)
+            return _with_secret(await self._replace(runner, after), both[0])
 
     @shielded
     async def finish_rotation(self, name: str) -> TaskQueueView:
         """Sign with the newest secret alone; RotationError if none is rotated."""
         async with self._changing:
             runner = self._runner(name)
-            if len(runner.queue.secrets) == 1:
-                raise RotationError(f"only one secret of {name} is valid; rotate it first")
-            one = msgspec.structs.replace(runner.queue, secrets=runner.queue.secrets[:1])
-            return await self._replace(runner, one)
+            newest = rotation_ended(name, runner.queue.secrets)
+            return await self._replace(runner, msgspec.structs.replace(runner.queue, secrets=newest))
 
     async def _end_topic(self, topic: str) -> None:
         """Delete the queue whose topic is being deleted."""
@@ -336,9 +329,6 @@ class Tasks:
         if runner is None:
             raise UnknownTaskQueueError(name)
         return runner
-
-    def _secret(self) -> str:
-        return new_secret(self._random_bytes(SECRET_BYTES))
 
     async def _store(self, name: str, queue: TaskQueue) -> None:
         self._engine.topics.check_open([topic_of(name)])
