@@ -115,7 +115,7 @@ MUTANTS = [
     ),
     Mutant(
         "group-settles-in-flight",
-        "timerwheel/groups/acknowledging.py",
+        "timerwheel/groups/leasing.py",
         "an acknowledgement waits for what is being stored about its message",
         "        while under_way := self._under_way(named):\n            await asyncio.wait(under_way)\n",
         "",
@@ -363,7 +363,7 @@ MUTANTS = [
     ),
     Mutant(
         "ended-lease-extended",
-        "timerwheel/groups/acknowledging.py",
+        "timerwheel/groups/leasing.py",
         "an attempt that ended in time can no longer be prolonged",
         "                good = late or lease.end_ms > self._parts.core.clock.monotonic_ms()",
         "                good = True",
@@ -371,7 +371,7 @@ MUTANTS = [
     ),
     Mutant(
         "late-ack-of-any-attempt",
-        "timerwheel/groups/acknowledging.py",
+        "timerwheel/groups/leasing.py",
         "a late acknowledgement counts for the attempt that failed last alone",
         "good = late and item.state != ItemState.LEASED and item.attempt == named.attempt",
         "good = late and item.state != ItemState.LEASED",
@@ -379,7 +379,7 @@ MUTANTS = [
     ),
     Mutant(
         "late-ack-of-what-was-given-back",
-        "timerwheel/groups/acknowledging.py",
+        "timerwheel/groups/leasing.py",
         "a receipt that was given back has ended",
         "        if item is None or item.lent or item.ended:",
         "        if item is None or item.lent:",
@@ -387,7 +387,7 @@ MUTANTS = [
     ),
     Mutant(
         "late-ack-of-what-another-has",
-        "timerwheel/groups/acknowledging.py",
+        "timerwheel/groups/leasing.py",
         "a receipt has ended when its message is received again",
         "        if item is None or item.lent or item.ended:",
         "        if item is None or item.ended:",

@@ -19,7 +19,6 @@ from timerwheel.groups.outlook import Outlook, reason_of
 from timerwheel.groups.parts import GroupParts, stored_offset
 from timerwheel.model.admission import DEAD_PREFIX
 from timerwheel.runtime.message_views import id_of
-from timerwheel.state import lease_records
 from timerwheel.state.groups import DEAD_QUEUE, GroupState, Item, dead_topic
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import Kind, decode, encode
@@ -37,7 +36,6 @@ class DeadLettering:
         self._group = group
         self._parts = parts
         self._leasing = leasing
-        self._name = group.name.encode()
 
     async def bury(self, leases: Sequence[Lease], reason: str | None) -> None:
         """Copy the messages of these failed attempts to the dead letters and end them.
@@ -74,28 +72,17 @@ class DeadLettering:
         now_ms = self._parts.core.clock.now_ms()
         records: list[bytes] = []
         topics: list[str] = []
-        timed: list[Item] = []
+        items: list[Item] = []
         for lease, copy in free:
             if copy is not None:
                 records.append(copy)
                 topics.append(dead_topic(self._group.group))
             item = self._group.items.get(lease.key)
-            stays = self._is_letter(lease)
-            if item is None:
-                end = lease_records.ack(
-                    self._name,
-                    lease.queue,
-                    lease.queue_offset,
-                    lease.queue_offset + 1,
-                    now_ms,
-                    given_up=stays,
-                )
-            else:
-                end = lease_records.end(self._name, item, now_ms, given_up=stays)
-                timed += [item] * item.timed
-            records.append(end)
+            if item is not None:
+                items.append(item)
+            records.append(self._leasing.end_record(lease, now_ms, given_up=self._is_letter(lease)))
             topics.append(self._group.name)
-        stored = self._leasing.submit(records, topics, timed)
+        stored = self._leasing.submit(records, topics, items)
         self._leasing.watch([lease for lease, _ in free], stored, done=True)
         await stored_offset(stored)
         what = "were given up and stay" if self._group.topic.startswith(DEAD_PREFIX) else "are"

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
-from timerwheel.groups.acknowledging import Acknowledging
 from timerwheel.groups.config import GroupConfig
 from timerwheel.groups.dead_lettering import DeadLettering
 from timerwheel.groups.leases import UNREAD, Lease
@@ -80,7 +79,6 @@ class GroupRuntime:
         self._parts = parts
         self.leasing = Leasing(state, parts, self._freed)
         self.dead_lettering = DeadLettering(state, parts, self.leasing)
-        self.acknowledging = Acknowledging(state, parts, self.leasing, self.dead_lettering)
         self.clock = parts.core.clock
         self.waiting: dict[asyncio.Future[None], None] = {}
         self.arrivals = 0
@@ -133,10 +131,56 @@ class GroupRuntime:
     async def extend(
         self, config: GroupConfig, receipts: Sequence[str], invisible_ms: int
     ) -> list[ReceiptResult]:
-        """As `Acknowledging.extend`; the leases end in time."""
-        results = await self.acknowledging.extend(config, receipts, invisible_ms)
+        """As `Leasing.extend`; the leases end in time."""
+        results = await self.leasing.extend(config, receipts, invisible_ms)
         self._watch_from(self.clock.monotonic_ms() + invisible_ms)
         return results
+
+    async def nack(
+        self, config: GroupConfig, receipts: Sequence[str], delay_ms: int | None, reason: str | None
+    ) -> list[ReceiptResult]:
+        """Give these messages back: each is ready again after the delay, or goes to the dead letters."""
+        leasing = self.leasing
+        said = await leasing.said_by(receipts)
+        unknown = [lease for lease in said.leases if leasing.is_unknown(config, lease)]
+        if unknown:
+            await leasing.look_into(config, unknown)
+            said = await leasing.said_by(receipts)
+        now_ms = self.clock.now_ms()
+
+        def due_ms(attempt: int) -> int:
+            if delay_ms is None:
+                return now_ms + self._parts.backoff_ms(config, attempt)
+            return now_ms + max(delay_ms, self._parts.core.settings.redelivery_delay_ms)
+
+        again, endings = sorted_out(
+            (lease, leasing.outlook(config, lease, due_ms(lease.attempt) - now_ms)) for lease in said.leases
+        )
+        stored = leasing.fail(again, [due_ms(lease.attempt) for lease in again], ended=True, reason=reason)
+        await self._end_attempts(
+            config, stored, endings, reason or "not acknowledged: returned by its consumer"
+        )
+        return said.results()
+
+    async def give_up(self, receipts: Sequence[str], reason: str) -> list[ReceiptResult]:
+        """Make these messages dead letters, with the reason."""
+        said = await self.leasing.said_by(receipts)
+        await self.dead_lettering.bury(said.leases, reason)
+        return said.results()
+
+    async def _end_attempts(
+        self,
+        config: GroupConfig,
+        stored: list[asyncio.Future[int]],
+        endings: dict[Outlook, list[Lease]],
+        reason: str | None,
+    ) -> None:
+        """Wait for what is stored of failed attempts, and end the messages that get no other one."""
+        if config.expired == "drop" and (over := endings.pop(Outlook.EXPIRED, None)):
+            stored.append(self.leasing.expire(over))
+        for one in stored:
+            await stored_offset(one)
+        await self.dead_lettering.end_all(config, endings, reason)
 
     def _freed(self) -> None:
         """Records about messages were stored, or could not be: others may be had, or be given up."""
@@ -276,14 +320,8 @@ class GroupRuntime:
             if lease.is_of_nobody:  # the group has other limits now
                 self.leasing.take_back(lease)
         again = [lease for lease in again if not lease.is_of_nobody]
-        stored = []
-        if again:
-            stored.append(self.leasing.fail(again, [dues_ms[lease.key] for lease in again], ended=False))
-        if config.expired == "drop" and (over := endings.pop(Outlook.EXPIRED, None)):
-            stored.append(self.leasing.expire(over))
-        for one in stored:
-            await stored_offset(one)
-        await self.dead_lettering.end_all(config, endings, None)
+        stored = self.leasing.fail(again, [dues_ms[lease.key] for lease in again], ended=False)
+        await self._end_attempts(config, stored, endings, None)
 
     # ------------------------------------------------------------------ ending what it holds
 

@@ -19,7 +19,6 @@ import msgspec
 import numpy as np
 
 from timerwheel.errors import AdmissionError
-from timerwheel.groups.acknowledging import Ending
 from timerwheel.groups.config import (
     INVISIBLE_MS_MAX,
     OFFSETS,
@@ -42,6 +41,7 @@ from timerwheel.groups.config import (
 from timerwheel.groups.dead_letters import DeadLetterStore
 from timerwheel.groups.group_runtime import GroupRuntime, count_held
 from timerwheel.groups.leases import Lease
+from timerwheel.groups.leasing import Ending
 from timerwheel.groups.offset_commits import OffsetCommits
 from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.receipts import place_in
@@ -179,11 +179,11 @@ class Groups:
 
     async def ack(self, topic: str, group: str, receipts: Sequence[str]) -> list[ReceiptResult]:
         """These messages are done; durable when this returns. One result for each receipt, in order."""
-        return await self._leasing(topic, group).acknowledging.ack(_bounded(receipts))
+        return await self._leasing(topic, group).leasing.ack(_bounded(receipts))
 
     def begin_ack(self, topic: str, group: str, receipts: Sequence[str]) -> Ending | None:
         """As `ack`, which has begun when this returns; None, with nothing done, if it must wait first."""
-        return self._leasing(topic, group).acknowledging.begin(_bounded(receipts))
+        return self._leasing(topic, group).leasing.begin(_bounded(receipts))
 
     async def nack(
         self,
@@ -203,7 +203,7 @@ class Groups:
             code = "delay_too_long" if delay_ms > limit else "illegal_delay"
             raise AdmissionError(code, f"delay_ms = {delay_ms}: must be from 0 to max_delay = {limit} ms")
         config = self._parts.config(runtime.state)
-        return await runtime.acknowledging.nack(config, _bounded(receipts), delay_ms, reason)
+        return await runtime.nack(config, _bounded(receipts), delay_ms, reason)
 
     async def conclude(
         self,
@@ -215,19 +215,19 @@ class Groups:
         given_up: bool = False,
     ) -> ReceiptResult:
         """As `ack` of one message, or the end of its attempts, in one unit with these records of topics."""
-        return await self._leasing(topic, group).acknowledging.conclude(receipt, more, given_up=given_up)
+        return await self._leasing(topic, group).leasing.conclude(receipt, more, given_up=given_up)
 
     async def withdraw(
         self, topic: str, group: str, place: tuple[int, int], more: Sequence[tuple[bytes, str]]
     ) -> bool:
         """End the message at (queue, queue offset), in one unit with records, unless somebody has it."""
         key = place[0] << OFFSET_BITS | place[1]
-        return await finished(self._leasing(topic, group).acknowledging.withdraw(key, more))
+        return await finished(self._leasing(topic, group).leasing.withdraw(key, more))
 
     async def hurry(self, topic: str, group: str, place: tuple[int, int], due_ms: int) -> bool:
         """Have a message that waits for another attempt come again then; False if it does not wait."""
         key = place[0] << OFFSET_BITS | place[1]
-        return await self._leasing(topic, group).acknowledging.hurry(key, due_ms)
+        return await self._leasing(topic, group).leasing.hurry(key, due_ms)
 
     def held(self, topic: str, group: str, place: tuple[int, int]) -> Held:
         """What a group has of the message at (queue, queue offset)."""
@@ -267,7 +267,7 @@ class Groups:
         self, topic: str, group: str, receipts: Sequence[str], reason: str
     ) -> list[ReceiptResult]:
         """Make these messages dead letters now, whatever attempts they have left."""
-        return await self._leasing(topic, group).acknowledging.give_up(_bounded(receipts), reason)
+        return await self._leasing(topic, group).give_up(_bounded(receipts), reason)
 
     def leased(self, topic: str, group: str) -> list[tuple[str, int]]:
         """Return the receipt of each message that is leased, and for how many milliseconds it still is."""

@@ -1,28 +1,37 @@
 """Leasing: consumers are given messages of one group, and the log gets what came of them.
 
     take      the chooser finds messages -> leases in memory -> deliveries; nothing is stored
-    end       ACK, or CANCEL of a retry  -> group commit     -> the leases are over, the messages done
+    ack       ACK, or CANCEL of a retry  -> group commit     -> the leases are over, the messages done
     fail      RETRY                      -> group commit     -> the leases are over, the messages wait
 
 While records about a message are being stored it is *busy*: other calls wait for the outcome and look again.
 If nothing was stored, its lease is as it was.
+
+A receipt is good as long as its lease is the message's newest and was not given back. It is still good for an
+acknowledgement when the attempt was not acknowledged in time, and the message waits or is ready again but was
+not received: then the work need not be done twice. A receipt of an earlier run of the service is good as long
+as its message is not done and nobody else has it.
+
+Only `ack` may be repeated. After it a `nack` or `extend` finds the receipt ended: it would change nothing.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
+from typing import Any, NamedTuple, TypeGuard
 
 from timerwheel.groups.choosing import Choice, Choices, Chooser
 from timerwheel.groups.config import REASON_CHARACTERS_MAX, GroupConfig
 from timerwheel.groups.dead_letter_properties import redriven_view
 from timerwheel.groups.leases import UNREAD, Lease, Leases
 from timerwheel.groups.outlook import Outlook, outlook
-from timerwheel.groups.parts import GroupParts
+from timerwheel.groups.parts import Acknowledged, GroupParts, stored_offset
 from timerwheel.groups.receipts import Receipts
-from timerwheel.model.messages import Delivery
+from timerwheel.model.messages import Delivery, ReceiptResult
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
 from timerwheel.runtime.outcome import CALL
+from timerwheel.runtime.shielded import finished
 from timerwheel.state import lease_records
 from timerwheel.state.config_table import CONTROL_TOPIC, ConfigTable, Put, encode_puts
 from timerwheel.state.groups import DEAD_QUEUE, OFFSET_BITS, GroupState, Item, ItemState
@@ -31,6 +40,8 @@ from timerwheel.store.record import unit_of
 
 logger = logging.getLogger("timerwheel")
 
+ENDED = "receipt_ended"
+ILLEGAL = "illegal_receipt"
 STEP_MESSAGES = 256
 """Leased, or acknowledged, without a pause."""
 _OFFSETS = (1 << OFFSET_BITS) - 1
@@ -198,16 +209,195 @@ class Leasing:
             return key in self.chooser.loose
         return lease.lane not in self.chooser.lanes and lease.lane not in self._group.lanes
 
+    # ------------------------------------------------------------------ what consumers say of them
+
+    async def ack(self, receipts: Sequence[str]) -> list[ReceiptResult]:
+        """These messages are done, for good when this returns; one that was acknowledged before is ok."""
+        if not self._parts.drains(self._group):
+            return await self._ack(receipts)
+        return await finished(self._drain(receipts))
+
+    async def _drain(self, receipts: Sequence[str]) -> list[ReceiptResult]:
+        """Acknowledge the group's own dead letters, which are dead letters no more."""
+        async with self._parts.letters_turn:
+            return await self._ack(receipts)
+
+    async def _ack(self, receipts: Sequence[str]) -> list[ReceiptResult]:
+        return await self._ack_named(receipts, await self._decoded(receipts)).results()
+
+    def begin(self, receipts: Sequence[str]) -> "Ending | None":
+        """As `ack`, which has begun when this returns; None, with nothing done, if it must wait first."""
+        if self._parts.drains(self._group) or len(receipts) > STEP_MESSAGES:
+            return None
+        named = self._read(receipts)
+        if any(self._is_of_another_run(one) for one in named) or self._under_way(named):
+            return None
+        return self._ack_named(receipts, named)
+
+    def _ack_named(self, receipts: Sequence[str], named: list[Lease | int | None]) -> "Ending":
+        current = self.leases.by_key.get
+        held = [
+            one if isinstance(one, Lease) and current(one.key) is one else self._held(one, late=True)
+            for one in named
+        ]
+        leases = {lease.key: lease for lease in held if lease is not None}
+        stored = None
+        if leases:
+            stored = self.end(list(leases.values()))
+            good = [_identity(one) for one, lease in zip(named, held, strict=True) if lease is not None]
+            self._note_when(stored, good)
+        return Ending(receipts, named, held, stored, self._parts.acknowledged)
+
+    def _note_when(self, stored: asyncio.Future[int], identities: Sequence[int]) -> None:
+        """Remember these as acknowledged once that is stored, whether or not their caller still waits."""
+
+        def note(stored: asyncio.Future[int]) -> None:
+            if not stored.cancelled() and stored.exception() is None:
+                self._parts.acknowledged.add(identities)
+
+        stored.add_done_callback(note)
+
+    async def conclude(
+        self, receipt: str, more: Sequence[tuple[bytes, str]], *, given_up: bool = False
+    ) -> ReceiptResult:
+        """As `ack` of one message, or with `given_up` of one that failed for good, in one unit with `more`.
+
+        `more` are records and their topics. Raises TopicEndingError if one of these is being deleted.
+        """
+        (named,) = await self._decoded([receipt])
+        lease = self._held(named, late=True)
+        if lease is None:
+            return _result(receipt, named, ok=_identity(named) in self._parts.acknowledged)
+        stored = self._conclude(lease, more, given_up=given_up)
+        self._note_when(stored, [_identity(named)])
+        await stored_offset(stored)
+        return ReceiptResult(receipt, ok=True)
+
+    async def withdraw(self, key: int, more: Sequence[tuple[bytes, str]]) -> bool:
+        """End a message that no consumer has, in one unit with `more`; False if one has it, or it is done."""
+        async with self.turn:  # so that nobody receives it in the meantime
+            named = Lease(key, 1, 0, 0)
+            while under_way := self._under_way([named]):
+                await asyncio.wait(under_way)
+            item = self._group.items.get(key)
+            if key in self.leases.by_key or (item is not None and item.lent):
+                return False
+            if item is None and self.chooser.is_known(named.queue, named.queue_offset):
+                return False
+            lease = named if item is None else pending_of(item)
+            await stored_offset(self._conclude(lease, more))
+            if item is None:  # only now: if that could not be stored, it may still be received
+                self.chooser.expect(key, 0)
+            return True
+
+    async def hurry(self, key: int, due_ms: int) -> bool:
+        """Give a message that was given back another time to come again; False if it does not wait."""
+        named = Lease(key, 1, 0, 0)
+        while under_way := self._under_way([named]):
+            await asyncio.wait(under_way)
+        item = self._group.items.get(key)
+        if item is None or item.state != ItemState.WAITING or not item.ended:
+            return False
+        await stored_offset(self.retime([item], [due_ms], ended=True))
+        return True
+
+    async def said_by(self, receipts: Sequence[str]) -> "Said":
+        """Return what receipts say, and their leases, when nothing is being stored about their messages."""
+        named = await self._decoded(receipts)
+        return Said(receipts, named, [self._held(one, late=False) for one in named])
+
+    async def extend(
+        self, config: GroupConfig, receipts: Sequence[str], invisible_ms: int
+    ) -> list[ReceiptResult]:
+        """Keep these messages for `invisible_ms` from now; their receipts stay good."""
+        said = await self.said_by(receipts)
+        end_ms = self._parts.core.clock.monotonic_ms() + invisible_ms
+        logged = []
+        for lease in said.leases:
+            if lease.key in self.leases.by_key:
+                self.leases.extend(lease, end_ms)
+            else:
+                logged.append(self._group.items[lease.key])
+        if logged:
+            now_ms = self._parts.core.clock.now_ms()
+            again_ms = [
+                self._parts.comes_back_ms(config, item.attempt, invisible_ms, now_ms) for item in logged
+            ]
+            await stored_offset(self.retime(logged, again_ms, ended=False))
+        return said.results()
+
+    async def _decoded(self, receipts: Sequence[str]) -> list[Lease | int | None]:
+        """What the receipts say, when nothing is being stored about their messages."""
+        if len(receipts) > STEP_MESSAGES:
+            await self._parts.core.clock.breathe()
+        named = self._read(receipts)
+        for one in named:
+            if self._is_of_another_run(one):
+                one.lane = await self.chooser.lane_of(one.queue, one.queue_offset)
+        while under_way := self._under_way(named):
+            await asyncio.wait(under_way)
+        return named
+
+    def _read(self, receipts: Sequence[str]) -> list[Lease | int | None]:
+        current, decode = self.leases.of_receipt, self.receipts.decode
+        return [current(receipt) or decode(receipt) for receipt in receipts]
+
+    def _is_of_another_run(self, named: Lease | int | None) -> TypeGuard[Lease]:
+        return isinstance(named, Lease) and named.run != self._parts.run
+
+    def _under_way(self, named: Sequence[Lease | int | None]) -> set[asyncio.Future[Any]]:
+        """The outcomes to wait for: records about these messages, timers of theirs that fire or are moved."""
+        busy, group = self.busy, self._group
+        if self.resetting is not None:
+            return {self.resetting}
+        if not group.items and busy.keys().isdisjoint([one.key for one in named if isinstance(one, Lease)]):
+            return set()
+        found: set[asyncio.Future[Any]] = set()
+        for one in named:
+            if one is None:
+                continue
+            item = group.by_root.get(one) if isinstance(one, int) else group.items.get(one.key)
+            key = one.key if isinstance(one, Lease) else None if item is None else item.key
+            if key in busy:
+                found.add(busy[key])
+            if item is not None and item.timed:
+                outcome = self._parts.core.in_flight.outcome(item.offset)
+                if outcome is not None:
+                    found.add(outcome)
+        return found
+
+    def _held(self, named: Lease | int | None, *, late: bool) -> Lease | None:
+        """The lease of a receipt that is good, for an acknowledgement also if it is `late`."""
+        if isinstance(named, Lease):
+            lease = self.leases.by_key.get(named.key)
+            if lease is not None:
+                # What has ended in time is about to be given up, or to wait: it can no longer be prolonged.
+                good = late or lease.end_ms > self._parts.core.clock.monotonic_ms()
+                return lease if good and lease.is_named_by(named) else None
+            if named.run != self._parts.run and self.is_free(named):
+                # For as long as its group leases by default: if nothing can be stored it is nobody's again.
+                invisible_ms = self._parts.config(self._group).invisible_ms
+                named.end_ms = self._parts.core.clock.monotonic_ms() + invisible_ms
+                self.restore(named)
+                return named
+        if named is None:
+            return None
+        item = self._group.by_root.get(named) if isinstance(named, int) else self._group.items.get(named.key)
+        if item is None or item.lent or item.ended:
+            return None
+        if isinstance(named, int):
+            good = item.state == ItemState.LEASED or (late and item.state == ItemState.READY)
+        else:
+            good = late and item.state != ItemState.LEASED and item.attempt == named.attempt
+        return pending_of(item) if good else None
+
     # ------------------------------------------------------------------ what became of them
 
     def end(self, leases: Sequence[Lease]) -> asyncio.Future[int]:
         """The messages of these leases are done; the future is done when that is durable, or fails."""
-        held = [item for lease in leases if (item := self._group.items.get(lease.key)) is not None]
+        held = self._items_of(leases)
         if not held and not self._parts.drains(self._group):
             return self._end_fresh(leases)
-        for item in held:
-            if item.state == ItemState.READY:
-                self._group.lend(item)
         now_ms = self._parts.core.clock.now_ms()
         keys = sorted(lease.key for lease in leases if lease.key not in self._group.items)
         records = [lease_records.end(self._name, item, now_ms) for item in held]
@@ -222,25 +412,34 @@ class Leasing:
         self.watch(leases, stored, done=True)
         return stored
 
-    def conclude(
+    def _conclude(
         self, lease: Lease, more: Sequence[tuple[bytes, str]], *, given_up: bool = False
     ) -> asyncio.Future[int]:
         """As `end` of one message, in one unit with other records and in this order after them."""
         self._parts.topics.check_open([topic for _, topic in more])
-        item = self._group.items.get(lease.key)
-        if item is not None and item.state == ItemState.READY:
-            self._group.lend(item)
-        now_ms = self._parts.core.clock.now_ms()
-        if item is None:
-            place = (lease.queue, lease.queue_offset, lease.queue_offset + 1)
-            last = lease_records.ack(self._name, *place, now_ms, given_up=given_up)
-        else:
-            last = lease_records.end(self._name, item, now_ms, given_up=given_up)
+        items = self._items_of([lease])
+        last = self.end_record(lease, self._parts.core.clock.now_ms(), given_up=given_up)
         records = [*(record for record, _ in more), last]
         topics = [*(topic for _, topic in more), self._group.name]
-        stored = self.submit(records, topics, [] if item is None else [item])
+        stored = self.submit(records, topics, items)
         self.watch([lease], stored, done=True)
         return stored
+
+    def end_record(self, lease: Lease, now_ms: int, *, given_up: bool = False) -> bytes:
+        """Return the record that ends the message of a lease, or with `given_up` gives it up in place."""
+        item = self._group.items.get(lease.key)
+        if item is not None:
+            return lease_records.end(self._name, item, now_ms, given_up=given_up)
+        place = (lease.queue, lease.queue_offset, lease.queue_offset + 1)
+        return lease_records.ack(self._name, *place, now_ms, given_up=given_up)
+
+    def _items_of(self, leases: Sequence[Lease]) -> list[Item]:
+        """Return the items among these messages; nobody else gets them from now on."""
+        items = [item for lease in leases if (item := self._group.items.get(lease.key)) is not None]
+        for item in items:
+            if item.state == ItemState.READY:
+                self._group.lend(item)
+        return items
 
     def _end_fresh(self, leases: Sequence[Lease]) -> asyncio.Future[int]:
         """As `end`: what is acknowledged in one turn of the loop is stored together, as few stretches."""
@@ -290,16 +489,37 @@ class Leasing:
 
     def fail(
         self, leases: Sequence[Lease], dues_ms: Sequence[int], *, ended: bool, reason: str | None = None
+    ) -> list[asyncio.Future[int]]:
+        """The attempts of these leases failed, the next are due then; `ended` if they were given back.
+
+        Returns the outcomes, which share a commit.
+        """
+        logged: list[tuple[Item, int]] = []
+        rest: list[tuple[Lease, int]] = []
+        for lease, due_ms in zip(leases, dues_ms, strict=True):
+            item = self._group.items.get(lease.key)
+            if item is not None and is_in_log(item):
+                logged.append((item, due_ms))
+            else:
+                rest.append((lease, due_ms))
+        stored = [self._fail(rest, ended=ended, reason=reason)] if rest else []
+        if logged:
+            items, again_ms = zip(*logged, strict=True)
+            stored.append(self.retime(items, again_ms, ended=ended, reason=reason))
+        return stored
+
+    def _fail(
+        self, failed: Sequence[tuple[Lease, int]], *, ended: bool, reason: str | None
     ) -> asyncio.Future[int]:
-        """The attempts of these leases failed, the next are due then; `ended` if they were given back."""
         now_ms = self._parts.core.clock.now_ms()
         records: list[bytes] = []
-        for lease, due_ms in zip(leases, dues_ms, strict=True):
+        for lease, due_ms in failed:
             place = (lease.queue, lease.queue_offset)
             if lease.lane and lease.key not in self._group.items:
                 records.append(lease_records.hold(self._name, place, now_ms, lease.lane))
             retry = lease_records.retry(self._name, place, lease.attempt, now_ms, due_ms, ended=ended)
             records.append(retry)
+        leases = [lease for lease, _ in failed]
         stored = self._submit_with_reason(records, leases, (), reason)
         self.watch(leases, stored, done=False)
         return stored
@@ -333,10 +553,7 @@ class Leasing:
 
     def expire(self, leases: Sequence[Lease]) -> asyncio.Future[int]:
         """The TTL of these messages is over, so the group is done with them; as `end`."""
-        held = [item for lease in leases if (item := self._group.items.get(lease.key)) is not None]
-        for item in held:
-            if item.state == ItemState.READY:
-                self._group.lend(item)
+        held = self._items_of(leases)
         now_ms = self._parts.core.clock.now_ms()
         keys = sorted(lease.key for lease in leases if lease.key not in self._group.items)
         records = [lease_records.end(self._name, item, now_ms, expired=True) for item in held]
@@ -438,6 +655,59 @@ class Leasing:
         """Wait until nothing is being stored about any message."""
         while self.busy:
             await asyncio.wait(set(self.busy.values()))
+
+
+class Said(NamedTuple):
+    """What receipts say, and the lease of each that is good."""
+
+    receipts: Sequence[str]
+    named: Sequence[Lease | int | None]
+    held: Sequence[Lease | None]
+
+    @property
+    def leases(self) -> list[Lease]:
+        """The leases, each once."""
+        return list({lease.key: lease for lease in self.held if lease is not None}.values())
+
+    def results(self) -> list[ReceiptResult]:
+        """One result for each receipt."""
+        return [
+            _result(receipt, one, ok=lease is not None)
+            for receipt, one, lease in zip(self.receipts, self.named, self.held, strict=True)
+        ]
+
+
+class Ending(NamedTuple):
+    """Messages whose acknowledgement is on its way into the log."""
+
+    receipts: Sequence[str]
+    named: Sequence[Lease | int | None]
+    held: Sequence[Lease | None]
+    stored: asyncio.Future[int] | None
+    """None if no receipt is good."""
+    acknowledged: Acknowledged
+
+    async def results(self) -> list[ReceiptResult]:
+        """One result for each receipt, when the acknowledgements are durable."""
+        if self.stored is not None:
+            await stored_offset(self.stored)
+        return [
+            ReceiptResult(receipt, ok=True)
+            if lease is not None
+            else _result(receipt, one, ok=_identity(one) in self.acknowledged)
+            for receipt, one, lease in zip(self.receipts, self.named, self.held, strict=True)
+        ]
+
+
+def _identity(named: Lease | int | None) -> int:
+    """What no other receipt says; 0 is none."""
+    return named.identity if isinstance(named, Lease) else ~named if named is not None else 0
+
+
+def _result(receipt: str, named: Lease | int | None, *, ok: bool) -> ReceiptResult:
+    if ok:
+        return ReceiptResult(receipt, ok=True)
+    return ReceiptResult(receipt, ok=False, code=ILLEGAL if named is None else ENDED)
 
 
 def pending_of(item: Item) -> Lease:
