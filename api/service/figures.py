@@ -1,6 +1,7 @@
 """Takes the figures of the service once a second, whether anyone looks or not, so that charts begin full.
 
-They are in memory only: a restart begins with none. While there is no engine, none are taken.
+They are kept in a file, which is written every minute and at the end, and read when the first engine is open:
+only then does the data directory belong to this process. While there is no engine, none are taken.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from aiohttp import web
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import responses
 from timerwheel.api.http.route import Need, call
+from timerwheel.api.service import figure_file
 from timerwheel.clock import Clock
 from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError
@@ -23,6 +25,7 @@ from timerwheel.runtime.queue_reader import SYSTEM_TOPICS
 from timerwheel.wire.service import FigureHistory, HistoryQuery
 
 EVERY_MS = 1_000
+KEEP_MS = 60_000
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +43,8 @@ class FigureKeeper:
         self._clock = clock
         self._figures = Figures(LATENESS_BOUNDS_MS)
         self._engine: Engine | None = None
+        self._kept_at_ms: int | None = None  # by the monotonic clock; None before the file was read
+        self._writing: asyncio.Task[None] | None = None
 
     @property
     def newest(self) -> Point | None:
@@ -47,23 +52,56 @@ class FigureKeeper:
         return self._figures.newest
 
     async def watch(self, _: web.Application) -> AsyncIterator[None]:
-        """Take figures while the application runs."""
+        """Take figures while the application runs; the engine is still open when it ends."""
         task = asyncio.create_task(self._run())
         yield
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+        if self._writing is not None:
+            await self._writing
+        if self._engine is not None and self._kept_at_ms is not None:
+            await self.keep()
 
     async def _run(self) -> None:
         while True:
             try:
+                await self.bring_back()
                 self.take()
+                if self._kept_at_ms is not None and self._clock.monotonic_ms() >= self._kept_at_ms + KEEP_MS:
+                    await self.keep()
             except Exception:
                 # Charts with a gap are better than none from now on.
                 logger.exception("the figures of this second could not be taken")
             # At full seconds, so that a minute has 60 points. A sleep may end a moment before its second.
             left_ms = EVERY_MS - self._clock.now_ms() % EVERY_MS
             await self._clock.sleep_for(left_ms if left_ms > EVERY_MS // 2 else left_ms + EVERY_MS)
+
+    async def bring_back(self) -> None:
+        """Read what an earlier process kept, once the data directory is ours; later calls do nothing."""
+        if self._kept_at_ms is not None:
+            return
+        try:
+            engine = self._handle.engine
+        except NotReadyError:
+            return
+        self._kept_at_ms = self._clock.monotonic_ms()
+        seconds, minutes = await asyncio.to_thread(figure_file.read, self._handle.settings.data)
+        self._figures.bring_back(seconds, minutes, engine.clock.now_ms())
+
+    async def keep(self) -> None:
+        """Write the file; a disk that refuses it costs only the charts after a restart."""
+        self._kept_at_ms = self._clock.monotonic_ms()
+        # Finished even if this call is cancelled: two threads must not write one file.
+        self._writing = asyncio.create_task(self._write())
+        await asyncio.shield(self._writing)
+
+    async def _write(self) -> None:
+        points = (list(self._figures.seconds), list(self._figures.minutes))
+        try:
+            await asyncio.to_thread(figure_file.write, self._handle.settings.data, *points)
+        except OSError as error:
+            logger.warning("the figures for the charts were not kept: %s", error)
 
     def take(self) -> None:
         """Take the figures of what happened since the last time."""

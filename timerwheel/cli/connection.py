@@ -6,11 +6,12 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 import typer
 
 from timerwheel.cli.options import Options
-from timerwheel.client import DEFAULT_URL, Client, ClientError, DeniedError
+from timerwheel.client import DEFAULT_URL, Client, ClientError, DeniedError, NotFoundError
 from timerwheel.errors import SettingsError
 from timerwheel.tokens import is_secret
 
@@ -40,6 +41,10 @@ class Service(NamedTuple):
 
         try:
             return asyncio.run(run())
+        except NotFoundError as error:
+            if error.code == "unknown_route":
+                raise NotFoundError(error.status, error.code, f"{error.detail}; {self._elsewhere}") from None
+            raise
         except DeniedError as error:
             if token is not None or error.code != "unauthenticated":
                 raise
@@ -47,6 +52,13 @@ class Service(NamedTuple):
                 "the service requires a token: set TIMERWHEEL_TOKEN to it, or to @ and the path of its file"
             )
             raise DeniedError(error.status, error.code, detail) from None
+
+    @property
+    def _elsewhere(self) -> str:
+        """What to check if the service does not know a call."""
+        if urlsplit(self.url).path.strip("/"):
+            return "is --url the service itself, without a path?"
+        return f"the service at {self.url} may be older than this program, and without this call"
 
     @property
     def secret(self) -> str | None:

@@ -2,7 +2,8 @@
 
 The command consumes the topic as a group and posts each message with the requests of `timerwheel.push`: the
 same headers, signature, time limit and outcomes. So a webhook can be tried on a laptop, which the service
-cannot reach. A group that the command created for itself is deleted at the end.
+cannot reach. A group that the command created for itself is deleted at the end, or if it was killed, by the
+next one on this machine.
 """
 
 import asyncio
@@ -22,11 +23,13 @@ from timerwheel.cli.connection import ServiceOptions
 from timerwheel.cli.groups import AttemptsOption, TagsOption, config_of
 from timerwheel.cli.options import parse_pairs, word_option
 from timerwheel.cli.output import LineOutput, Output, body_shown
+from timerwheel.cli.own_groups import OwnGroup, noted, of_dead_commands, state_directory
 from timerwheel.cli.subscriptions import CloudEventsOption, HeadersOption, SecretOption, TimeoutOption
 from timerwheel.client import (
     Client,
     ClientError,
     Delivery,
+    DeniedError,
     Group,
     GroupConfig,
     Lease,
@@ -138,17 +141,20 @@ def listen(
     ended = asyncio.Event()
 
     async def work(client: Client) -> None:
+        await _tidy(client)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, ended.set)
         loop.add_signal_handler(signal.SIGINT, ended.set)
         handle = client.group(topic, subscription.group)
-        config = await _prepare(handle, subscription, wishes, own=group is None)
-        report.begin(msgspec.structs.replace(subscription, max_attempts=config.max_attempts))
-        try:
-            await _forward(handle, subscription, report, ended)
-        finally:
-            if group is None:
-                await _delete(handle)
+        own = OwnGroup(client.url, topic, subscription.group)
+        with contextlib.nullcontext() if group is not None else noted(own, state_directory()):
+            config = await _prepare(handle, subscription, wishes, own=group is None)
+            report.begin(msgspec.structs.replace(subscription, max_attempts=config.max_attempts))
+            try:
+                await _forward(handle, subscription, report, ended)
+            finally:
+                if group is None:
+                    await _delete(handle)
         report.end()
 
     service.ask(work)
@@ -170,6 +176,23 @@ async def _prepare(
             return config
     made = GroupConfig(start="tail", invisible_ms=subscription.lease_ms)
     return config_of(await handle.put(msgspec.structs.replace(made, **wishes)))
+
+
+async def _tidy(client: Client) -> None:
+    """Delete the groups that commands on this machine left on this service when they were killed."""
+    for own, note in of_dead_commands(client.url, state_directory()):
+        if not own.group.startswith(GROUP_PREFIX):
+            continue
+        try:
+            await client.group(own.topic, own.group).delete()
+        except DeniedError:
+            continue  # another token may
+        except NotFoundError:
+            pass
+        else:
+            words = f"deleted group {own.group} of topic {own.topic}, left by a killed `listen`"
+            print(words, file=sys.stderr)
+        note.unlink(missing_ok=True)
 
 
 async def _delete(handle: Group) -> None:

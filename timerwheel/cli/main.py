@@ -26,7 +26,7 @@ FAILED = 1
 USAGE = 2
 UNREACHABLE = 3
 INTERRUPTED = 130
-_ELSEWHERE = ("unknown_route", "illegal_answer")  # the codes when the URL leads to something else
+_ELSEWHERE = "illegal_answer"  # the code when the URL leads to something else
 
 
 class ErrorBoundary(TyperGroup):
@@ -70,7 +70,7 @@ class ErrorBoundary(TyperGroup):
         except AddressError as error:
             raise _exit(f"--url: {error}", USAGE) from None
         except ClientError as error:
-            hint = "; is --url the service itself, without a path?" if error.code in _ELSEWHERE else ""
+            hint = "; is --url the service itself, without a path?" if error.code == _ELSEWHERE else ""
             raise _exit(f"{error}{hint}", FAILED) from None
         except SettingsError as error:
             raise _exit(error, USAGE) from None

@@ -5,22 +5,31 @@ import contextlib
 import ctypes
 import json
 import os
+import shutil
 import signal
 import socket
+import stat
 import sys
 import tempfile
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from urllib.parse import urlsplit
 
+from timerwheel.clock import SystemClock
 from timerwheel.errors import TimerwheelError
 from timerwheel.model.text import printable
 from timerwheel.settings import Serving
+from timerwheel.store.errors import StoreError
 from timerwheel.store.files import create_file
+from timerwheel.store.lock import DirectoryLock, is_locked
 
 HOST = "127.0.0.1"
 USUAL_PORT: int = Serving().port
 _PREFIX = "timerwheel-demo-"
+LEFT_MS_MIN = 60_000
+"""A directory younger than this may be one that another demo has just made, and not locked yet."""
+_FIGURES = "figures.json"
 _OWN_VARIABLES = "TIMERWHEEL_"
 _PR_SET_PDEATHSIG = 1
 # Small segments and a short retention bound the disk, however long the demo runs.
@@ -36,17 +45,53 @@ class ServiceEndedError(TimerwheelError):
     code = "service_ended"
 
 
-class Service(NamedTuple):
+@dataclass(eq=False)
+class Service:
     """A running service, where it is, and where its data lies."""
 
     process: asyncio.subprocess.Process
     url: str
     data: Path
+    log: Path
 
     async def ended(self) -> None:
         """Wait for the end of the process; raises ServiceEndedError."""
         code = await self.process.wait()
         raise ServiceEndedError(f"the service of the demo ended with exit code {code}")
+
+    async def begin_charts_anew(self) -> None:
+        """Restart the service without its figures; raises ServiceEndedError if it does not start again.
+
+        Filling it takes a second, beside which everything that follows would be a flat line.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            self.process.terminate()
+        await self.process.wait()
+        for path in (self.data / _FIGURES, self.log):
+            path.unlink(missing_ok=True)
+        self.process = await _started(urlsplit(self.url).port or 0, self.data, self.log)
+        await _url_of(self.process, self.log)
+
+
+def remove_leftovers(temporary: Path, now_ms: int) -> None:
+    """Remove the directories of demos that were killed: nobody holds their locks any more.
+
+    What belongs to another user, is not a directory or cannot be removed stays.
+    """
+    for folder in temporary.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError, StoreError):
+            found, data = folder.lstat(), folder / "data"
+            is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+            is_old = now_ms - found.st_mtime * 1000 >= LEFT_MS_MIN
+            if not is_own or not is_old or (data.exists() and is_locked(data)):
+                continue
+            with _locked(folder):
+                shutil.rmtree(folder)
+
+
+def _locked(folder: Path) -> DirectoryLock:
+    """Hold a demo's directory; raises LockedError if a demo that runs does."""
+    return DirectoryLock(folder, purpose="demo", now_text="")
 
 
 def free_port() -> int:
@@ -66,15 +111,17 @@ async def throw_away_service(port: int) -> AsyncIterator[Service]:
 
     Raises ServiceEndedError if it does not start.
     """
-    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
+    remove_leftovers(Path(tempfile.gettempdir()), SystemClock().now_ms())
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder, _locked(Path(folder)):
         data, lines = Path(folder) / "data", Path(folder) / "service.log"
-        process = await _started(port, data, lines)
+        service = Service(await _started(port, data, lines), "", data, lines)
         try:
-            yield Service(process, await _url_of(process, lines), data)
+            service.url = await _url_of(service.process, lines)
+            yield service
         finally:
             with contextlib.suppress(ProcessLookupError):
-                process.kill()  # nothing is to be kept, so nothing has to be finished
-            await process.wait()
+                service.process.kill()  # nothing is to be kept, so nothing has to be finished
+            await service.process.wait()
 
 
 async def _started(port: int, data: Path, lines: Path) -> asyncio.subprocess.Process:

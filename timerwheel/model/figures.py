@@ -3,6 +3,7 @@
 1. Memory is bounded: SECONDS_MAX and MINUTES_MAX points, about 1 MB together.
 2. Points are in order of time. When the wall clock steps back, the points that are then in the future go.
 3. A point covers the `span_ms` before its `at_ms`. Its quantiles are those of its own messages alone.
+4. Points that were kept over a restart are as if they had stayed: while the service was down there are none.
 """
 
 from bisect import bisect_left
@@ -17,6 +18,8 @@ import msgspec
 SECONDS_MAX = 15 * 60
 MINUTES_MAX = 24 * 60
 MINUTE_MS = 60_000
+SECONDS_MS = SECONDS_MAX * 1_000
+MINUTES_MS = MINUTES_MAX * MINUTE_MS
 
 
 class Totals(NamedTuple):
@@ -75,6 +78,17 @@ class Figures:
         if now_ms // MINUTE_MS > self._minute[0] // MINUTE_MS:
             self.minutes.append(self._point(self._minute, now_ms, totals, pending))
             self._minute = (now_ms, totals)
+
+    def bring_back(self, seconds: Iterable[Point], minutes: Iterable[Point], now_ms: int) -> None:
+        """Put points of an earlier process first; those that are too old or in the future are left out."""
+        for points, earlier, span_ms in (
+            (self.seconds, seconds, SECONDS_MS),
+            (self.minutes, minutes, MINUTES_MS),
+        ):
+            end_ms = points[0].at_ms if points else now_ms + 1
+            kept = [point for point in earlier if now_ms - span_ms < point.at_ms < end_ms]
+            room = (points.maxlen or 0) - len(points)
+            points.extendleft(reversed(kept[max(len(kept) - room, 0) :]))
 
     def _step_back(self, now_ms: int) -> None:
         for points in (self.seconds, self.minutes):

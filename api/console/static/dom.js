@@ -57,6 +57,12 @@ export function field(label, given = {}) {
   return el("label", { class: "field" }, el("span", {}, label), control, hint ? el("small", { class: "quiet" }, hint) : null);
 }
 
+/** A labelled choice of [value, text]. */
+export function select(label, name, options) {
+  return el("label", { class: "field" }, el("span", {}, label),
+    el("select", { name }, options.map(([value, text]) => el("option", { value }, text))));
+}
+
 /** The values of a form's non-empty fields, by name. */
 function values(element) {
   return Object.fromEntries([...new FormData(element)].filter(([, value]) => value !== ""));

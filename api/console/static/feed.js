@@ -1,13 +1,17 @@
 // A list of the service that several parts of the page show: loaded once for all of them, often while a reader
 // looks at it, and seldom otherwise.
 
-import { call } from "./api.js";
+import { call, query } from "./api.js";
 import { Poll } from "./poll.js";
+
+const PAGE = 1_000; // the most that the service answers with at once
+const ROWS_MAX = 10_000; // loaded; more would make the page slow
 
 /** Fires `change` after each load; `rows` is null until then, and after a failure, when `error` says why. */
 export class Feed extends EventTarget {
   rows = null;
   error = null;
+  isCut = false; // the service has more than `ROWS_MAX`
 
   /** `key` names the list in the answer; with `always` it is loaded while nobody looks at it, too. */
   constructor(url, key, { always = false } = {}) {
@@ -24,7 +28,15 @@ export class Feed extends EventTarget {
   }
 
   async #load() {
-    this.#take((await call("GET", this.url))[this.key], null);
+    const rows = [];
+    let cursor;
+    do {
+      const page = await call("GET", `${this.url}${query({ limit: PAGE, cursor })}`);
+      rows.push(...page[this.key]);
+      cursor = page.cursor ?? null;
+    } while (cursor !== null && rows.length < ROWS_MAX);
+    this.isCut = cursor !== null;
+    this.#take(rows, null);
   }
 
   /** After an error, forget the rows, too: another token may have loaded them. */

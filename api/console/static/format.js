@@ -41,6 +41,9 @@ export function time(ms, now = Date.now()) {
   return day(ms) === day(now) ? clock(ms) : `${day(ms)} ${clock(ms)}`;
 }
 
+/** 2026-11-22T22:14:05, for a field of time; empty without one. */
+export const localTime = (ms) => (Math.abs(ms) <= TIME_MS_MAX ? `${day(ms)}T${clock(ms)}` : "");
+
 /** RFC 3339 to the millisecond, for titles and for copying. */
 export const exact = (ms) => (Math.abs(ms) <= TIME_MS_MAX ? new Date(ms).toISOString() : `${ms} ms`);
 

@@ -19,7 +19,7 @@ const one = (id) => path`/v1/messages/${id}`;
 const isLetter = (message) => message.topic.startsWith(DEAD);
 
 /** A badge that shows a state. */
-const stateSign = (state) =>
+export const stateSign = (state) =>
   el("span", { class: "pill", "data-kind": { scheduled: "wait", delivered: "good" }[state] ?? "bad" }, state);
 
 let remembered = null; // the message of the last link that was followed

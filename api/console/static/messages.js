@@ -1,10 +1,11 @@
-// Messages: search by id or key, and pages of scheduled messages in due order.
+// Messages: search by id or key, and pages of those that meet a filter; recall of the scheduled ones among them.
 
 import * as address from "./address.js";
-import { call, path, query } from "./api.js";
-import { button, el, field, form, replace } from "./dom.js";
-import { counted, distance, exact, span, time } from "./format.js";
-import { remember } from "./message.js";
+import { call, query } from "./api.js";
+import { button, el, field, form, replace, select } from "./dom.js";
+import { counted, distance, exact, localTime, time } from "./format.js";
+import { ANY, Filter, happened, NEWEST, OLDEST, orders, SCHEDULED, stateWithout } from "./filter.js";
+import { remember, stateSign } from "./message.js";
 import { attempt, confirm, tell } from "./notices.js";
 import { now } from "./now.js";
 import { opener } from "./panels.js";
@@ -14,69 +15,72 @@ import { Pager } from "./pager.js";
 import { changes as rights, offer } from "./rights.js";
 import { problem, table } from "./table.js";
 import { demoButton, teaching } from "./teaching.js";
-import { SLOT_MS } from "./wheel/slots.js";
 
 const PAGE = 50;
 const PREVIEW = 96;
+const SEARCH_MS = 4_000; // pages of the service may be empty: how long to go on by itself
 const TEACHES = [
   "timerwheel send orders 'close order 17' --delay 30m",
   "timerwheel receive orders --follow",
   "timerwheel top",
 ];
 const ID = /^[0-9a-f]{24}$/;
-const ALL = "All waiting messages";
 const HINT = "Enter one of the token's topics above, and press Find.";
+const STATES = [SCHEDULED, "delivered", "recalled"].map((state) => [state, state]).concat([[ANY, "any state"]]);
+const ORDERS = { [OLDEST]: "oldest first", [NEWEST]: "newest first" };
 
 function preview(message) {
   const text = message.body ?? (message.body_base64 === undefined ? "" : `base64 ${message.body_base64}`);
   return text.length > PREVIEW ? `${text.slice(0, PREVIEW)}…` : text;
 }
 
-/** The parameters of the address for a slot of the wheel, or for a period. */
-export function whenDue({ slot, fromMs, toMs }) {
-  return slot ? { slot: `${slot.level}-${slot.startMs}` } : { from: fromMs, to: toMs };
-}
+/** When that happened which its state says. */
+const timeOf = (one) => ({ delivered: one.delivered_ms, recalled: one.recalled_ms })[one.state] ?? one.due_ms;
 
-/** What the parameters of the address ask for: {topic, fromMs, toMs} and a title. */
-function asks({ topic, slot, from, to, overdue }) {
-  const [, level, startMs] = slot?.match(/^(second|minute|hour|day)-(\d+)$/) ?? [];
-  const of = topic ? ` for ${topic}` : "";
-  if (level) {
-    const [fromMs, toMs] = [Number(startMs), Number(startMs) + SLOT_MS[level]];
-    return { topic, fromMs, toMs, title: `Slot of ${level === "hour" ? "an" : "a"} ${level}, ${span(fromMs, toMs, now())}${of}` };
-  }
-  if (overdue) return { topic, toMs: now(), title: `Overdue${of}` };
-  const [fromMs, toMs] = [from, to].map((text) => (/^\d+$/.test(text ?? "") ? Number(text) : undefined));
-  if (fromMs !== undefined || toMs !== undefined) return { topic, fromMs, toMs, title: `Due ${span(fromMs, toMs, now())}${of}` };
-  return { topic, title: topic ? `Waiting for ${topic}` : ALL };
+/** Read pages of the service until there are `PAGE` messages, or no more, or the time is over: {messages, cursor}. */
+async function read(given, start, goesOn) {
+  const began = performance.now();
+  const found = [];
+  let cursor = start;
+  do {
+    const page = await call("GET", `/v1/messages${query({ ...given, limit: PAGE - found.length, cursor })}`);
+    found.push(...page.messages);
+    cursor = page.cursor;
+  } while (cursor !== null && found.length < PAGE && goesOn() && performance.now() - began < SEARCH_MS);
+  return { messages: found, cursor };
 }
 
 export class Messages {
   name = "messages";
   title = "Messages";
-  #asked = { title: ALL }; // {title, topic, fromMs, toMs}
+  #asked = new Filter({}, now());
   #turn = 0; // number of the newest request; answers to older ones are ignored
+  #opensOne = false; // after a search by key: open the message if it is the only one
 
   constructor() {
-    this.search = form({ class: "search", role: "search" }, (given) => attempt(() => this.#find(given)),
-      field("Id or key", { name: "id", placeholder: "24 hex digits, or a deduplication key" }),
-      field("Topic", { name: "topic", list: "topic-names", placeholder: "for a key, or alone" }),
-      el("button", { class: "primary" }, "Find"));
+    this.search = form({ class: "search", role: "search", on: { input: ({ target }) => this.#typed(target), change: () => this.#offerOrders() } },
+      (given) => attempt(() => this.#find(given)),
+      field("Id or key", { name: "key", placeholder: "any key, or an id", class: "mono" }),
+      field("Topic", { name: "topic", list: "topic-names" }),
+      select("State", "state", STATES),
+      field("Tag", { name: "tag", placeholder: "paid || shipped" }),
+      field("From", { name: "from", type: "datetime-local", step: 1 }),
+      field("Until", { name: "to", type: "datetime-local", step: 1 }),
+      select("Order", "order", Object.entries(ORDERS)),
+      el("div", { class: "row" }, el("button", { class: "primary" }, "Find"), button("Clear", () => this.#clear())));
     this.heading = el("h3", { tabindex: "-1" });
-    this.asOf = el("p", { class: "quiet small" });
-    this.place = el("div", {}, el("p", { class: "empty" }, "Loading"));
-    this.all = el("a", { class: "link", href: "#messages", hidden: true }, ALL);
+    this.asOf = el("p", { class: "quiet small", role: "status" });
+    this.place = el("div");
+    this.filters = el("ul", { class: "filters", "aria-label": "Filter" });
     this.actions = el("div", { class: "row" });
     this.picks = new Picks(this.place, () => this.#offerActs());
-    this.#offerActs();
     this.pager = new Pager(undefined, () => this.#turned());
-    this.arrive({});
     this.panel = el("div", { class: "stack" }, this.search,
       el("div", { class: "row" },
         el("div", { class: "row push" }, this.heading, this.asOf),
-        el("div", { class: "row" }, this.all,
-          button("Renew", () => this.load()), this.actions)),
-      this.place, this.pager.row);
+        el("div", { class: "row" }, button("Renew", () => this.load()), this.actions)),
+      this.filters, this.place, this.pager.row);
+    this.arrive({});
     rights.addEventListener("change", () => this.#offerActs());
   }
 
@@ -88,32 +92,109 @@ export class Messages {
 
   /** Take the filter from the address; the next request loads its first page. */
   arrive(given) {
-    this.#asked = asks(given);
+    this.#turn += 1;
+    this.#asked = new Filter(given, now());
     this.pager.reset();
     this.heading.textContent = this.#asked.title;
-    this.all.hidden = this.#asked.title === ALL;
-    this.search.elements.topic.value = given.topic ?? "";
+    this.#fillIn();
+    this.#drawFilters();
+    this.picks.clear();
+    this.#wait();
   }
 
   /** Load the current page. */
   async load() {
     const turn = ++this.#turn;
-    const { topic, fromMs, toMs } = this.#asked;
+    const asked = this.#asked;
+    const isNewest = () => turn === this.#turn;
+    if (asked.lacks) return this.#draw(el("p", { class: "empty" }, asked.lacks), null, "");
+    this.place.ariaBusy = "true";
     try {
-      const given = { topic, due_from_ms: fromMs, due_to_ms: toMs, limit: PAGE, cursor: this.pager.start };
-      const { messages, cursor } = await call("GET", `/v1/messages${query(given)}`);
-      if (turn === this.#turn) this.#draw(this.#table(messages), cursor, `as of ${time(now())}`);
+      const { messages, cursor } = await read(asked.query, this.pager.start, isNewest);
+      if (!isNewest()) return undefined;
+      this.#draw(this.#table(messages, cursor), cursor, this.#words(messages, cursor));
+      if (this.#opensOne && messages.length === 1 && cursor === null) this.#open(messages[0]);
+      this.#opensOne = false;
     } catch (error) {
-      if (turn === this.#turn) this.#draw(problem(error, topic ? "" : HINT), null, "");
+      if (isNewest()) this.#draw(problem(error, asked.topic ? "" : HINT), null, "");
     }
+    return undefined;
+  }
+
+  /** What is beside the heading: the time of the list, and whether the search has not come to its end. */
+  #words(messages, cursor) {
+    const short = cursor !== null && messages.length < PAGE;
+    const number = messages.length ? `${counted(messages.length, "message")} on this page, ` : "";
+    return `${number}as of ${time(now())}${short && messages.length ? "; the search goes on with Next" : ""}`;
+  }
+
+  #open(message) {
+    remember(message);
+    address.go(address.toPanel("message", message.id));
+  }
+
+  /** Until the answer is there, no rows of another filter stand below the heading. */
+  #wait() {
+    const height = this.place.offsetHeight;
+    this.place.style.minHeight = height ? `${height}px` : ""; // what is below stays where it is
+    this.place.ariaBusy = "true";
+    this.asOf.textContent = "";
+    this.place.replaceChildren(el("p", { class: "empty loading" }, "Loading"));
+  }
+
+  /** The fields say what is filtered. */
+  #fillIn() {
+    const { topic, tag, key, state, order, fromMs, toMs, given } = this.#asked;
+    const { elements } = this.search;
+    if (![...elements.state.options].some(({ value }) => value === state)) elements.state.append(el("option", { value: state }, state));
+    const texts = { topic, tag, key, state, from: localTime(fromMs), to: given.overdue ? "" : localTime(toMs) };
+    for (const [name, text] of Object.entries(texts)) elements[name].value = text ?? "";
+    this.times = { from: elements.from.value, to: elements.to.value };
+    this.hadKey = Boolean(key);
+    this.#offerOrders();
+    elements.order.value = order;
+  }
+
+  /** A key is looked for in every state, unless the reader has chosen one. */
+  #typed(target) {
+    const { key, state } = this.search.elements;
+    const isKey = Boolean(key.value.trim());
+    if (target !== key || isKey === this.hadKey) return;
+    this.hadKey = isKey;
+    if (state.value === stateWithout(!isKey)) state.value = stateWithout(isKey);
+    this.#offerOrders();
+  }
+
+  #offerOrders() {
+    const { key, state, order, from, to } = this.search.elements;
+    const offered = orders(state.value, key.value.trim());
+    const before = order.value;
+    order.replaceChildren(...offered.map((one) => el("option", { value: one }, ORDERS[one])));
+    if (this.#asked.state === state.value && offered.includes(before)) order.value = before;
+    order.closest("label").hidden = offered.length < 2;
+    const word = happened(state.value);
+    from.previousElementSibling.textContent = word ? `${word} from` : "From";
+    to.previousElementSibling.textContent = word ? `${word} until` : "Until";
+  }
+
+  /** Each condition, with a link that takes it away. */
+  #drawFilters() {
+    const held = this.filters.contains(document.activeElement);
+    const { parts } = this.#asked;
+    this.filters.hidden = !parts.length;
+    this.filters.replaceChildren(...parts.map(({ name, text, without }) => el("li", {}, el("a", {
+      class: "filter", href: address.to("messages", without), "aria-label": `Do not filter by ${name}: ${text}`, "data-key": `filter ${name}`,
+    }, el("span", {}, text), el("span", { "aria-hidden": "true" }, "✕")))));
+    if (held) this.heading.focus({ preventScroll: true });
   }
 
   /** The buttons that the token may use; those for chosen messages appear with the first choice. */
   #offerActs() {
     const chosen = this.picks.chosen;
+    const asked = this.#asked;
     this.actions.replaceChildren(...offer("send",
       ...(chosen.length ? [button(`Recall ${counted(chosen.length, "chosen message")}`, () => this.#recall(chosen), { class: "danger", "data-key": "recall chosen" })] : []),
-      button("Recall many…", () => recallMany(this.#asked, () => this.load()), { "data-key": "recall many" })));
+      ...(asked.hasScheduled ? [button("Recall many…", () => recallMany(asked, () => this.load()), { "data-key": "recall many" })] : [])));
   }
 
   #recall(ids) {
@@ -143,50 +224,72 @@ export class Messages {
     this.asOf.textContent = asOf;
     this.pager.told(cursor);
     replace(this.place, content);
+    this.place.ariaBusy = null;
+    this.place.style.minHeight = "";
     this.picks.drawn();
   }
 
-  #table(messages) {
+  #table(messages, cursor) {
     const nowMs = now();
+    const { state } = this.#asked;
+    const isMixed = !happened(state);
+    const ticks = messages.some((one) => one.state === SCHEDULED) ? offer("send", {
+      head: "", label: "Choose", cell: (one) => (one.state === SCHEDULED ? this.picks.box(one.id) : null),
+    }) : [];
     return table(this.#asked.title, [
-      ...offer("send", { head: "", label: "Choose", cell: (one) => this.picks.box(one.id) }),
-      { head: "Due", kind: "mono", cell: (one) => el("span", { title: exact(one.due_ms) }, time(one.due_ms)) },
-      { head: "", kind: "quiet line", cell: (one) => distance(one.due_ms, nowMs) },
-      { head: "Id", kind: "mono", cell: (one) => opener("message", one.id) },
+      ...ticks,
+      ...(isMixed ? [{ head: "State", kind: "line", cell: (one) => stateSign(one.state) }] : []),
+      { head: isMixed ? "Time" : happened(state), kind: "mono", cell: (one) => el("span", { title: exact(timeOf(one)) }, time(timeOf(one))) },
+      { head: "", kind: "quiet line", cell: (one) => distance(timeOf(one), nowMs) },
+      { head: "Id", kind: "mono", cell: (one) => this.#link(one) },
       { head: "Topic", kind: "mono name", cell: (one) => one.topic },
       { head: "Tags", kind: "name", cell: (one) => one.tags ?? "" },
       { head: "Key", kind: "mono cut", cell: (one) => one.dedup_key ?? one.keys?.join(" ") ?? "" },
       { head: "Body", kind: "mono cut", cell: preview },
-    ], messages, this.#isWhole ? teaching(this.#emptyWords(), TEACHES, demoButton(() => this.load())) : this.#emptyWords());
+    ], messages, this.#empty(cursor));
   }
 
-  /** Whether the list has no filter, so that an empty one means that nothing is scheduled. */
-  get #isWhole() {
-    return this.#asked.title === ALL && this.pager.isFirst;
+  /** Recalled and delivered messages may be gone when the link is followed, and a token may see them only here. */
+  #link(message) {
+    const link = opener("message", message.id);
+    link.addEventListener("click", () => remember(message));
+    return link;
   }
 
-  #emptyWords() {
-    const { topic, fromMs, toMs } = this.#asked;
-    if (!this.pager.isFirst) return "No more: these have fired.";
-    if (fromMs !== undefined || toMs !== undefined) {
-      return "No messages here: they have fired or were recalled, or the slot holds leases of consumer groups.";
-    }
-    return topic ? `No messages are waiting for ${topic}.` : "No messages are waiting. Send a test message to see one here.";
+  #empty(cursor) {
+    if (cursor !== null) return "Nothing found yet. There is more to search: press Next.";
+    if (!this.pager.isFirst) return "No more messages.";
+    if (this.#asked.isWhole) return teaching(this.#asked.none, TEACHES, demoButton(() => this.load()));
+    return el("div", { class: "stack tight" }, el("p", {}, this.#asked.none), this.#asked.given.slot ? el("p", {}, "They have fired or were recalled, or the slot holds leases of consumer groups.") : null,
+      el("p", {}, el("a", { class: "link", href: address.to("messages") }, "Clear the filter")));
   }
 
-  async #find({ id = "", topic = "" }) {
-    const [wanted, named] = [id.trim(), topic.trim()];
-    if (wanted && named) {
-      const found = await call("GET", path`/v1/topics/${named}/keys/${wanted}`);
-      remember(found);
-      address.go(address.toPanel("message", found.id));
-    } else if (wanted) {
-      if (!ID.test(wanted)) throw new Error("That is not an id; an id has 24 hex digits. To search for a key, give its topic too.");
-      address.go(address.toPanel("message", wanted));
-    } else {
-      const hash = address.to("messages", { topic: named });
-      if (hash === location.hash) await this.load();
-      else address.go(hash);
-    }
+  async #find({ key: text = "", topic = "", state, tag = "", from = "", to = "", order }) {
+    const wanted = text.trim();
+    if (ID.test(wanted) && wanted !== this.#asked.key) return address.go(address.toPanel("message", wanted));
+    const hash = address.to("messages", {
+      state: state === stateWithout(wanted) ? undefined : state, topic: topic.trim(), tag: tag.trim(), key: wanted, ...this.#when(from, to),
+      order: order === orders(state, wanted)[0] ? undefined : order,
+    });
+    this.#opensOne = Boolean(wanted);
+    if (hash === location.hash) return this.load();
+    return address.go(hash);
+  }
+
+  /** List all scheduled messages, with empty fields. */
+  #clear() {
+    const hash = address.to("messages");
+    if (location.hash && location.hash !== hash) return address.go(hash);
+    this.arrive({});
+    return this.load();
+  }
+
+  /** The parameters of the address for two times of the form; a period that was not touched stays to the millisecond. */
+  #when(from, to) {
+    const { given } = this.#asked;
+    if (from === this.times.from && to === this.times.to) return { slot: given.slot, overdue: given.overdue, from: given.from, to: given.to };
+    const [fromMs, toMs] = [from, to].map((text) => (text ? new Date(text).getTime() : undefined));
+    if (fromMs >= toMs) throw new Error("The time ends before it begins. Choose a later end, or an earlier beginning.");
+    return { from: fromMs, to: toMs };
   }
 }

@@ -13,8 +13,8 @@ export function offerTopics(datalist) {
     if (target.getAttribute("list") !== datalist.id || performance.now() - asked < GOOD_MS) return;
     asked = performance.now();
     try {
-      const { topics } = await call("GET", "/v1/topics");
-      const names = topics.filter((topic) => !topic.system).slice(0, NAMES_MAX);
+      const { topics } = await call("GET", `/v1/topics?limit=${NAMES_MAX}`);
+      const names = topics.filter((topic) => !topic.system);
       datalist.replaceChildren(...names.map((topic) => el("option", { value: topic.topic })));
     } catch {
       asked = -Infinity; // suggestions are optional; sending the form reports the error

@@ -13,8 +13,8 @@ export class Pager {
       change();
       return turned();
     };
-    this.back = button("Earlier", turn(() => this.#starts.pop()));
-    this.more = button("Later", turn(() => this.#starts.push(this.#next)));
+    this.back = button("Previous", turn(() => this.#starts.pop()));
+    this.more = button("Next", turn(() => this.#starts.push(this.#next)));
     this.row = el("div", { class: "row" }, this.back, this.more);
     this.reset();
   }

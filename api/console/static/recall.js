@@ -5,8 +5,8 @@ import { button, el, field, form } from "./dom.js";
 import { counted, span } from "./format.js";
 import { attempt, open, tell } from "./notices.js";
 
-/** Ask for conditions, prefilled with {topic, fromMs, toMs}; `changed` is called after a recall. */
-export function recallMany({ topic, fromMs, toMs }, changed) {
+/** Ask for conditions, prefilled with {topic, tag, key, fromMs, toMs}; `changed` is called after a recall. */
+export function recallMany({ topic, tag, key, fromMs, toMs }, changed) {
   const bounded = fromMs !== undefined || toMs !== undefined;
   let agreed = null; // the counted conditions, while the fields still hold the same
   let counting = null;
@@ -37,8 +37,8 @@ export function recallMany({ topic, fromMs, toMs }, changed) {
   };
   const asked = form({ class: "stack", on: { input: forget } }, (given) => attempt(() => count(given)),
     field("Topic", { name: "topic", value: topic, list: "topic-names" }),
-    field("Tags", { name: "tags", placeholder: "paid || shipped" }),
-    field("Key begins with", { name: "key_prefix", hint: "the deduplication key, or one of the keys" }),
+    field("Tags", { name: "tags", value: tag, placeholder: "paid || shipped" }),
+    field("Key begins with", { name: "key_prefix", value: key, hint: "the deduplication key, or one of the keys" }),
     bounded ? el("p", {}, `Due ${span(fromMs, toMs)} only.`) : null,
     outcome,
     el("div", { class: "row" }, el("button", {}, "Count them"), recall));

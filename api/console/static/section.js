@@ -3,11 +3,13 @@
 
 import * as address from "./address.js";
 import { el, renew } from "./dom.js";
+import { count } from "./format.js";
+import { Pager } from "./pager.js";
 import { changes as rights } from "./rights.js";
 import { none, problem, table } from "./table.js";
 import { teaching } from "./teaching.js";
 
-const ROWS_MAX = 200;
+const PAGE = 100;
 
 export class Section {
   /**
@@ -19,10 +21,11 @@ export class Section {
     const label = `Filter ${this.title.toLowerCase()}`;
     this.filter = el("input", { type: "search", placeholder: label, "aria-label": label, on: { input: () => this.#typed() } });
     this.actions = el("div", { class: "row" }, this.acts());
-    this.note = el("p", { class: "quiet small" });
+    this.note = el("p", { class: "quiet small", role: "status", tabindex: -1 });
     this.place = el("div", {}, el("p", { class: "empty" }, "Loading"));
-    this.panel = el("div", { class: "stack" }, 
-      el("div", { class: "row" }, el("div", { class: "row push" }, this.filter, this.note), this.actions), this.place);
+    this.pager = new Pager(0, () => this.#turned());
+    this.panel = el("div", { class: "stack" },
+      el("div", { class: "row" }, el("div", { class: "row push" }, this.filter, this.note), this.actions), this.place, this.pager.row);
     this.feed.addEventListener("change", () => this.draw());
     rights.addEventListener("change", () => {
       this.actions.replaceChildren(...this.acts());
@@ -33,6 +36,7 @@ export class Section {
   /** Take the filter from the address. */
   arrive({ find = "" }) {
     this.filter.value = find;
+    this.pager.reset();
     this.draw();
   }
 
@@ -46,12 +50,20 @@ export class Section {
 
   #typed() {
     address.adjust({ find: this.filter.value.trim() });
+    this.pager.reset();
     this.draw();
+  }
+
+  #turned() {
+    this.draw();
+    this.note.focus({ preventScroll: true });
+    this.note.scrollIntoView({ block: "nearest" });
   }
 
   draw() {
     if (this.feed.error) {
       this.note.textContent = "";
+      this.pager.told(null);
       renew(this.place, problem(this.feed.error));
     } else if (this.feed.rows) this.#drawRows(this.feed.rows.filter(this.keeps));
   }
@@ -59,9 +71,14 @@ export class Section {
   #drawRows(rows) {
     const wanted = this.filter.value.trim().toLowerCase();
     const found = wanted ? rows.filter((row) => this.words(row).toLowerCase().includes(wanted)) : rows;
-    const shown = found.slice(0, ROWS_MAX);
+    if (this.pager.start >= found.length) this.pager.reset(); // the rows of this page are gone
+    const first = this.pager.start;
+    const end = Math.min(first + PAGE, found.length);
     const empty = rows.length ? `None contains “${this.filter.value.trim()}”.` : teaching(none(this.noun, this.how), this.teaches);
-    renew(this.place, table(this.title, this.columns, shown, empty));
-    this.note.textContent = found.length > shown.length ? `The first ${shown.length} of ${found.length}; filter for others.` : "";
+    renew(this.place, table(this.title, this.columns, found.slice(first, end), empty));
+    this.pager.told(end < found.length ? end : null);
+    const place = found.length > PAGE ? `${count(first + 1)} to ${count(end)} of ${count(found.length)}` : wanted && found.length ? `${count(found.length)} of ${count(rows.length)}` : "";
+    const words = [place, this.feed.isCut && `the first ${count(rows.length)} by name were loaded, there are more`].filter(Boolean).join("; ");
+    if (this.note.textContent !== words) this.note.textContent = words;
   }
 }

@@ -15,7 +15,9 @@ import pytest
 
 from tests.harness.browser_seed import PATIENCE_S, ask
 from tests.harness.processes import Result, started, timerwheel
+from timerwheel.clock import SystemClock
 from timerwheel.demo import shop
+from timerwheel.demo.service import remove_leftovers
 
 
 class Demo(NamedTuple):
@@ -122,10 +124,20 @@ def test_ctrl_c_leaves_nothing_and_settings_of_another_service_do_not_reach_the_
     assert list((tmp_path / "d").iterdir()) == []
 
 
-def test_a_demo_that_is_killed_takes_its_service_with_it(tmp_path):
+def test_a_demo_that_is_killed_takes_its_service_with_it_and_the_next_one_removes_its_directory(tmp_path):
     with showing(tmp_path / "t", "--no-open", "--port", 0) as demo:
         demo.end(signal.SIGKILL)
         until(lambda: not processes_in(demo.temporary))
+        (left,) = demo.temporary.iterdir()
+    os.utime(left, (0, 0))
+    remove_leftovers(demo.temporary, SystemClock().now_ms())
+    assert list(demo.temporary.iterdir()) == []
+
+
+def test_the_charts_begin_after_the_service_was_filled(demo):
+    until(lambda: len(ask(demo.url, "GET", "/v1/live/history")["accepted"]) > 0)
+    most = max(ask(demo.url, "GET", "/v1/live/history")["accepted"])
+    assert most < demo.facts["scheduled"] / 10
 
 
 def test_without_its_service_the_demo_ends_with_an_error(tmp_path):

@@ -170,6 +170,28 @@ def test_the_data_directory_may_come_from_the_environment(filled):
     assert timerwheel("slots", "--json", TIMERWHEEL_DATA=str(data)).json["pending"] == 4
 
 
+def test_slots_asks_the_service_that_a_url_names_unless_a_data_directory_is_named(tmp_path, filled):
+    data, _ = filled
+    with serving(tmp_path / "data") as service:
+        _fill(service.url)
+        named = {"TIMERWHEEL_URL": service.url}
+        found = timerwheel("slots", "--json", **named).json
+        assert found["pending"] == 4
+        assert {(one["level"], one["count"]) for one in found["slots"]} >= {("day", 3)}
+        assert found["next_rush"] in found["slots"]
+        drawn = timerwheel("slots", **named).out
+        assert "4 waiting" in drawn
+        assert "Next peak: " in drawn
+        listed = timerwheel("slots", "--at", CHRISTMAS, "--url", service.url, "--json").json
+        assert (listed["slot"]["count"], len(listed["messages"])) == (3, 3)
+        empty = timerwheel("slots", "--at", "2031-01-01", "--level", "hour", "--json", **named).json
+        assert (empty["slot"]["level"], empty["slot"]["count"], empty["messages"]) == ("hour", 0, [])
+        service.end(signal.SIGTERM)
+        assert timerwheel("slots", "--json", **named).code == 3
+        by_name = timerwheel("slots", "--json", TIMERWHEEL_DATA=str(data), **named).json
+        assert by_name["pending"] == timerwheel("slots", "--data", data, "--json").json["pending"]
+
+
 @pytest.mark.parametrize("command", ["slots", "log", "fsck"])
 def test_what_is_no_data_directory_is_one_line_and_exit_code_1(tmp_path, command):
     for place in (tmp_path, tmp_path / "missing"):

@@ -24,6 +24,13 @@ def url(tmp_path_factory):
         yield service.url
 
 
+@pytest.fixture(autouse=True)
+def state(tmp_path, monkeypatch):
+    """The user's state directory of the commands of a test."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state/timerwheel/listen"
+
+
 @pytest.fixture
 def run(url):
     return partial(timerwheel, TIMERWHEEL_URL=url)
@@ -143,3 +150,46 @@ def test_a_malformed_secret_is_refused_without_being_repeated(run):
     refused = run("listen", "t", "--forward-to", "3000", "--secret", "hunter2")
     assert (refused.code, refused.out) == (2, "")
     assert "hunter2" not in refused.err
+
+
+async def test_the_next_command_deletes_the_group_of_one_that_was_killed_and_of_no_other(url, run, state):
+    async with Receiver() as receiver:
+        command = ("left", "--forward-to", receiver.url("laptop"))
+        async with (
+            listening(url, *command) as (killed, of_killed),
+            listening(url, *command) as (alive, of_alive),
+        ):
+            killed.kill()
+            await killed.wait()
+            assert {path.stem for path in state.iterdir()} == {of_killed["group"], of_alive["group"]}
+            async with listening(url, *command) as (process, first):
+                found = {one["group"] for one in run("groups", "list", "left", "--json").json["groups"]}
+                assert found == {of_alive["group"], first["group"]}
+                assert await stop(process) == 0
+            assert await stop(alive) == 0
+    assert list(state.iterdir()) == []
+
+
+async def test_a_group_on_another_service_or_a_note_that_is_not_whole_is_left_or_forgotten(url, state):
+    state.mkdir(parents=True)
+    elsewhere = {"url": "http://elsewhere.example:1", "topic": "t", "group": "listen-00000000"}
+    (state / "listen-00000000.json").write_text(json.dumps(elsewhere))
+    (state / "listen-11111111.json").write_text('{"url"')
+    mine = {"url": url, "topic": "t", "group": "workers"}
+    (state / "workers.json").write_text(json.dumps(mine))
+    async with (
+        Receiver() as receiver,
+        listening(url, "noted", "--forward-to", receiver.url("x")) as (process, _),
+    ):
+        assert await stop(process) == 0
+    assert {path.name for path in state.iterdir()} == {"listen-00000000.json", "workers.json"}
+
+
+async def test_without_a_state_directory_the_command_works(url, state):
+    state.parent.parent.mkdir()
+    state.parent.write_text("a file")
+    async with (
+        Receiver() as receiver,
+        listening(url, "noted", "--forward-to", receiver.url("x")) as (process, _),
+    ):
+        assert await stop(process) == 0

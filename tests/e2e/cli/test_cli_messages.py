@@ -1,5 +1,6 @@
 """`send`, `get`, `recall`, `reschedule`, `receive` and `levels` against a service in a process of its own."""
 
+import asyncio
 import contextlib
 import datetime as dt
 import re
@@ -10,8 +11,10 @@ import time
 from functools import partial
 
 import pytest
+from aiohttp import web
 
 from tests.harness.processes import serving, started, timerwheel
+from tests.harness.served import Served
 
 
 @pytest.fixture(scope="module")
@@ -272,6 +275,25 @@ def test_the_error_for_a_wrong_address_says_what_may_be_wrong_with_it(url, chang
     refused = timerwheel("topics", "list", "--url", change(url))
     assert (refused.code, refused.out, len(refused.err.splitlines())) == (code, "", 1)
     assert advice in refused.err
+
+
+async def test_a_service_that_does_not_know_a_call_may_be_older():
+    problem = {"type": "x", "title": "Unknown route", "status": 404, "code": "unknown_route"}
+
+    async def older(request):
+        found = problem | {"detail": f"no route {request.path}"}
+        return web.json_response(found, status=404, content_type="application/problem+json")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", older)
+    server = Served(app)
+    await server.start_server()
+    url = str(server.make_url("/")).rstrip("/")
+    refused = await asyncio.to_thread(timerwheel, "tasks", "list", "--url", url)
+    await server.close()
+    assert (refused.code, refused.out) == (1, "")
+    words = f"no route /v1/tasks; the service at {url} may be older than this program, and without this call"
+    assert refused.err == f"timerwheel: {words}\n"
 
 
 def test_the_error_for_a_service_that_hangs_up_suggests_tls():

@@ -65,6 +65,7 @@ def shared(browser, url):
 def page(shared):
     """The page that tests share, to which each comes with its first list shown, no dialog and no notice."""
     shared.get_by_role("tab", name="Messages").click()
+    shared.get_by_role("button", name="Clear", exact=True).click()
     expect(shared.locator("#panel-messages h3")).to_have_text("All waiting messages")
     yield shared
     while shared.locator("dialog, .notice").count():
@@ -116,6 +117,13 @@ def every(found, at_least=1):
     """Each element of a locator, once there are so many of them."""
     expect(found.nth(at_least - 1)).to_be_attached()
     return found.all()
+
+
+def ask_for_what_ends_before_it_begins(page):
+    """Ask for messages of a time that the page refuses."""
+    for name, text in (("Due from", "2030-01-02T00:00:00"), ("Due until", "2030-01-01T00:00:00")):
+        page.get_by_label(name).fill(text)
+    page.get_by_role("button", name="Find").click()
 
 
 # ---------------------------------------------------------------------- what it shows
@@ -226,11 +234,11 @@ def test_ten_million_pending_messages_are_counted_and_never_loaded(browser, url)
         expect(page.locator(f"#slot-hour-{hours[0][0] // HOUR_MS % 72}")).to_have_attribute("data-load", "6")
         expect(page.locator(".levels")).to_contain_text("9,999,960")
         expect(page.locator("#panel-messages td").first).to_be_visible()
-    lists = {"/v1/groups", "/v1/subscriptions", "/v1/schedules"}
+    lists = {f"/v1/{name}?limit=1000" for name in ("groups", "subscriptions", "schedules")}
     lists |= {"/v1/live/history?step=second", "/v1/token"}
     assert {path for path in asked if path.startswith("/v1/")} == {
         "/v1/live",
-        "/v1/messages?limit=50",
+        "/v1/messages?state=scheduled&limit=50",
     } | lists
 
 
@@ -306,7 +314,7 @@ def test_what_is_wrong_is_in_a_strip_of_links_on_the_tabs_and_in_the_title(brows
     with looking(browser, "about:blank", expected=("status of 503",)) as page:
         hear(page, body)
         for name, content in answers.items():
-            page.route(f"**/v1/{name}", functools.partial(answer_with, content))
+            page.route(f"**/v1/{name}?*", functools.partial(answer_with, content))
         page.goto(url)
         strip = page.get_by_role("navigation", name="Needs attention")
         for text, link in {
@@ -395,6 +403,231 @@ def test_topics_of_the_service_are_not_among_those_of_the_user(page):
     expect(panel).not_to_contain_text("rmq_sys_wheel_timer")
 
 
+# ---------------------------------------------------------------------- lists that filter
+
+
+@pytest.fixture(scope="module")
+def filtered(url):
+    """Messages of the topic `filtered` in each state: four waiting, three delivered, two recalled."""
+    waiting = [
+        {
+            "topic": "filtered",
+            "delay": f"{day}d",
+            "tags": tag,
+            "keys": f"order-{day} shared",
+            "body": f"day {day}",
+        }
+        for day, tag in ((1, "vip"), (2, "plain"), (3, "vip"), (4, "plain"))
+    ]
+    ask(url, "POST", "/v1/messages", waiting)
+    for number in range(3):
+        send(url, "filtered", body=f"came {number}", keys="shared", tags="vip")
+    for number in range(2):
+        sent = send(url, "filtered", body=f"taken {number}", delay="9d", dedup_key=f"taken-{number}")
+        ask(url, "DELETE", f"/v1/messages/{sent['id']}")
+    return "filtered"
+
+
+def expect_bodies(page, *wanted):
+    """Wait until the list of messages shows these bodies, in this order."""
+    expect(page.locator("#panel-messages tbody td:last-child")).to_have_text(list(wanted))
+
+
+def test_messages_are_filtered_by_state_topic_tag_and_key_and_back_returns_to_the_filter_before(
+    page, url, filtered
+):
+    search = page.get_by_role("search")
+    panel = page.get_by_role("tabpanel", name="Messages")
+    for field, text, address, found in (
+        ("Topic", filtered, "#messages?topic=filtered", ["day 1", "day 2", "day 3", "day 4"]),
+        ("Tag", "vip", "#messages?topic=filtered&tag=vip", ["day 1", "day 3"]),
+        (
+            "State",
+            "delivered",
+            "#messages?state=delivered&topic=filtered&tag=vip",
+            ["came 2", "came 1", "came 0"],
+        ),
+        (
+            "Order",
+            "oldest",
+            "#messages?state=delivered&topic=filtered&tag=vip&order=oldest",
+            ["came 0", "came 1", "came 2"],
+        ),
+    ):
+        control = search.get_by_label(field)
+        control.select_option(text) if field in ("State", "Order") else control.fill(text)
+        search.get_by_role("button", name="Find").click()
+        expect(page).to_have_url(f"{url}/{address}")
+        expect_bodies(page, *found)
+    expect(panel.locator("h3")).to_have_text("Delivered messages of filtered")
+    panel.get_by_role("link", name="Do not filter by tag: tag vip").click()
+    expect(panel.locator("h3")).to_be_focused()
+    expect(page).to_have_url(f"{url}/#messages?state=delivered&topic=filtered&order=oldest")
+    for _ in range(3):
+        page.go_back()
+    expect(page).to_have_url(f"{url}/#messages?topic=filtered&tag=vip")
+    expect_bodies(page, "day 1", "day 3")
+    expect(search.get_by_label("Tag")).to_have_value("vip")
+    expect(search.get_by_label("State")).to_have_value("scheduled")
+    search.get_by_role("button", name="Clear").click()
+    expect(page).to_have_url(f"{url}/#messages")
+    expect(search.get_by_label("Topic")).to_have_value("")
+
+
+@pytest.mark.usefixtures("filtered")
+def test_a_key_is_found_in_every_state_and_a_single_message_is_opened(page, url):
+    search = page.get_by_role("search")
+    search.get_by_label("Id or key").fill("shared")
+    expect(search.get_by_label("State")).to_have_value("any")
+    search.get_by_role("button", name="Find").click()
+    expect(page.locator("#panel-messages tbody tr")).to_have_count(7)
+    expect_bodies(page, "day 1", "day 2", "day 3", "day 4", "came 0", "came 1", "came 2")
+    expect(page.locator("#panel-messages tbody .pill").first).to_have_text("scheduled")
+    search.get_by_label("Id or key").fill("taken-1")
+    search.get_by_role("button", name="Find").click()
+    expect(page.get_by_role("dialog", name="Message")).to_contain_text("taken 1")
+    page.keyboard.press("Escape")
+    expect(page).to_have_url(f"{url}/#messages?key=taken-1")
+    expect_bodies(page, "taken 1")
+
+
+@pytest.mark.usefixtures("filtered")
+def test_a_time_filters_by_what_the_state_says_and_is_in_the_address_to_the_millisecond(browser, url):
+    due = [one["due_ms"] for one in ask(url, "GET", "/v1/messages?topic=filtered")["messages"]]
+    with looking(browser, f"{url}/#messages?topic=filtered&from={due[1]}&to={due[2]}") as page:
+        expect_bodies(page, "day 2")
+        expect(page.locator("#panel-messages h3")).to_contain_text(re.compile("^Due .* for filtered$"))
+        search = page.get_by_role("search")
+        search.get_by_label("Tag").fill("plain")
+        search.get_by_role("button", name="Find").click()
+        expect(page).to_have_url(f"{url}/#messages?topic=filtered&tag=plain&from={due[1]}&to={due[2]}")
+        search.get_by_label("Due until").fill("")
+        search.get_by_role("button", name="Find").click()
+        expect(page.locator("#panel-messages tbody tr")).to_have_count(2)
+        search.get_by_label("State").select_option("recalled")
+        search.get_by_label("Recalled from").fill("2001-01-01T00:00:00")
+        search.get_by_label("Tag").fill("")
+        search.get_by_role("button", name="Find").click()
+        expect(page.locator("#panel-messages h3")).to_contain_text(
+            "Recalled messages of filtered, from 2001-01-01"
+        )
+        expect_bodies(page, "taken 1", "taken 0")
+
+
+@pytest.mark.usefixtures("filtered")
+def test_only_waiting_messages_can_be_ticked_and_recalled(page, url):
+    page.goto(f"{url}/#messages?state=any&topic=filtered&tag=vip")
+    panel = page.get_by_role("tabpanel", name="Messages")
+    expect(panel.locator("tbody tr")).to_have_count(5)
+    expect(panel.get_by_role("checkbox")).to_have_count(2)
+    page.goto(f"{url}/#messages?state=delivered&topic=filtered")
+    expect(panel.locator("tbody tr")).to_have_count(3)
+    expect(panel.get_by_role("checkbox")).to_have_count(0)
+    expect(panel.get_by_role("button", name="Recall many")).to_have_count(0)
+    page.goto(f"{url}/#messages?topic=filtered&tag=plain")
+    panel.get_by_role("button", name="Recall many").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Topic")).to_have_value("filtered")
+    expect(dialog.get_by_label("Tags")).to_have_value("plain")
+    dialog.get_by_role("button", name="Count them").click()
+    expect(dialog.get_by_role("button", name="Recall 2 messages")).to_be_visible()
+
+
+@pytest.mark.usefixtures("filtered")
+def test_no_row_of_another_filter_stands_under_a_new_heading_while_it_loads(browser, url):
+    held = []
+    with looking(browser, f"{url}/#messages?topic=filtered") as page:
+        panel = page.get_by_role("tabpanel", name="Messages")
+        expect(panel.locator("tbody tr")).to_have_count(4)
+        panel.get_by_role("checkbox").first.check()
+        page.route("**/v1/messages?*tag=vip*", lambda route: held.append(route))  # noqa: PLW0108
+        with page.expect_request("**/v1/messages?*tag=vip*"):
+            page.evaluate("location.hash = '#messages?topic=filtered&tag=vip'")
+        expect(panel.locator("tbody tr")).to_have_count(0)
+        expect(panel.locator("[aria-busy=true]")).to_have_text("Loading")
+        expect(panel.get_by_role("button", name=re.compile("chosen"))).to_have_count(0)
+        held[0].continue_()
+        expect_bodies(page, "day 1", "day 3")
+
+
+def test_an_empty_list_says_what_was_filtered_and_clears_it(page, url):
+    panel = page.get_by_role("tabpanel", name="Messages")
+    page.goto(f"{url}/#messages?topic=nowhere&tag=vip")
+    expect(panel.locator(".empty")).to_contain_text(
+        "No message meets all of this: scheduled, topic nowhere, tag vip."
+    )
+    panel.get_by_role("link", name="Clear the filter").click()
+    expect(panel.locator("h3")).to_have_text("All waiting messages")
+    page.goto(f"{url}/#messages?state=recalled&tag=vip")
+    expect(panel.locator(".empty")).to_contain_text("listed for a topic or a key: give one above")
+
+
+def test_pages_of_the_service_with_few_messages_or_none_are_read_on_to_a_whole_page(browser, url):
+    one = send(url, "sparse", delay="1d")
+    found = ask(url, "GET", f"/v1/messages/{one['id']}")
+    asked = []
+
+    def answer(route):
+        asked.append(route.request.url)
+        number = len(asked)
+        route.fulfill(
+            json={"messages": [found] * (number % 2), "cursor": f"c{number}" if number < 6 else None}
+        )
+
+    with looking(browser, "about:blank") as page:
+        page.route("**/v1/messages?*", answer)
+        page.goto(f"{url}/#messages?topic=sparse&tag=rare")
+        expect(page.locator("#panel-messages tbody tr")).to_have_count(3)
+        expect(page.get_by_role("button", name="Next")).to_be_hidden()
+    assert [re.search(r"cursor=(\w+)", one)[1] for one in asked[1:]] == ["c1", "c2", "c3", "c4", "c5"]
+
+
+def test_a_fault_in_the_address_of_a_filter_is_told_in_the_words_of_the_service(browser, url):
+    with looking(browser, f"{url}/#messages?state=lost&topic=x", expected=("status of 400",)) as page:
+        expect(page.locator("#panel-messages").get_by_role("alert")).to_contain_text(
+            "give scheduled, delivered or recalled"
+        )
+
+
+def test_five_hundred_topics_are_pages_and_are_filtered_by_name(browser, tmp_path):
+    with serving(tmp_path / "data") as running, looking(browser, running.url, width=390) as page:
+        ask(
+            running.url,
+            "POST",
+            "/v1/messages",
+            [{"topic": f"topic-{n:03d}", "delay": "1d"} for n in range(500)],
+        )
+        panel = open_tab(page, "Topics")
+        rows = panel.locator("tbody tr")
+        expect(panel).to_contain_text("1 to 100 of 500")
+        expect(rows).to_have_count(100)
+        panel.get_by_role("button", name="Next").click()
+        expect(panel.get_by_text("101 to 200 of 500")).to_be_focused()
+        expect(rows.first).to_contain_text("topic-100")
+        panel.get_by_label("Filter topics").fill("pic-49")
+        expect(rows).to_have_count(10)
+        expect(panel).to_contain_text("10 of 500")
+        expect(panel.get_by_role("button", name="Next")).to_be_hidden()
+
+
+@pytest.mark.usefixtures("filtered")
+def test_the_filter_is_used_by_keys_alone_on_a_small_screen(browser, url):
+    with looking(browser, f"{url}/#messages", width=390) as page:
+        page.get_by_label("Topic", exact=True).focus()
+        page.keyboard.type("filtered")
+        page.keyboard.press("Tab")
+        page.keyboard.type("rec")  # the option that begins so
+        page.get_by_role("button", name="Find").focus()
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(f"{url}/#messages?state=recalled&topic=filtered")
+        expect_bodies(page, "taken 1", "taken 0")
+        away = page.get_by_role("link", name="Do not filter by state: recalled")
+        away.focus()
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(f"{url}/#messages?topic=filtered")
+        expect(page.locator("#panel-messages h3")).to_be_focused()
+
+
 # ---------------------------------------------------------------------- what can be done
 
 
@@ -441,9 +674,8 @@ def test_what_is_wrong_is_said_where_it_was_done(browser, url):
             dialog.get_by_role("button", name="Send").click()
         expect(dialog.get_by_role("alert")).to_contain_text("soon")
         page.keyboard.press("Escape")
-        page.get_by_label("Id or key").fill("no-id")
-        page.get_by_role("button", name="Find").click()
-        expect(page.get_by_role("alert")).to_contain_text("To search for a key, give its topic too.")
+        ask_for_what_ends_before_it_begins(page)
+        expect(page.get_by_role("alert")).to_contain_text("The time ends before it begins.")
 
 
 def test_many_are_recalled_only_after_they_were_counted(page, url):
@@ -464,11 +696,11 @@ def test_lists_are_turned_a_page_at_a_time(page, url):
     ask(url, "POST", "/v1/messages", [{"topic": "paged", "delay": "1d"}] * 60)
     list_topic(page, "paged", 50)
     panel = page.get_by_role("tabpanel", name="Messages")
-    panel.get_by_role("button", name="Later").click()
+    panel.get_by_role("button", name="Next").click()
     expect(panel.locator("tbody tr")).to_have_count(10)
     expect(panel.locator("h3")).to_be_focused()
-    expect(panel.get_by_role("button", name="Later")).to_be_disabled()
-    panel.get_by_role("button", name="Earlier").click()
+    expect(panel.get_by_role("button", name="Next")).to_be_disabled()
+    panel.get_by_role("button", name="Previous").click()
     expect(panel.locator("tbody tr")).to_have_count(50)
 
 
@@ -573,8 +805,8 @@ def test_a_group_that_is_being_typed_is_not_typed_over(browser, url):
     fail(url, "typed", "typed", count=1)
     held = {}
     with looking(browser, "about:blank") as page:
-        page.route("**/v1/groups", lambda route: held.update(groups=route))
-        with page.expect_request("**/v1/groups"):
+        page.route("**/v1/groups?*", lambda route: held.update(groups=route))
+        with page.expect_request("**/v1/groups?*"):
             page.goto(f"{url}/#letters")
         wanted = page.get_by_label("Group", exact=True)
         wanted.fill("typ")
@@ -615,7 +847,7 @@ def test_why_a_subscription_or_a_schedule_stands_still_is_in_its_list(browser, u
                 one["problem"] = why
             route.fulfill(json=content)
 
-        page.route(re.compile(r"/v1/(subscriptions|schedules)$"), troubled)
+        page.route(re.compile(r"/v1/(subscriptions|schedules)\?"), troubled)
         for name in ("Subscriptions", "Schedules"):
             panel = open_tab(page, name)
             expect(panel.get_by_text(why).first).to_be_visible()
@@ -625,15 +857,15 @@ def test_why_a_subscription_or_a_schedule_stands_still_is_in_its_list(browser, u
 def test_notices_lie_over_nothing_of_a_dialog(browser, url):
     send(url, "covered", delay="1d", dedup_key="covered")
     with looking(browser, url, width=390, height=420, expected=("status of 400",)) as page:
-        page.get_by_label("Id or key").fill("no-id")
-        page.get_by_role("button", name="Find").click()
+        ask_for_what_ends_before_it_begins(page)
         notice = page.get_by_role("alert")
-        expect(notice).to_contain_text("That is not an id")
+        expect(notice).to_contain_text("The time ends before it begins.")
         dialog = page.get_by_role("dialog")
         page.get_by_role("button", name="Send a test message").click()
         for button in every(dialog.get_by_role("button"), 2):
             button.click(trial=True)
         page.keyboard.press("Escape")
+        page.get_by_role("button", name="Clear", exact=True).click()
         page.get_by_label("Id or key").fill("covered")
         page.get_by_role("search").get_by_label("Topic").fill("covered")
         page.get_by_role("button", name="Find").click()
@@ -651,12 +883,10 @@ def test_notices_lie_over_nothing_of_a_dialog(browser, url):
 
 
 def test_escape_dismisses_the_newest_notice_of_the_page(page):
-    page.get_by_label("Id or key").fill("no-id")
-    page.get_by_role("button", name="Find").click()
+    ask_for_what_ends_before_it_begins(page)
     expect(page.get_by_role("alert")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("alert")).to_have_count(0)
-    page.get_by_label("Id or key").fill("")
 
 
 def test_subscriptions_and_schedules_are_looked_at_paused_and_resumed(page, url):

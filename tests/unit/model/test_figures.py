@@ -1,6 +1,6 @@
 """The figures over time: what a point says, how many are kept, and what a step of the clock does."""
 
-from timerwheel.model.figures import MINUTE_MS, MINUTES_MAX, SECONDS_MAX, Figures, Totals, columns
+from timerwheel.model.figures import MINUTE_MS, MINUTES_MAX, SECONDS_MAX, Figures, Point, Totals, columns
 
 BOUNDS = (0, 1, 10, 100)
 START_MS = 1_800_000_000_000 // MINUTE_MS * MINUTE_MS
@@ -83,3 +83,40 @@ def test_columns_have_a_list_for_each_figure():
     assert found["fired"] == [1, 1]
     assert found["pending"] == [1, 2]
     assert found["lateness_ms_p50"] == [None, None]
+
+
+def points(*at_ms):
+    return [Point(at, 1_000, 1, 1, 0, 0, None, None) for at in at_ms]
+
+
+def test_points_of_an_earlier_process_stand_before_those_there_are_with_a_gap_where_there_was_none():
+    figures = Figures(BOUNDS)
+    earlier = range(START_MS - 60_000, START_MS - 50_000, 1_000)
+    figures.take(START_MS, totals(), 0)
+    figures.take(START_MS + 1_000, totals(), 0)
+    figures.bring_back(points(*earlier), points(START_MS - MINUTE_MS), START_MS + 1_000)
+    assert [point.at_ms for point in figures.seconds] == [*earlier, START_MS + 1_000]
+    assert [point.at_ms for point in figures.minutes] == [START_MS - MINUTE_MS]
+    figures.take(START_MS + 2_000, totals(accepted=3), 0)
+    assert figures.newest.accepted == 3, "totals of another process are not compared"
+
+
+def test_points_that_are_too_old_or_in_the_future_do_not_come_back():
+    figures = Figures(BOUNDS)
+    old_ms, good_ms, future_ms = START_MS - SECONDS_MAX * 1_000, START_MS - 1_000, START_MS + 1
+    figures.bring_back(
+        points(old_ms, good_ms, future_ms),
+        points(START_MS - MINUTES_MAX * MINUTE_MS, old_ms, future_ms),
+        START_MS,
+    )
+    assert [point.at_ms for point in figures.seconds] == [good_ms]
+    assert [point.at_ms for point in figures.minutes] == [old_ms]
+
+
+def test_points_that_come_back_push_out_none_of_this_process():
+    figures = Figures(BOUNDS)
+    for second in range(SECONDS_MAX + 1):
+        figures.take(START_MS + second * 1_000, totals(), 0)
+    before = list(figures.seconds)
+    figures.bring_back(points(START_MS - 2_000, START_MS), [], START_MS + SECONDS_MAX * 1_000)
+    assert list(figures.seconds) == before

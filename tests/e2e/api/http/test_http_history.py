@@ -1,6 +1,11 @@
 """The history of the figures over HTTP: full before anyone looks, by second and by minute."""
 
+import signal
+
+from tests.harness.browser_seed import ask
+from tests.harness.processes import serving
 from timerwheel.api.engine_handle import EngineHandle
+from timerwheel.api.service import figure_file
 from timerwheel.api.service.figures import FigureKeeper
 from timerwheel.push.push import Push
 
@@ -40,3 +45,42 @@ async def test_without_an_engine_no_figures_are_taken_and_the_points_stay(servic
     handle.close("the journal is away")
     keeper.take()
     assert keeper.newest == point
+
+
+async def test_figures_survive_a_restart_and_a_harmed_file_costs_only_them(service):
+    engine = service.engine
+    handle = EngineHandle(engine.settings)
+    handle.open(engine, Push(engine))
+
+    def begun():
+        return FigureKeeper(handle, engine.clock)
+
+    first = begun()
+    await first.bring_back()
+    first.take()
+    await engine.clock.sleep_for(2)
+    first.take()
+    await first.keep()
+    second = begun()
+    await second.bring_back()
+    assert second.newest == first.newest
+    path = engine.settings.data / figure_file.NAME
+    path.write_bytes(path.read_bytes()[:-9])
+    third = begun()
+    await third.bring_back()
+    assert third.newest is None
+    third.take()
+    await third.keep()
+    assert figure_file.read(engine.settings.data) == ([], [])
+
+
+def test_charts_are_full_after_an_orderly_restart_with_a_gap_for_the_time_between(tmp_path):
+    with serving(tmp_path / "data") as first:
+        before = ask(first.url, "GET", "/v1/live/history")
+        while len(before["at_ms"]) < 2:
+            before = ask(first.url, "GET", "/v1/live/history")
+        first.end(signal.SIGTERM)
+    with serving(tmp_path / "data") as second:
+        after = ask(second.url, "GET", "/v1/live/history")
+        while after["at_ms"][: len(before["at_ms"])] != before["at_ms"]:
+            after = ask(second.url, "GET", "/v1/live/history")
