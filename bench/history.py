@@ -25,9 +25,7 @@ PENDING_DAYS = 30
 LOG_ID = bytes(range(16))
 
 
-def make_log(
-    data: Path, records: int, now_ms: int, *, sidecars: bool = True, segments: int | None = None
-) -> int:
+def make_log(data: Path, records: int, now_ms: int, *, segments: int | None = None) -> int:
     """Write a log of about this many records into a new data directory; returns the number of pending timers.
 
     Without `segments`, they are as large as a service's are by default.
@@ -53,7 +51,7 @@ def make_log(
                 parts.append(rows)
                 offset += len(found)
                 steps -= 1
-        if sidecars and steps:
+        if steps:
             name = segment_name(base).replace(".log", ".side")
             write(DiskFiles(), directory / name, Table(np.concatenate(parts), list(TOPICS)), base, offset)
         base = offset

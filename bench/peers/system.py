@@ -148,14 +148,6 @@ class System(ABC):
             sum(part.resident_bytes for part in parts),
         )
 
-    def disk_bytes(self) -> int:
-        """Disk space of its directory."""
-        found = 0
-        for path in self.directory.rglob("*"):
-            with contextlib.suppress(FileNotFoundError):
-                found += path.stat().st_blocks * 512
-        return found
-
 
 def _usage(pid: int) -> Usage:
     proc = Path(f"/proc/{pid}")

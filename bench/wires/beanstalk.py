@@ -79,32 +79,23 @@ class Receiver:
 
     def begin(self) -> bytes:
         """Watch the tube alone, and wait for its first job."""
-        return b"watch %b\r\nignore default\r\n%b" % (self._tube, _WAITING)
+        return _watch(self._tube)
 
     def feed(self, data: bytes) -> Received:
         """Jobs, each answered with its delete; RefusedError for `NOT_FOUND`, `DEADLINE_SOON`, .."""
-        data = self._rest + data
         bodies: list[bytes] = []
         reply: list[bytes] = []
-        at = 0
-        while (end := data.find(b"\r\n", at)) >= 0:
-            line = data[at:end]
-            if line.startswith(b"RESERVED "):
-                _, job, size = line.split(b" ")
-                body_end = end + 2 + int(size)
-                if len(data) < body_end + 2:
-                    break
-                bodies.append(data[end + 2 : body_end])
-                reply.append(b"delete %b\r\n" % job)
+        answers, self._rest = _answers(self._rest + data)
+        for line, body in answers:
+            if body is not None:
+                bodies.append(body)
+                reply.append(_delete(line))
                 self._asked -= 1
-                end = body_end
             elif line == b"TIMED_OUT":
                 self._asked -= 1
                 self._empty = True
-            elif line != b"DELETED" and not line.startswith(b"WATCHING "):
+            elif line != b"DELETED":
                 raise RefusedError(line.decode(errors="replace"))
-            at = end + 2
-        self._rest = data[at:]
         if not self._asked:
             reply.append(self._ask())
         return Received(bodies, b"".join(reply))
@@ -133,33 +124,51 @@ class Worker:
 
     def begin(self) -> bytes:
         """Watch the tube alone, and reserve its first job."""
-        return b"watch %b\r\nignore default\r\n%b" % (self._tube, _WAITING)
+        return _watch(self._tube)
 
     def feed(self, data: bytes) -> Finished:
         """See `WorkWire`."""
-        data = self._rest + data if self._rest else data
         finished: list[bytes] = []
         reply = b""
-        at = 0
-        while (end := data.find(b"\r\n", at)) >= 0:
-            line = data[at:end]
-            if line.startswith(b"RESERVED "):
-                _, job, size = line.split(b" ")
-                body_end = end + 2 + int(size)
-                if len(data) < body_end + 2:
-                    break
-                self._held = [data[end + 2 : body_end]]
-                reply = b"delete %b\r\n" % job + (_WAITING if self._ack_with_next else b"")
-                end = body_end
+        answers, self._rest = _answers(self._rest + data)
+        for line, body in answers:
+            if body is not None:
+                self._held = [body]
+                reply = _delete(line) + (_WAITING if self._ack_with_next else b"")
             elif line == b"DELETED":
                 finished += self._held
                 if not self._ack_with_next:
                     reply = _WAITING
-            elif not line.startswith(b"WATCHING "):
+            else:
                 raise RefusedError(line.decode(errors="replace"))
-            at = end + 2
-        self._rest = data[at:]
         return Finished(finished, reply)
+
+
+def _watch(tube: bytes) -> bytes:
+    """Watch a tube alone, and reserve its first job."""
+    return b"watch %b\r\nignore default\r\n%b" % (tube, _WAITING)
+
+
+def _answers(data: bytes) -> tuple[list[tuple[bytes, bytes | None]], bytes]:
+    """The lines of complete answers, each with the body of its job, if it has one; and what is left."""
+    found: list[tuple[bytes, bytes | None]] = []
+    at = 0
+    while (end := data.find(b"\r\n", at)) >= 0:
+        line = data[at:end]
+        if line.startswith(b"RESERVED "):
+            body_at, end = end + 2, end + 2 + int(line.split(b" ")[2])
+            if len(data) < end + 2:
+                break
+            found.append((line, data[body_at:end]))
+        elif not line.startswith(b"WATCHING "):
+            found.append((line, None))
+        at = end + 2
+    return found, data[at:]
+
+
+def _delete(reserved: bytes) -> bytes:
+    """The command that deletes the job of such a line."""
+    return b"delete %b\r\n" % reserved.split(b" ")[1]
 
 
 def _delay_s(delay_ms: int) -> int:

@@ -108,10 +108,30 @@ def frame(code: int, fields: Mapping[str, str | int]) -> bytes:
     return encode(Frame(code, 0, texts, form=Form.BINARY))
 
 
-class Sender:
+class Counted:
+    """Counts the answers to sends: the broker may give them out of order."""
+
+    def __init__(self) -> None:
+        self._in_flight = InFlight()
+        self._answers = Answers()
+
+    def greeting(self) -> bytes:
+        """Nothing to send."""
+        return b""
+
+    def feed(self, data: bytes) -> int:
+        """See `SendWire`."""
+        answers = self._answers.feed(data)
+        for answer in answers:
+            answer.must_be_success()
+        return self._in_flight.answered(len(answers))
+
+
+class Sender(Counted):
     """A send for each message."""
 
     def __init__(self, spec: Spec) -> None:
+        super().__init__()
         born, due = "born".zfill(13), "due".zfill(13)
         sent = frame(
             _SEND_MESSAGE_V2,
@@ -130,12 +150,6 @@ class Sender:
         self._bytes = len(sent) - 4
         escaped = sent[4:].replace(b"%", b"%%")
         self._after_length = escaped.replace(born.encode(), b"%013d").replace(due.encode(), b"%013d")
-        self._in_flight = InFlight()
-        self._answers = Answers()
-
-    def greeting(self) -> bytes:
-        """Nothing to send."""
-        return b""
 
     def request(self, bodies: Sequence[bytes], dues_ms: Sequence[int], now_ms: int) -> bytes:
         """See `SendWire`."""
@@ -144,13 +158,6 @@ class Sender:
             _LENGTH.pack(self._bytes + len(body)) + self._after_length % (now_ms, due_ms) + body
             for body, due_ms in zip(bodies, dues_ms, strict=True)
         )
-
-    def feed(self, data: bytes) -> int:
-        """See `SendWire`. The broker may answer out of order, so responses are only counted."""
-        answers = self._answers.feed(data)
-        for answer in answers:
-            answer.must_be_success()
-        return self._in_flight.answered(len(answers))
 
 
 class Receiver:

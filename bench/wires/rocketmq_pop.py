@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from bench.wires.pipelined import InFlight
-from bench.wires.rocketmq import GROUP, Answers, frame
+from bench.wires.rocketmq import GROUP, Counted, frame
 from bench.wires.wire import Finished, RefusedError, Spec
 from timerwheel.rocketmq.frame import Frame, FrameReader, encode
 
@@ -55,20 +54,15 @@ class Popped(NamedTuple):
     bodies: list[bytes]
 
 
-class Sender:
+class Sender(Counted):
     """A send for each message, visible at once, to all queues in turn. Due times are ignored."""
 
     def __init__(self, spec: Spec) -> None:
+        super().__init__()
         fields = {"a": GROUP, "b": spec["topic"], "c": "TBW102", "d": QUEUES}
         rest = {"f": 0, "g": "born".zfill(13), "h": 0, "i": ""}
         self._frames = [frame(_SEND_MESSAGE_V2, fields | {"e": queue} | rest)[4:] for queue in range(QUEUES)]
         self._sent = 0
-        self._in_flight = InFlight()
-        self._answers = Answers()
-
-    def greeting(self) -> bytes:
-        """Nothing to send."""
-        return b""
 
     def request(self, bodies: Sequence[bytes], dues_ms: Sequence[int], now_ms: int) -> bytes:  # noqa: ARG002
         """See `SendWire`."""
@@ -80,13 +74,6 @@ class Sender:
             said += (_LENGTH.pack(len(head) + len(body)), head, body)
             self._sent += 1
         return b"".join(said)
-
-    def feed(self, data: bytes) -> int:
-        """See `SendWire`. The broker may answer out of order, so responses are only counted."""
-        answers = self._answers.feed(data)
-        for answer in answers:
-            answer.must_be_success()
-        return self._in_flight.answered(len(answers))
 
 
 class Worker:

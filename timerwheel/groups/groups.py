@@ -101,7 +101,8 @@ class Groups:
 
     def __init__(self, parts: GroupParts) -> None:
         self._parts = parts
-        self._runtimes: dict[str, GroupRuntime] = {}
+        self.runtimes: dict[str, GroupRuntime] = {}
+        """Those of groups that somebody has used since the start, by name."""
         self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.dead = DeadLetterStore(parts)
         self.offsets = OffsetCommits(parts)
@@ -155,7 +156,7 @@ class Groups:
                     return found
                 if not more:
                     await look.wait(left_ms)
-                if runtime is not self._runtimes.get(group_topic(topic, group)):
+                if runtime is not self.runtimes.get(group_topic(topic, group)):
                     return []  # the group was deleted
         return []
 
@@ -280,7 +281,7 @@ class Groups:
 
     def put_back(self, topic: str, group: str, receipts: Sequence[str]) -> None:
         """Take back leases that no consumer has heard of; no attempt counts."""
-        runtime = self._runtimes.get(group_topic(topic, group))
+        runtime = self.runtimes.get(group_topic(topic, group))
         if runtime is not None:
             runtime.leasing.put_back(receipts)
 
@@ -349,7 +350,7 @@ class Groups:
             runtime = self._runtime_of(name)
             async with self.dead.turn:
                 await runtime.forget_items([Put(ConfigTable.GROUP, name, None)])
-            self._runtimes.pop(name, None)
+            self.runtimes.pop(name, None)
             runtime.wake()
             await runtime.close()
 
@@ -500,7 +501,7 @@ class Groups:
 
     def lease_of(self, topic: str, group: str, queue: int, queue_offset: int) -> Lease | None:
         """The lease of a message that a consumer has now; None if none has it, or there is no such group."""
-        runtime = self._runtimes.get(group_topic(topic, group))
+        runtime = self.runtimes.get(group_topic(topic, group))
         if runtime is None:
             return None
         return runtime.leasing.leases.by_key.get(queue << OFFSET_BITS | queue_offset)
@@ -567,7 +568,7 @@ class Groups:
 
     def _running(self, state: GroupState) -> GroupRuntime | None:
         """The runtime of a group, which has what no record says; None if nobody received since the start."""
-        runtime = self._runtimes.get(state.name)
+        runtime = self.runtimes.get(state.name)
         return runtime if runtime is not None and runtime.state is state else None
 
     def all(self, topic: str | None = None) -> list[GroupInfo]:
@@ -596,12 +597,12 @@ class Groups:
                 self._notice_group(state, rows[visible & (rows["topic"] == topic_id)])
                 continue
             for state in tables.of_topic.get(self._parts.queues.topic_name(topic_id), ()):
-                runtime = self._runtimes.get(state.name)
+                runtime = self.runtimes.get(state.name)
                 if runtime is not None:
                     runtime.wake(int(np.count_nonzero(topics == topic_id)))
 
     def _notice_group(self, state: GroupState, came_back: np.ndarray) -> None:
-        runtime = self._runtimes.get(state.name)
+        runtime = self.runtimes.get(state.name)
         if runtime is None and len(came_back):
             runtime = self._runtime_of(state.name)
         if runtime is None:
@@ -620,7 +621,7 @@ class Groups:
     def resume(self, topic: str) -> None:
         """A topic is not paused any more: let everyone who waits for its messages look again."""
         for state in self._parts.tables.of_topic.get(topic, ()):
-            runtime = self._runtimes.get(state.name)
+            runtime = self.runtimes.get(state.name)
             if runtime is not None:
                 runtime.wake()
 
@@ -643,7 +644,7 @@ class Groups:
     async def keep_leases(self) -> None:
         """Note what consumers have, so that a planned restart repeats nothing. The engine is stopping."""
         stored = []
-        for name, runtime in list(self._runtimes.items()):
+        for name, runtime in list(self.runtimes.items()):
             async with runtime.leasing.turn:  # not in the midst of a receive, or of a rewind
                 leases = runtime.kept_leases() if self._parts.is_kept(runtime.state) else []
             for place in range(0, len(leases), KEPT_LEASES):
@@ -659,16 +660,16 @@ class Groups:
     @property
     def busy(self) -> bool:
         """Whether dead letters are being stored."""
-        return any(runtime.busy for runtime in self._runtimes.values())
+        return any(runtime.busy for runtime in self.runtimes.values())
 
     def wake_all(self) -> None:
         """Let everyone who waits look again: the engine is stopping."""
-        for runtime in self._runtimes.values():
+        for runtime in self.runtimes.values():
             runtime.wake()
 
     async def close(self) -> None:
         """Stop what runs in the background; the next start goes on with it."""
-        for runtime in list(self._runtimes.values()):  # timers that fire during the loop may make others
+        for runtime in list(self.runtimes.values()):  # timers that fire during the loop may make others
             await runtime.close()
 
     # ------------------------------------------------------------------ within
@@ -701,10 +702,10 @@ class Groups:
             )
 
     def _runtime_of(self, name: str) -> GroupRuntime:
-        runtime = self._runtimes.get(name)
+        runtime = self.runtimes.get(name)
         state = self._parts.tables.by_name[name]
         if runtime is None or runtime.state is not state:
-            runtime = self._runtimes[name] = GroupRuntime(state, self._parts)
+            runtime = self.runtimes[name] = GroupRuntime(state, self._parts)
         return runtime
 
     async def _runtime(

@@ -70,7 +70,7 @@ async def test_a_receive_that_asks_for_it_creates_the_group_as_it_says(service):
 async def test_a_receive_that_waits_for_a_group_that_is_deleted_does_not_create_it_again(service):
     await service.call("PUT", GROUP, json={})
     waiting = asyncio.create_task(_post(service, "receive", wait_ms=60_000, create=True))
-    while not service.engine.groups._runtimes["orders/workers"].waiting:
+    while not service.engine.groups.runtimes["orders/workers"].waiting:
         await asyncio.sleep(0)
     await service.call("DELETE", GROUP)
     assert (await waiting).content == {"messages": []}

@@ -160,5 +160,4 @@ async def test_a_running_peer_says_its_version_and_what_it_uses(make: Make, tmp_
         used = system.usage()
         assert system.version().replace(".", "").isdigit()
         assert used.resident_bytes > 0
-        assert system.disk_bytes() > 200 * COUNT
         assert system.settings

@@ -449,10 +449,10 @@ async def test_a_group_that_rests_holds_no_messages_in_memory_that_it_has_passed
         await world.engine.sender.send([Outgoing("orders", b"x" * 4096, {"TAGS": "B"}) for _ in range(100)])
     await send(world, *"abc", TAGS="A")
     assert bodies(await receive(world, 1)) == ["a"]
-    [ahead] = world.engine.groups._runtimes["orders/g"].leasing.chooser._ahead.values()
+    [ahead] = world.engine.groups.runtimes["orders/g"].leasing.chooser._ahead.values()
     assert [len(data) < 4096 for data in ahead.data] == [True, True]
     assert bodies(await receive(world)) == ["b", "c"]
-    assert not world.engine.groups._runtimes["orders/g"].leasing.chooser._ahead
+    assert not world.engine.groups.runtimes["orders/g"].leasing.chooser._ahead
 
 
 async def test_a_group_tells_how_old_the_oldest_message_is_that_it_is_not_done_with(world):

@@ -20,7 +20,7 @@ def timers_and_items(world) -> tuple[int, int]:
 
 def in_flight(world) -> set[int]:
     """The queue offsets of the messages that consumers of g have."""
-    runtime = world.engine.groups._runtimes.get("orders/g")
+    runtime = world.engine.groups.runtimes.get("orders/g")
     return set() if runtime is None else {lease.queue_offset for lease in runtime.leasing.leases}
 
 
@@ -435,7 +435,7 @@ async def test_close_while_leases_of_another_group_come_back_is_whole(world):
     world.clock.advance(1_000)
     await spin(100)
     assert groups.busy
-    del groups._runtimes["orders/h"]  # as after a start, when none of its messages has come back yet
+    del groups.runtimes["orders/h"]  # as after a start, when none of its messages has come back yet
     closing = asyncio.create_task(groups.close())
     await asyncio.sleep(0)
     groups._runtime_of("orders/h")

@@ -32,7 +32,7 @@ async def test_one_message_goes_to_who_waits_longest_and_the_others_do_not_look(
     await put(world)
     tasks = await waiting(world, 3)
     looks = 0
-    leasing = world.engine.groups._runtimes["orders/g"].leasing
+    leasing = world.engine.groups.runtimes["orders/g"].leasing
     take = leasing.take
 
     async def counting(*args):
@@ -64,7 +64,7 @@ async def test_who_is_cancelled_as_it_is_woken_wakes_the_next(world):
     await world.open()
     await put(world)
     tasks = await waiting(world, 2)
-    runtime = world.engine.groups._runtimes["orders/g"]
+    runtime = world.engine.groups.runtimes["orders/g"]
     wake = runtime.wake
 
     def wake_and_cancel(count=None):
@@ -96,7 +96,7 @@ async def test_a_receiver_that_finds_more_than_it_takes_wakes_the_next(world):
     await world.open()
     await put(world)
     tasks = await waiting(world, 3)
-    runtime = world.engine.groups._runtimes["orders/g"]
+    runtime = world.engine.groups.runtimes["orders/g"]
     runtime.wake = lambda *_: None
     await send(world, "a", "b", "c")
     await spin()
@@ -110,7 +110,7 @@ async def test_who_fails_as_it_looks_wakes_the_next(world):
     await world.open()
     await put(world)
     tasks = await waiting(world, 2)
-    runtime = world.engine.groups._runtimes["orders/g"]
+    runtime = world.engine.groups.runtimes["orders/g"]
     take, refused = runtime.leasing.take, []
 
     async def refusing(*args):

@@ -10,19 +10,11 @@ PRODUCT = ("timerwheel", "store", "api", "rocketmq", "spark_jobs", "bench")
 OF_NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}  # public by their documentation
 
 CHOOSER = "what a group has read ahead is seen nowhere else: it costs memory and reads, and changes no answer"
-WAITING = "who waits in a group, and in which order they are woken, is seen nowhere else"
 ALLOWED = {
     ("test_groups.py", "_ahead"): CHOOSER,
-    ("test_groups.py", "_runtimes"): CHOOSER,
     ("test_groups_drain.py", "_parts"): "stores a dead letter as an older program wrote it",
     ("test_groups_races.py", "_runtime_of"): "a group that is met for the first time while the groups close",
-    (
-        "test_groups_races.py",
-        "_runtimes",
-    ): "what consumers have, message by message, and a group that is met late",
     ("consumers.py", "_threads"): "holds up writes and reads of an engine that already runs",
-    ("test_groups_waiting.py", "_runtimes"): WAITING,
-    ("test_http_groups.py", "_runtimes"): WAITING,
     ("test_stream_race.py", "_Stream"): "a stream whose client goes between two writes",
     ("test_stream_race.py", "_send"): "a stream whose client goes between two writes",
 }
