@@ -76,16 +76,18 @@ class ShardProcess:
         again_ms = AGAIN_MS_MIN
         while not self._stopping.is_set():
             began_ms = self._clock.monotonic_ms()
-            code = await self._one_life()
+            try:
+                code = await self._one_life()
+                what = f"ended with {code}"
+            except OSError as error:  # no descriptor, process or memory is left for it at the moment
+                code, what = 1, f"could not be started: {error}"
             if self._stopping.is_set():
                 return
             if code > 0 and not begun.is_set():
-                raise ShardFailedError(f"shard {self.shard} ended with {code} while the service started")
+                raise ShardFailedError(f"shard {self.shard} {what} while the service started")
             if self._clock.monotonic_ms() - began_ms >= STEADY_MS:
                 again_ms = AGAIN_MS_MIN
-            logger.error(
-                "the process of shard %d ended with %d; it starts again in %d ms", self.shard, code, again_ms
-            )
+            logger.error("the process of shard %d %s; it starts again in %d ms", self.shard, what, again_ms)
             stopped = asyncio.create_task(self._stopped())
             try:
                 await self._clock.wait_for(stopped, again_ms)

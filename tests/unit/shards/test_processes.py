@@ -1,0 +1,61 @@
+"""The process of a shard, started by a node that may lack what a process needs."""
+
+import asyncio
+import os
+import resource
+import socket
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.harness.clock import ManualClock
+from timerwheel.shards.processes import AGAIN_MS_MAX, ShardFailedError, ShardProcess
+
+
+@pytest.fixture
+def listening():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening
+
+
+def without_descriptors(taken: ExitStack) -> None:
+    """Let this process open no file until the end of the block."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    taken.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, before[1]))
+    with suppress(OSError):
+        while True:
+            taken.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+
+
+async def until(true):
+    while not true():
+        await asyncio.sleep(0.001)
+
+
+async def test_a_process_that_cannot_be_started_now_is_started_later(listening, caplog):
+    clock, begun = ManualClock(), asyncio.Event()
+    process = ShardProcess(0, listening, ["--version"], clock)
+    begun.set()
+    running = asyncio.create_task(process.run(begun))
+    await until(lambda: "it starts again" in caplog.text)
+    assert process.starts == 1
+    with ExitStack() as taken:
+        without_descriptors(taken)
+        clock.advance(AGAIN_MS_MAX)
+        await until(lambda: running.done() or "could not be started" in caplog.text)
+    assert not running.done()
+    clock.advance(AGAIN_MS_MAX)
+    await until(lambda: process.starts == 2)
+    await process.stop()
+    await running
+
+
+async def test_a_process_that_cannot_be_started_at_first_ends_the_node(listening):
+    process = ShardProcess(0, listening, ["--version"], ManualClock())
+    with ExitStack() as taken:
+        without_descriptors(taken)
+        with pytest.raises(ShardFailedError, match=r"could not be started: .*Too many open files"):
+            await process.run(asyncio.Event())
