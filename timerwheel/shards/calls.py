@@ -14,6 +14,7 @@ its topics and its rate are checked by the shards, which get the token.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from weakref import WeakValueDictionary
 
 import msgspec
 from aiohttp import hdrs, web
@@ -69,7 +70,7 @@ class Calls:
         self._forwarder = forwarder
         self._sends = sends
         self._count = forwarder.leaders.count
-        self._names = asyncio.Lock()
+        self._names: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         bulk = Bulk(forwarder, sends.count_max)
         self._special: dict[str, Callable[[Route], Handler]] = {
             "sendMessages": sends.messages,
@@ -237,7 +238,8 @@ class Calls:
     ) -> Handler:
         """Return what makes a thing with a name in the shard of its topic, unless another shard has the name.
 
-        One at a time on this node; two nodes that make one name at the same moment may both succeed.
+        One at a time of each name on this node; two nodes that make one name at the same moment may both
+        succeed.
         """
 
         async def answer(request: web.Request) -> web.StreamResponse:
@@ -247,7 +249,8 @@ class Calls:
             path = path_of(request, body)
             if path is None:
                 return await self._pass_on(request, route, shard)
-            async with self._names:
+            turn = self._names.setdefault(path, asyncio.Lock())
+            async with turn:
                 holder = await self._holder(request, path)
                 if holder is not None and holder.status not in HELD:
                     return said_to_client(holder)

@@ -412,6 +412,28 @@ async def test_a_shard_that_cannot_say_whether_it_has_a_name_is_not_taken_for_on
         assert answer.headers["Retry-After"] == "3"
 
 
+async def test_one_name_does_not_wait_for_another(node: Node) -> None:
+    asked, go_on = asyncio.Semaphore(0), asyncio.Event()
+
+    async def answer(_: web.Request) -> web.Response:
+        asked.release()
+        await go_on.wait()
+        return web.json_response({"code": "unknown_schedule"}, status=404)
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    async with TestServer(app) as slow:
+        place = node.leaders.places[2]
+        place.leader = place.own_url = str(slow.make_url("")).rstrip("/")
+        wanted = {"topic": TOPICS[0], "every": "1h"}
+        puts = [asyncio.create_task(call(node, "PUT", f"/v1/schedules/{name}", json=wanted)) for name in "ab"]
+        async with asyncio.timeout(30):  # only keeps a failure from hanging
+            for _ in puts:
+                await asked.acquire()
+        go_on.set()
+        assert [(await put).status for put in puts] == [201, 201]
+
+
 @pytest.fixture
 async def stand_in() -> AsyncIterator[Callable[..., str]]:
     """Starts a process that answers every call in one way; returns its URL."""
