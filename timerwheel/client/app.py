@@ -28,14 +28,14 @@ from typing import Any, NamedTuple, TypeVar
 from timerwheel.client.client import Client
 from timerwheel.client.drafts import length_ms
 from timerwheel.client.environment import token_of_environment, url_of_environment
-from timerwheel.client.errors import ClientError, LeaseEndedError, NotFoundError
+from timerwheel.client.errors import ClientError, NotFoundError
 from timerwheel.client.group import HOLD_MS_MAX, INVISIBLE_MS, RETRY_MS, Group
 from timerwheel.client.handler_threads import HandlerThreads
 from timerwheel.client.handlers import Handler, Reject, Retry
 from timerwheel.client.lease import Lease, is_passing
 from timerwheel.client.loop_thread import RunningLoop
 from timerwheel.clock import Clock, SystemClock
-from timerwheel.groups.config import Exponential, GroupConfig, Ladder, Start
+from timerwheel.groups.config import RECEIVE_MAX, Exponential, GroupConfig, Ladder, Start
 from timerwheel.model.durations import parse_delay_ms
 
 __all__ = ["App", "Reject", "Retry", "Worker", "message_id"]
@@ -325,7 +325,19 @@ class App:
         self, client: Client, worker: Worker, threads: HandlerThreads, stop: asyncio.Event
     ) -> None:
         """Run one worker until `stop` is set and its handlers are done."""
-        await self._prepare(client, worker)
+        preparing, stopping = (
+            asyncio.create_task(self._prepare(client, worker)),
+            asyncio.create_task(stop.wait()),
+        )
+        try:
+            await asyncio.wait({preparing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not preparing.done():
+                return
+            preparing.result()
+        finally:
+            for task in (preparing, stopping):
+                task.cancel()
+            await asyncio.gather(preparing, stopping, return_exceptions=True)
         portal = RunningLoop(asyncio.get_running_loop())
         group = client.group(worker.topic, worker.group)
         logger.info("%s: %d at a time, from %s", worker.name, worker.concurrency, client.url)
@@ -398,9 +410,11 @@ async def _give_back(group: Group, worker: Worker) -> None:
     if not left:
         return
     logger.warning("%s: giving back %d messages that are not done", worker.name, len(left))
+    receipts = [lease.message.receipt for lease in left]
     try:
-        await group.nack([lease.message.receipt for lease in left], delay_ms=0, reason=_STOPPED)
-    except (ClientError, LeaseEndedError) as error:
+        for first in range(0, len(receipts), RECEIVE_MAX):
+            await group.nack(receipts[first : first + RECEIVE_MAX], delay_ms=0, reason=_STOPPED)
+    except ClientError as error:
         logger.warning("%s: they will be redelivered when their leases end: %s", worker.name, error)
 
 

@@ -14,6 +14,7 @@ from tests.harness.ports import reserved_port
 from timerwheel import App, Client, Reject, Retry
 from timerwheel.client import AddressError, ConflictError, Exponential, Lease, Message, SyncLease
 from timerwheel.client.app import message_id
+from timerwheel.groups.config import RECEIVE_MAX
 from timerwheel.testing.service import LocalService
 
 
@@ -240,6 +241,55 @@ async def test_a_second_signal_does_not_wait(service, app):
         hurry.set()
         await serving
         assert (await client.group("t", "g").info()).waiting == 1
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_an_app_that_waits_for_its_service_ends_at_once_when_it_is_stopped(caplog, is_there):
+    called = asyncio.Event()
+
+    async def say_nothing(reader, writer):
+        called.set()
+        await reader.read()
+        writer.close()
+
+    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1] if is_there else reserved_port()
+    app = App(f"http://127.0.0.1:{port}", drain_ms=3_600_000)
+
+    @app.worker("t", group="g", max_attempts=3)
+    async def handler():
+        pass
+
+    stop = asyncio.Event()
+    serving = asyncio.create_task(app.serve(stop))
+    while not (called.is_set() or "waiting for the service" in caplog.text):
+        await asyncio.sleep(0.001)
+    stop.set()
+    async with asyncio.timeout(20):  # only keeps a failure from hanging
+        await serving
+    silent.close()
+    await silent.wait_closed()
+
+
+async def test_more_messages_than_one_call_takes_are_given_back(service, app):
+    begun, count = [], RECEIVE_MAX + 1
+
+    @app.worker("t", group="g", concurrency=count)
+    async def handler(text: str):
+        begun.append(text)
+        await asyncio.Event().wait()
+
+    stop = asyncio.Event()
+    serving = asyncio.create_task(app.serve(stop))
+    async with Client(service.url) as client:
+        await client.send_many([{"topic": "t", "body": "x"}] * count)
+        while len(begun) < count:
+            await asyncio.sleep(0.001)
+        app.drain_ms = 0
+        stop.set()
+        await serving
+        info = await client.group("t", "g").info()
+        assert (info.in_flight, info.waiting) == (0, count)
 
 
 async def test_a_worker_that_cannot_work_ends_the_app_with_its_error(service, app):
