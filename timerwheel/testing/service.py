@@ -126,6 +126,7 @@ class _Inner:
         # In memory if possible: each message is synced before it is acknowledged.
         parent = _MEMORY if os.access(_MEMORY, os.W_OK) else None
         self.folder = Path(tempfile.mkdtemp(prefix="timerwheel-test-", dir=parent))
+        self._is_ours = True
         self._engine: Engine | None = None
         self._runner: Runner | None = None
 
@@ -134,6 +135,7 @@ class _Inner:
 
     def forget(self) -> None:
         """Leave everything to the parent of a forked child."""
+        self._is_ours = False
 
     async def start(self) -> str:
         """Start, and return the URL."""
@@ -160,8 +162,9 @@ class _Inner:
             await self._engine.close()
 
     def delete(self) -> None:
-        """Delete the data."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Delete the data, unless they are those of a parent process."""
+        if self._is_ours:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     async def advance(self, by_ms: int) -> None:
         """Move the clock, stopping at each due time."""

@@ -1,6 +1,7 @@
 """The service for tests of users: a clock that the test moves, data of its own, both kinds of tests."""
 
 import datetime as dt
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -88,6 +89,19 @@ def test_services_share_nothing_and_leave_nothing():
         folders = [one.data, other.data]
         assert all(folder.exists() for folder in folders)
     assert not any(folder.exists() for folder in folders)
+
+
+def test_a_forked_child_that_closes_the_service_leaves_it_to_its_parent(
+    timerwheel_service, timerwheel_client
+):
+    sent = timerwheel_client.send("orders", "x", delay="30m")
+    child = multiprocessing.get_context("fork").Process(target=timerwheel_service.close)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert timerwheel_service.data.exists()
+    timerwheel_service.advance("30m")
+    assert timerwheel_client.get(sent.id).state == "delivered"
 
 
 def test_a_wrong_setting_is_an_error_and_leaves_nothing():
