@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
-from timerwheel.groups.config import GroupConfig
+from timerwheel.groups.config import INVISIBLE_MS_MAX, GroupConfig
 from timerwheel.groups.dead_lettering import DeadLettering
 from timerwheel.groups.leases import UNREAD, Lease
 from timerwheel.groups.leasing import Leasing, pending_of
@@ -404,10 +404,14 @@ class GroupRuntime:
         ]
 
     def restore_leases(self, kept: Iterable[Sequence[int]]) -> None:
-        """Take over what consumers had when the service stopped, as far as it is not done."""
-        ahead_ms = self.clock.now_ms() - self.clock.monotonic_ms()
+        """Take over what consumers had when the service stopped, as far as it is not done.
+
+        If the wall clock was set back since, they have it for no longer than a lease may last.
+        """
+        now_ms = self.clock.monotonic_ms()
+        ahead_ms, end_ms_max = self.clock.now_ms() - now_ms, now_ms + INVISIBLE_MS_MAX
         for key, attempt, run, number, end_ms, lane in kept:
-            lease = Lease(key, attempt, run, number, end_ms - ahead_ms, lane)
+            lease = Lease(key, attempt, run, number, min(end_ms - ahead_ms, end_ms_max), lane)
             if self.leasing.is_free(lease):
                 self.leasing.restore(lease)
                 self._watch_from(lease.end_ms)

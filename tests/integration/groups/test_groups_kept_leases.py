@@ -9,6 +9,8 @@ from tests.harness.drive import settle
 from tests.harness.group_checks import check_groups
 from timerwheel.groups import groups as groups_module
 from timerwheel.groups.choosing import Chooser
+from timerwheel.groups.config import INVISIBLE_MS_MAX
+from timerwheel.settings import DAY_MS
 from timerwheel.state.config_table import ConfigTable, Put, encode_puts
 from timerwheel.store.errors import NoSpaceError
 
@@ -49,6 +51,21 @@ async def fresh_and_retried(world):
     await world.engine.groups.extend("orders", "g", [d.receipt], 8_000)
     assert counts(world) == (3, 1, 0)
     return b, c, d
+
+
+async def test_if_the_clock_was_set_back_while_it_was_stopped_a_lease_lasts_no_longer_than_one_may(world):
+    await world.open()
+    await put(world)
+    await send(world, "a")
+    await receive(world, 1)
+    await world.engine.close()
+    world.clock.step(-30 * DAY_MS)
+    await world.open()
+    assert counts(world) == (1, 0, 0)
+    await world.advance(INVISIBLE_MS_MAX - 1)
+    assert counts(world) == (1, 0, 0)
+    await world.advance(1)
+    assert counts(world) == (0, 1, 0)
 
 
 @pytest.mark.parametrize("starts", [1, 3])
