@@ -23,7 +23,7 @@ class DiskSpace:
 
     def use(self, size_bytes: int) -> None:
         """Subtract written bytes: a fast sender must not use up the reserve before the next measurement."""
-        self.free_bytes -= size_bytes
+        self.free_bytes = max(self.free_bytes - size_bytes, 0)
 
     @property
     def refusal(self) -> DiskReserveError | None:

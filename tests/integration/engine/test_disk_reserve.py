@@ -160,3 +160,14 @@ async def test_a_service_that_is_stopped_takes_no_settings_either(world):
         await engine.control.put([Put("topic", "orders", {"ordered": True})])
     with pytest.raises(NotReadyError):
         await engine.groups.put("orders", "g", GroupConfig())
+
+
+async def test_without_a_reserve_what_is_free_by_estimate_refuses_nothing(world):
+    """The disk may have been cleared since it was looked at; if it was not, the write says so."""
+    await world.open(disk_reserve_bytes=0)
+    world.files.space_bytes = 1_000
+    await world.engine.watch_once()
+    world.files.space_bytes = PLENTY_BYTES
+    for _ in range(3):
+        await world.send(60_000, body=bytes(1_000))
+    assert len(await world.pending_ids()) == 3
