@@ -20,7 +20,7 @@ from zlib import crc32
 
 import numpy as np
 
-from timerwheel.store.errors import StoreError
+from timerwheel.store.errors import NO_SPACE, NoSpaceError, StoreError
 from timerwheel.store.files import Files, ReadFile, ReadFiles
 from timerwheel.store.rows import join
 
@@ -153,10 +153,11 @@ class Register:
 
     @classmethod
     def open(cls, files: ReadFiles, path: Path, base: int, end: int) -> "Register | None":
-        """Return the register, None if it is missing or not that of [base, end)."""
+        """Return the register, None if it is missing or not that of [base, end); NoSpaceError."""
         try:
             file = files.open_readonly(path)
-        except OSError:
+        except OSError as error:
+            _raise_if_no_descriptor(error, path)
             return None
         with contextlib.closing(file):
             raw = file.read(0, _HEAD_BYTES)
@@ -194,9 +195,16 @@ class Register:
         try:
             file = self._files.open_readonly(self._path)
         except OSError as error:
+            _raise_if_no_descriptor(error, self._path)
             raise RegisterDamagedError(self.base, str(error)) from error
         with contextlib.closing(file):
             yield file
+
+
+def _raise_if_no_descriptor(error: OSError, path: Path) -> None:
+    """Raise NoSpaceError for what says nothing about the file: it may be sound."""
+    if error.errno in NO_SPACE:
+        raise NoSpaceError(f"{path}: {error.strerror}") from error
 
 
 class _Table:

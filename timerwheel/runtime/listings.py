@@ -90,7 +90,7 @@ class Listings:
         if listing.key is not None:
             return await self._by_key(listing, listing.key, limit, cursor, visible)
         found: list[MessageView] = []
-        if State.SCHEDULED in listing.states and not is_of_ended(cursor):
+        if State.SCHEDULED in listing.states and not (listing.ended and is_of_ended(cursor)):
             page = await self._scheduled(listing, limit, cursor)
             if page.cursor is not None or not listing.ended:
                 return page

@@ -12,6 +12,7 @@ from timerwheel.model.tags import IllegalFilterError, TagFilter
 from timerwheel.runtime import listings
 from timerwheel.runtime import registers as kept
 from timerwheel.runtime.registers import BUSY_BYTES, LOOK_MS
+from timerwheel.store.errors import NoSpaceError
 
 ENDED = frozenset({State.DELIVERED, State.RECALLED})
 RECALLED = frozenset({State.RECALLED})
@@ -222,6 +223,32 @@ async def test_a_register_that_is_lost_or_damaged_is_built_again(world, harm, ru
     assert all(after[name] == data for name, data in sound.items() if name.endswith(".keys"))
 
 
+async def test_while_no_descriptor_is_left_no_register_is_taken_for_damaged(world):
+    engine = await world.open()
+    sent = []
+    for _ in range(3):
+        sent += await send(engine, "4711")
+        await world.roll()
+    assert await ids(engine, key="4711") == sent
+    before = registers(world)
+    assert before
+    world.files.descriptors = 0
+    with pytest.raises(NoSpaceError, match="Too many open files"):
+        await ids(engine, key="4711")
+    assert registers(world) == before
+    world.files.descriptors = 1
+    assert await ids(engine, key="4711") == sent
+    await engine.close()
+    engine = await world.open()
+    world.files.descriptors = 0
+    with pytest.raises(NoSpaceError, match="Too many open files"):
+        await ids(engine, key="4711")
+    world.files.descriptors = 1
+    steps = len(world.files.trace)
+    assert await ids(engine, key="4711") == sent
+    assert not [step for step in world.files.trace[steps:] if ".keys" in step]
+
+
 @pytest.mark.parametrize("seed", range(10))
 async def test_after_a_crash_everything_acknowledged_is_found_by_its_key(world, seed):
     rng = random.Random(seed)
@@ -341,3 +368,13 @@ async def test_a_cursor_of_another_listing_is_refused(world, cursor):
     engine = await world.open()
     with pytest.raises(IllegalCursorError):
         await engine.listings.page(Listing(key="k"), cursor=cursor)
+
+
+@pytest.mark.parametrize("cursor", ["e0", "effffffffffffffff"])
+@pytest.mark.parametrize("topic", [None, "orders"])
+async def test_a_listing_of_scheduled_messages_takes_no_cursor_of_ended_ones(world, cursor, topic):
+    engine = await world.open()
+    await send(engine, "k")
+    scheduled = frozenset({State.SCHEDULED})
+    with pytest.raises(IllegalCursorError):
+        await engine.listings.page(Listing(topic=topic, states=scheduled), cursor=cursor)
