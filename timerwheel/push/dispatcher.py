@@ -328,9 +328,10 @@ class Dispatcher:
                 invisible_ms=subscription.lease_ms,
                 wait_ms=wait_ms,
             )
-            self._limit.begin(self._clock.monotonic_ms(), len(deliveries))
+            now_ms = self._clock.monotonic_ms()
+            self._limit.begin(now_ms, len(deliveries))
             for delivery in deliveries:
-                task = asyncio.create_task(self._deliver(delivery))
+                task = asyncio.create_task(self._deliver(delivery, now_ms + subscription.lease_ms))
                 self._under_way.add(task)
                 task.add_done_callback(self._ended)
         finally:
@@ -357,14 +358,15 @@ class Dispatcher:
 
     # ------------------------------------------------------------------ delivering
 
-    async def _deliver(self, delivery: Delivery) -> None:
+    async def _deliver(self, delivery: Delivery, lease_end_ms: int) -> None:
+        """Deliver a message whose lease ends then, by the monotonic clock."""
         self._granted[delivery.receipt] = 0
         try:
-            await self._attempt(delivery)
+            await self._attempt(delivery, lease_end_ms)
         finally:
             del self._granted[delivery.receipt]
 
-    async def _attempt(self, delivery: Delivery) -> None:
+    async def _attempt(self, delivery: Delivery, lease_end_ms: int) -> None:
         subscription = self.subscription
         self._largest_bytes = max(len(delivery.message.body), self._largest_bytes * 7 // 8, 1)
         called = subscription
@@ -380,7 +382,7 @@ class Dispatcher:
         if isinstance(outcome, Taken):
             await self._hold(subscription, delivery, outcome)
         else:
-            await self._report(subscription, delivery, outcome)
+            await self._report(subscription, delivery.receipt, outcome, lease_end_ms)
 
     async def _report_gone(self, subscription: Subscription, outcome: Outcome) -> None:
         try:
@@ -392,9 +394,11 @@ class Dispatcher:
                 error,
             )
 
-    async def _report(self, subscription: Subscription, delivery: Delivery, outcome: Outcome) -> None:
+    async def _report(
+        self, subscription: Subscription, receipt: str, outcome: Outcome, lease_end_ms: int
+    ) -> None:
         """Report to the group, retrying until the lease ends: a full disk must not cause a second attempt."""
-        topic, group, receipts = subscription.topic, subscription.group, [delivery.receipt]
+        topic, group, receipts = subscription.topic, subscription.group, [receipt]
         while True:
             try:
                 if outcome.kind == "delivered":
@@ -411,6 +415,6 @@ class Dispatcher:
                 if not results[0].ok:
                     self._stats.last_error = f"reporting to the group: {results[0].code}"
                 return
-            if self._clock.now_ms() >= delivery.invisible_until_ms:
+            if self._clock.monotonic_ms() >= max(lease_end_ms, self._granted[receipt]):
                 return
             await self._clock.sleep_for(RETRY_MS)

@@ -7,7 +7,8 @@ import pytest
 from tests.harness.tasking import LATER, later
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import Exponential, GroupConfig
-from timerwheel.push.subscription import Draft
+from timerwheel.push.signing import new_secret
+from timerwheel.push.subscription import Draft, RotationError
 from timerwheel.push.tasks import listing
 from timerwheel.push.tasks import runner as running
 from timerwheel.push.tasks.task import IllegalTaskUrlError
@@ -17,6 +18,7 @@ from timerwheel.store.errors import NoSpaceError
 
 HOUR_MS = 3_600_000
 TOPIC = "%TASK%default"
+SECRET = new_secret(bytes(32))
 
 
 # ---------------------------------------------------------------------- leases
@@ -267,6 +269,39 @@ async def test_a_task_that_is_taken_while_the_service_stops_is_waited_for_by_the
     await site.start()
     view = await site.until_state(task, "succeeded", step_ms=1_000)
     assert (view.attempts, site.count()) == (2, 2)
+
+
+async def test_a_queue_that_could_not_start_keeps_its_limits_and_its_secret(site, caplog):
+    world = site.world
+    await site.tasks.put_queue("mail", TaskQueueOptions(rate_limit=5, secret=SECRET))
+    await site.push.close()
+    await world.engine.groups.delete("%TASK%mail", "tasks")  # as if it had not been stored yet
+    space, world.files.space_bytes = world.files.space_bytes, 0
+    await site.start()
+    assert "task queue mail cannot start, so its tasks wait" in caplog.text
+    world.files.space_bytes = space
+    task = await site.create(queue="mail", body=b"{}")
+    await site.until_state(task, "succeeded")
+    assert site.tasks.get_queue("mail").rate_limit == 5
+    with pytest.raises(RotationError):  # it has a secret, which is not another
+        await site.tasks.put_queue("mail", TaskQueueOptions(secret=SECRET))
+    assert site.tasks.get_queue("mail").secrets_valid == 1
+
+
+async def test_a_step_of_the_clock_makes_no_second_attempt_of_what_cannot_be_acknowledged_yet(site):
+    site.receiver.behave["hook"] = "hang"
+    await site.subscribe()
+    await site.send()
+    await site.receiver.arrived(1)
+    space, site.world.files.space_bytes = site.world.files.space_bytes, 0
+    site.receiver.release()
+    await site.until(lambda: site.push.stats("s").last_error is not None)
+    await site.world.step(HOUR_MS)
+    await site.world.advance(1_000)
+    site.world.files.space_bytes = space
+    await site.until(lambda: site.in_flight() == 0, step_ms=500)
+    info = site.world.engine.groups.info("orders", "push-s")
+    assert (info.waiting, info.ready, site.count()) == (0, 0, 1)
 
 
 # ---------------------------------------------------------------------- lists

@@ -82,16 +82,13 @@ class Tasks:
     async def start(self, caller: Caller) -> None:
         """Call the tasks of every queue."""
         self._caller = caller
-        for name, value in self._engine.control.items(ConfigTable.TASK_QUEUE).items():
+        for name in self._engine.control.items(ConfigTable.TASK_QUEUE):
             if topic_of(name) in self._engine.topics.ending:
                 continue
             try:
-                queue = TaskQueue.of(value)
-                await self._make_group(name)
+                await self._started(name)
             except (TimerwheelError, StoreError) as error:
                 logger.error("task queue %s cannot start, so its tasks wait: %s", name, error)  # noqa: TRY400
-            else:
-                self._add(name, queue)
 
     async def close(self, grace_ms: int) -> None:
         """Begin no more calls, wait up to `grace_ms` for those in progress."""
@@ -271,7 +268,7 @@ class Tasks:
         """Make or change a queue, and say whether it was made: then the view is one with its secret."""
         check_queue(name)
         async with self._changing:
-            runner = self._runners.get(name)
+            runner = await self._started(name)
             if runner is not None:
                 if options.secret is not UNSET:
                     raise RotationError(f"task queue {name} has a secret already; rotate it instead")
@@ -329,6 +326,16 @@ class Tasks:
         if runner is None:
             raise UnknownTaskQueueError(name)
         return runner
+
+    async def _started(self, name: str) -> QueueRunner | None:
+        """Return the runner of a queue, None if there is no such queue; one that could not start begins."""
+        runner = self._runners.get(name)
+        value = self._engine.control.get(ConfigTable.TASK_QUEUE, name)
+        if runner is not None or value is None:
+            return runner
+        queue = TaskQueue.of(value)
+        await self._make_group(name)
+        return self._add(name, queue)
 
     async def _store(self, name: str, queue: TaskQueue) -> None:
         self._engine.topics.check_open([topic_of(name)])
