@@ -234,6 +234,11 @@ def _show(schedule: Schedule, coming: list[NextRun], output: Output) -> None:
     if schedule.jitter_ms:
         facts.append(("jitter", f"up to {format_duration(schedule.jitter_ms)}"))
     facts.append(("missed runs", schedule.missed))
+    if schedule.missed_last_ms is not None:
+        last = output.time_and_distance(schedule.missed_last_ms)
+        facts.append(
+            ("missed lately", f"{schedule.missed_runs:,} since the service started, the last {last}")
+        )
     if schedule.problem is not None:
         facts.append(("problem", printable(schedule.problem)))
     facts += [(f"property {printable(k)}", printable(v)) for k, v in schedule.properties.items()]

@@ -59,6 +59,16 @@ def plan(name: str, stored: Stored, now_ms: int, delay_ms_max: int, overdue: Seq
     return Step(revoke, sorted(chosen + waiting) + ahead, until_ms, wake_ms)
 
 
+def missed_runs(name: str, stored: Stored, now_ms: int, overdue: Sequence[int] = ()) -> list[int]:
+    """Return when the runs were due that are missed and late by more than SKIP_GRACE_MS, oldest first.
+
+    `overdue` are as for `plan`. A restart that takes seconds misses nothing; of a long outage the newest
+    MISSED_RUNS_MAX are returned.
+    """
+    due = [stored.spec.jittered(name, run_ms) for run_ms in (*_past(name, stored, now_ms), *overdue)]
+    return sorted(due_ms for due_ms in due if due_ms < now_ms - SKIP_GRACE_MS)
+
+
 def overdue_runs(name: str, stored: Stored, now_ms: int) -> list[int]:
     """Return the runs sent ahead that are due now and may not have fired, as the planner was not running."""
     runs = stored.waiting(name, stored.planned_ms)

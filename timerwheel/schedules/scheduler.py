@@ -41,8 +41,17 @@ from timerwheel.schedules.errors import (
     TooManySchedulesError,
     UnknownScheduleError,
 )
-from timerwheel.schedules.planning import overdue_runs, plan
-from timerwheel.schedules.spec import NEXT_RUNS_MAX, NextRun, ScheduleInfo, ScheduleSpec, check_name, run_key
+from timerwheel.schedules.planning import missed_runs, overdue_runs, plan
+from timerwheel.schedules.spec import (
+    NEXT_RUNS_MAX,
+    NO_MISSED_RUNS,
+    MissedRuns,
+    NextRun,
+    ScheduleInfo,
+    ScheduleSpec,
+    check_name,
+    run_key,
+)
 from timerwheel.schedules.stored import Stored
 from timerwheel.state.config_table import ConfigTable, Control, Put
 from timerwheel.store.errors import CorruptionError, StoreError
@@ -83,6 +92,7 @@ class Scheduler:
         self._look_ms: dict[str, int] = {}
         self._after_outage: set[str] = set()
         self._problems: dict[str, str] = {}
+        self._missed: dict[str, MissedRuns] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._changes: set[asyncio.Task[Any]] = set()
         self._generation = 0
@@ -253,6 +263,7 @@ class Scheduler:
             self._look_at(name, now_ms)
             await self._finished(name)
             self._forget(name)
+            self._missed.pop(name, None)
 
     async def _finished(self, name: str) -> Stored | None:
         """Return the schedule, after the recalls that a change has left to do; None if it does not exist."""
@@ -291,6 +302,7 @@ class Scheduler:
         now_ms = self._clock.now_ms()
         outage = name in self._after_outage
         overdue = await self._overdue(name, stored, now_ms) if outage else []
+        missed = missed_runs(name, stored, now_ms, overdue)
         step = plan(name, stored, now_ms, self._settings.max_delay_ms, overdue)
         await self._recall(stored.spec.topic, [run_key(name, stored.generation, run) for run in step.revoke])
         # Overdue or late runs have not fired yet: after a crash the next start must judge them.
@@ -298,6 +310,9 @@ class Scheduler:
         planned_ms = stored.planned_ms if outage else min([now_ms, *(due_ms - 1 for due_ms in late_ms)])
         stored = msgspec.structs.replace(stored, planned_ms=planned_ms)
         await self._send(name, stored, step.send, step.planned_until_ms)
+        if missed:
+            before = self._missed.get(name, NO_MISSED_RUNS).count
+            self._missed[name] = MissedRuns(before + len(missed), missed[-1])
         self._after_outage.discard(name)
         if step.wake_ms is None:
             self._look_ms.pop(name, None)
@@ -398,7 +413,13 @@ class Scheduler:
             runs = []
         next_run_ms = runs[0].run_ms if runs else None
         return ScheduleInfo(
-            name, stored.spec, stored.generation, stored.made_ms, next_run_ms, self._problems.get(name)
+            name,
+            stored.spec,
+            stored.generation,
+            stored.made_ms,
+            next_run_ms,
+            self._problems.get(name),
+            self._missed.get(name, NO_MISSED_RUNS),
         )
 
     def _look_at(self, name: str, look_ms: int) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from hashlib import blake2s
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -131,6 +131,19 @@ class NextRun(msgspec.Struct, frozen=True):
     due_ms: int
 
 
+class MissedRuns(NamedTuple):
+    """How many runs of a schedule were more than a minute late since the service started, and the last one.
+
+    `missed` of the schedule says how many messages were sent in their place.
+    """
+
+    count: int
+    last_ms: int | None
+
+
+NO_MISSED_RUNS = MissedRuns(0, None)
+
+
 class ScheduleInfo(msgspec.Struct, frozen=True):
     """A schedule and its current state.
 
@@ -143,3 +156,4 @@ class ScheduleInfo(msgspec.Struct, frozen=True):
     made_ms: int
     next_run_ms: int | None
     problem: str | None
+    missed: MissedRuns = NO_MISSED_RUNS

@@ -39,7 +39,11 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Schedule(Answer, frozen=True, kw_only=True):
-    """A schedule; `next_run_ms` is null if it is paused or has ended."""
+    """A schedule; `next_run_ms` is null if it is paused or has ended.
+
+    `missed_runs` of its runs were more than a minute late since the service started, the last of them due at
+    `missed_last_ms`; both are left out if there were none.
+    """
 
     name: str
     topic: str
@@ -62,6 +66,8 @@ class Schedule(Answer, frozen=True, kw_only=True):
     start_ms: int | None = None
     end_ms: int | None = None
     problem: str | None = None
+    missed_runs: int = 0
+    missed_last_ms: int | None = None
 
     @property
     def body(self) -> bytes:
@@ -101,6 +107,8 @@ class Schedule(Answer, frozen=True, kw_only=True):
             start_ms=recurrence.start_ms,
             end_ms=recurrence.end_ms,
             problem=info.problem or None,
+            missed_runs=info.missed.count,
+            missed_last_ms=info.missed.last_ms,
         )
 
 

@@ -3,9 +3,11 @@
 
 import * as address from "./address.js";
 import { el } from "./dom.js";
-import { count, counted, duration } from "./format.js";
+import { count, counted, duration, time } from "./format.js";
+import { now } from "./now.js";
 
 const LAG_MS = 60_000; // a group this far behind needs attention
+const MISSED_MS = 86_400_000; // a missed run needs attention for so long
 const TITLE = document.title;
 
 /** Troubles of consumer groups. */
@@ -37,13 +39,19 @@ function ofSubscriptions(subscriptions) {
   }];
 }
 
-/** Schedules whose runs are held up. */
+/** Schedules whose runs are held up, and those that missed some in the last day. */
 function ofSchedules(schedules) {
   const held = schedules.filter((one) => one.problem);
+  const late = schedules.filter((one) => !one.problem && one.missed_last_ms > now() - MISSED_MS);
   const [first] = held;
+  const [latest] = late.sort((one, other) => other.missed_last_ms - one.missed_last_ms);
+  const place = (found, one) => (found.length > 1 ? address.to("schedules") : address.to("schedules", {}, `schedule:${one.name}`));
   return [first && {
     tab: "schedules", count: held.length, text: held.length > 1 ? `${held.length} schedules miss runs` : `${first.name} misses runs`, more: first.problem,
-    href: held.length > 1 ? address.to("schedules") : address.to("schedules", {}, `schedule:${first.name}`),
+    href: place(held, first),
+  }, latest && {
+    tab: "schedules", count: late.length, text: `${counted(late.reduce((sum, one) => sum + one.missed_runs, 0), "missed run")}`,
+    more: `of ${late.length > 1 ? `${late.length} schedules` : latest.name}, the last ${time(latest.missed_last_ms, now())}`, href: place(late, latest),
   }];
 }
 
@@ -82,7 +90,9 @@ export class Attention {
     const content = el("ul", {}, items);
     this.place.hidden = !items.length;
     if (!this.place.querySelector("ul")?.isEqualNode(content)) this.place.querySelector("ul").replaceWith(content);
-    this.marked(Object.fromEntries(found.filter(({ tab }) => tab).map(({ tab, count: number }) => [tab, number])));
+    const marks = {};
+    for (const { tab, count: number } of found) if (tab) marks[tab] = (marks[tab] ?? 0) + number;
+    this.marked(marks);
     const trouble = this.#away ?? found[0]?.text;
     const title = trouble ? `${found.length > 1 && !this.#away ? `(${found.length}) ` : ""}${trouble} – ${TITLE}` : TITLE;
     if (document.title !== title) document.title = title;

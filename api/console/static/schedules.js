@@ -3,7 +3,7 @@
 import { call, path } from "./api.js";
 import { cronWords } from "./cron.js";
 import { button, el, field, form } from "./dom.js";
-import { duration, exact, time } from "./format.js";
+import { counted, duration, exact, time } from "./format.js";
 import { attempt, confirm, open, tell } from "./notices.js";
 import { opener, reopen } from "./panels.js";
 import { may, offer } from "./rights.js";
@@ -34,7 +34,7 @@ export async function showSchedule(name, feed) {
     acts(schedule, changed, feed),
     facts([
       ["Topic", schedule.topic], ["Recurs", recurs(schedule)], ["Rule", schedule.cron && el("code", {}, schedule.cron)], ["Zone", schedule.cron && zone],
-      ["Missed runs", schedule.missed], ["Jitter", schedule.jitter_ms ? duration(schedule.jitter_ms) : null], ["Problem", schedule.problem],
+      ["Missed runs", missed(schedule)], ["Jitter", schedule.jitter_ms ? duration(schedule.jitter_ms) : null], ["Problem", schedule.problem],
       ["Body", el("pre", { class: "body" }, schedule.body ?? `base64: ${schedule.body_base64}`)],
     ]),
     el("h3", {}, "Next runs"),
@@ -43,6 +43,12 @@ export async function showSchedule(name, feed) {
       { head: "Here", kind: "mono", cell: (run) => el("span", { title: exact(run.run_ms) }, time(run.run_ms)) },
     ], runs, "None: it is paused or has ended.")), { side: true });
 }
+
+/** What is sent in place of missed runs, and how many were missed. */
+const missed = ({ missed: policy, missed_runs: number = 0, missed_last_ms: lastMs }) => {
+  const sent = { once: "one message for all of them", skip: "nothing in their place", all: "a message for each" }[policy];
+  return number ? `${counted(number, "run")} since the service started, the last ${time(lastMs)}; ${sent}` : sent;
+};
 
 function acts(schedule, changed, feed) {
   if (!may("send")) return null;

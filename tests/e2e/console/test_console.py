@@ -309,8 +309,10 @@ def test_what_is_wrong_is_in_a_strip_of_links_on_the_tabs_and_in_the_title(brows
     endpoint |= {"failing_since_ms": now_ms, "failures_in_row": 4, "last_error": "HTTP 503", "disabled": None}
     held = {"name": "daily", "topic": "t", "cron": "@daily", "zone": "UTC", "paused": False}
     held |= {"next_run_ms": now_ms, "problem": "the disk is full"}
+    late = held | {"name": "nightly", "problem": None, "missed_runs": 3, "missed_last_ms": now_ms - HOUR_MS}
+    long_ago = late | {"name": "yearly", "missed_last_ms": now_ms - 25 * HOUR_MS}
     answers = {"groups": groups, "subscriptions": {"subscriptions": [endpoint]}}
-    answers["schedules"] = {"schedules": [held]}
+    answers["schedules"] = {"schedules": [held, late, long_ago]}
     with looking(browser, "about:blank", expected=("status of 503",)) as page:
         hear(page, body)
         for name, content in answers.items():
@@ -324,9 +326,11 @@ def test_what_is_wrong_is_in_a_strip_of_links_on_the_tabs_and_in_the_title(brows
             "orders/late is 1 h behind": "#groups?open=group%3Aorders%2Flate",
             "hook fails": "#subscriptions?open=subscription%3Ahook",
             "daily misses runs": "#schedules?open=schedule%3Adaily",
+            "3 missed runs of nightly": "#schedules?open=schedule%3Anightly",
         }.items():
             expect(strip.get_by_role("link", name=text)).to_have_attribute("href", link)
         expect(page.get_by_role("tab", name="Dead letters")).to_have_text("Dead letters312")
+        expect(page.get_by_role("tab", name="Schedules")).to_have_text("Schedules2")
         expect(page).to_have_title(re.compile("timerwheel$"))
         assert page.title() != "timerwheel"
         strip.get_by_role("link", name="7 overdue").click()

@@ -18,7 +18,7 @@ from timerwheel.model.messages import Outgoing, State
 from timerwheel.schedules import scheduler
 from timerwheel.schedules.errors import ScheduleError, TooManySchedulesError, UnknownScheduleError
 from timerwheel.schedules.recurrence import Recurrence
-from timerwheel.schedules.spec import ScheduleSpec
+from timerwheel.schedules.spec import NO_MISSED_RUNS, MissedRuns, ScheduleSpec
 from timerwheel.store.errors import NoSpaceError, StoreError
 
 SECOND_MS = 1_000
@@ -195,7 +195,11 @@ async def test_missed_runs_come_by_policy_and_only_once(world, missed, hours, en
     assert await run_moments(engine) == [start_ms + hour * HOUR_MS for hour in hours]
     state = State.DELIVERED if missed == "all" else State.RECALLED
     assert (await engine.messages.get(ahead)).state is state
+    # Of `all`, the run that was sent ahead is late but not missed.
+    counted = MissedRuns(3 if missed == "all" else 4, start_ms + 4 * HOUR_MS)
+    assert engine.schedules.get("n").missed == counted
     engine = await outage(world, MINUTE_MS)
+    assert engine.schedules.get("n").missed == NO_MISSED_RUNS
     engine = await outage(world, 0)
     assert sorted(await run_moments(engine)) == [start_ms + hour * HOUR_MS for hour in hours]
     if end is None:

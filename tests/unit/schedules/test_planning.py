@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerwheel.schedules.planning import SKIP_GRACE_MS, Step, overdue_runs, plan
+from timerwheel.schedules.planning import SKIP_GRACE_MS, Step, missed_runs, overdue_runs, plan
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
 from timerwheel.schedules.stored import Stored
@@ -98,6 +98,17 @@ def test_missed_runs_by_policy(missed, overdue, revoked, sent):
     assert overdue_runs(NAME, stored, BACK_MS) == [HOUR_MS]
     next_ms = HOURS_MS[11]
     assert ask(stored, BACK_MS, overdue) == Step(revoked, [*sent, next_ms], next_ms, next_ms)
+
+
+@pytest.mark.parametrize("missed", ["skip", "once", "all"])
+def test_runs_that_are_late_by_more_than_a_minute_are_missed_whatever_is_sent_in_their_place(missed):
+    stored = planned(HOUR_MS, missed=missed)
+    assert missed_runs(NAME, stored, BACK_MS, [HOUR_MS]) == HOURS_MS[1:11]
+    assert missed_runs(NAME, stored, BACK_MS) == HOURS_MS[2:11]
+    late_ms = 2 * HOUR_MS + SKIP_GRACE_MS
+    assert missed_runs(NAME, stored, late_ms) == []
+    assert missed_runs(NAME, stored, late_ms + 1) == [2 * HOUR_MS]
+    assert missed_runs(NAME, done(stored, ask(stored, BACK_MS), BACK_MS), BACK_MS) == []
 
 
 @pytest.mark.parametrize("missed", ["skip", "once", "all"])
