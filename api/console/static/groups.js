@@ -61,6 +61,22 @@ function create(changed) {
     el("div", { class: "row" }, el("button", { class: "primary" }, "Create"))));
 }
 
+/** The delay from one attempt to the next. */
+const backoff = ({ type, initial_ms: firstMs, factor, max_ms: mostMs }) => type === "exponential"
+  ? `${duration(firstMs)}, then ${factor} times as long each time, up to ${duration(mostMs)}` : "the delay levels from the third on: 10 s, 30 s, 1 min and so on";
+
+/** The settings of a group in words; one of kind `offsets` has few of them. */
+function settings(config) {
+  const begins = { head: "the oldest message that was kept", tail: "messages from then on" }[config.start];
+  if (config.kind === "offsets") return facts([["Began with", begins], ["Attempts", count(config.max_attempts)]]);
+  return facts([
+    ["Began with", begins], ["Tags", config.tags === "*" ? "any" : config.tags], ["Attempts", count(config.max_attempts)],
+    ["Lease", duration(config.invisible_ms)], ["Next attempt after", backoff(config.backoff)],
+    ["Age", config.max_age_ms ? `no other attempt ${duration(config.max_age_ms)} after delivery` : null],
+    ["After its own TTL", { drop: "dropped", dead_letter: "a dead letter" }[config.expired]],
+  ]);
+}
+
 /** Show one group, named as topic/group; returns the dialog. */
 export async function showGroup(name, feed) {
   const [topic, group] = name.split("/", 2);
@@ -75,8 +91,7 @@ export async function showGroup(name, feed) {
       ["Ready for a retry", count(found.ready)], ["Parked", count(found.parked)],
       ["Oldest", found.oldest_age_ms === null ? null : duration(found.oldest_age_ms)], ["Dead letters", dead(found)],
     ]),
-    el("h3", {}, "Settings"),
-    facts(Object.entries(found.config).map(([setting, value]) => [setting.replaceAll("_", " "), value === null ? null : String(value)]))), { side: true });
+    el("h3", {}, "Settings"), settings(found.config)), { side: true });
 }
 
 /** `feed` is the list of groups. */

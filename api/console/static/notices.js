@@ -79,7 +79,7 @@ export function open(title, content, { side = false } = {}) {
   if (side) dialog.addEventListener("pointerdown", (event) => event.target === dialog && dialog.close());
   document.body.append(dialog);
   dialog.showModal();
-  if (!side) dialog.querySelector("input, textarea")?.focus(); // not the close button
+  if (!side) dialog.querySelector("input, select, textarea")?.focus(); // not the close button
   return dialog;
 }
 

@@ -991,6 +991,16 @@ def test_a_group_is_rewound_and_a_topic_paused_purged_and_deleted(page, url):
     expect(open_tab(page, "Topics").get_by_role("link", name="handled", exact=True)).to_have_count(0)
 
 
+def test_the_settings_of_a_group_are_in_words(page, url):
+    backoff = {"type": "exponential", "initial_ms": 2_000, "factor": 3, "max_ms": HOUR_MS}
+    ask(url, "PUT", "/v1/topics/told/groups/patient", {"backoff": backoff, "invisible_ms": 90_000})
+    page.goto(f"{url}/#groups?open=group:told/patient")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("2.0 s, then 3 times as long each time, up to 1 h")
+    expect(dialog).to_contain_text("Lease1 min 30 s")
+    expect(dialog).not_to_contain_text("[object")
+
+
 def test_dead_letters_are_counted_by_reason_and_those_of_one_reason_redriven(page, url):
     for count, reason in ((2, "no database"), (3, "no printer")):
         ask(url, "POST", "/v1/messages", [{"topic": "reasoned", "body": "x"}] * count)
