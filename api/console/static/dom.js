@@ -82,6 +82,21 @@ export function replace(place, content) {
   }
 }
 
+/** Show that other content loads: what was there is gone, and its height stays, so that nothing below moves. */
+export function wait(place) {
+  const height = place.offsetHeight;
+  place.style.minHeight = height ? `${height}px` : "";
+  place.ariaBusy = "true";
+  place.replaceChildren(el("p", { class: "empty loading" }, "Loading"));
+}
+
+/** Show content that was waited for. */
+export function arrived(place, content) {
+  replace(place, content);
+  place.ariaBusy = null;
+  place.style.minHeight = "";
+}
+
 /** Replace content that updates by itself: not under a pressed mouse or a selection, and only if it differs. */
 export function renew(place, content) {
   const selection = document.getSelection();

@@ -2,7 +2,7 @@
 
 import * as address from "./address.js";
 import { call, path, query } from "./api.js";
-import { button, el, field, form, replace } from "./dom.js";
+import { arrived, button, el, field, form, wait } from "./dom.js";
 import { count, counted, exact, time } from "./format.js";
 import { remember } from "./message.js";
 import { attempt, confirm, tell } from "./notices.js";
@@ -109,6 +109,11 @@ export class Letters {
     this.#group = group;
     this.pager.reset();
     this.#input.value = group;
+    if (group === this.#drawn) return;
+    this.#drawn = "";
+    this.acts.hidden = this.reasons.element.hidden = true;
+    this.note.textContent = "";
+    wait(this.place); // no letters of another group stand below its name
   }
 
   async #load() {
@@ -143,7 +148,7 @@ export class Letters {
       { head: "Attempts", kind: "number", cell: (one) => count(one.attempts) },
       { head: "Reason", kind: "long", cell: (one) => one.reason },
     ], letters, `${this.#group} has no dead letters.`);
-    if (!this.place.children[0]?.isEqualNode(content)) replace(this.place, content);
+    if (!this.place.children[0]?.isEqualNode(content)) arrived(this.place, content);
     for (const one of this.place.querySelectorAll("input")) one.checked = chosen.has(one.value);
   }
 
@@ -151,7 +156,7 @@ export class Letters {
     this.acts.hidden = this.reasons.element.hidden = true;
     this.pager.told(null);
     this.note.textContent = "";
-    replace(this.place, content);
+    arrived(this.place, content);
   }
 
   async #turned() {

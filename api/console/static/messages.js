@@ -2,7 +2,7 @@
 
 import * as address from "./address.js";
 import { call, query } from "./api.js";
-import { button, el, field, form, replace, select } from "./dom.js";
+import { arrived, button, el, field, form, select, wait } from "./dom.js";
 import { counted, distance, exact, localTime, time } from "./format.js";
 import { ANY, Filter, happened, NEWEST, OLDEST, orders, SCHEDULED, stateWithout } from "./filter.js";
 import { remember, stateSign } from "./message.js";
@@ -99,7 +99,8 @@ export class Messages {
     this.#fillIn();
     this.#drawFilters();
     this.picks.clear();
-    this.#wait();
+    this.asOf.textContent = "";
+    wait(this.place); // no rows of another filter stand below the heading
   }
 
   /** Load the current page. */
@@ -131,15 +132,6 @@ export class Messages {
   #open(message) {
     remember(message);
     address.go(address.toPanel("message", message.id));
-  }
-
-  /** Until the answer is there, no rows of another filter stand below the heading. */
-  #wait() {
-    const height = this.place.offsetHeight;
-    this.place.style.minHeight = height ? `${height}px` : ""; // what is below stays where it is
-    this.place.ariaBusy = "true";
-    this.asOf.textContent = "";
-    this.place.replaceChildren(el("p", { class: "empty loading" }, "Loading"));
   }
 
   /** The fields say what is filtered. */
@@ -223,9 +215,7 @@ export class Messages {
   #draw(content, cursor, asOf) {
     this.asOf.textContent = asOf;
     this.pager.told(cursor);
-    replace(this.place, content);
-    this.place.ariaBusy = null;
-    this.place.style.minHeight = "";
+    arrived(this.place, content);
     this.picks.drawn();
   }
 

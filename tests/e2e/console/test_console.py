@@ -614,6 +614,24 @@ def test_five_hundred_topics_are_pages_and_are_filtered_by_name(browser, tmp_pat
         expect(panel.get_by_role("button", name="Next")).to_be_hidden()
 
 
+def test_no_letter_of_another_group_stands_under_its_name_while_it_loads(browser, url):
+    held = []
+    for group in ("first-dead", "second-dead"):
+        send(url, group, delay="1ms")
+        fail(url, group, group, count=1)
+    with looking(browser, f"{url}/#letters?group=first-dead/first-dead") as page:
+        panel = page.get_by_role("tabpanel", name="Dead letters")
+        expect(panel.get_by_role("cell", name="first-dead")).to_be_visible()
+        page.route("**/second-dead/dead-letters?*", lambda route: held.append(route))  # noqa: PLW0108
+        with page.expect_request("**/second-dead/dead-letters?*"):
+            page.evaluate("location.hash = '#letters?group=second-dead/second-dead'")
+        expect(panel.locator("tbody tr")).to_have_count(0)
+        expect(panel.locator("[aria-busy=true]")).to_have_text("Loading")
+        expect(panel.get_by_role("button", name="Drop all")).to_be_hidden()
+        held[0].continue_()
+        expect(panel.get_by_role("cell", name="second-dead")).to_be_visible()
+
+
 @pytest.mark.usefixtures("filtered")
 def test_the_filter_is_used_by_keys_alone_on_a_small_screen(browser, url):
     with looking(browser, f"{url}/#messages", width=390) as page:
