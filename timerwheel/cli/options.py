@@ -22,8 +22,26 @@ OUTPUT_PANEL = "Output"
 JsonFlag = Annotated[
     bool, typer.Option("--json", help="Print JSON on stdout and nothing else.", rich_help_panel=OUTPUT_PANEL)
 ]
+
+
+def _told_apart(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path:
+    """Say which directory is taken by default, to who has named a service in the environment."""
+    source = ctx.get_parameter_source(param.name or "")
+    if os.environ.get("TIMERWHEEL_URL") and source is not None and source.name == "DEFAULT":
+        words = f"this command works on the directory {value}, not on the service that TIMERWHEEL_URL names"
+        print(f"timerwheel: {words}; --data names another", file=sys.stderr)
+    return value
+
+
 DataOption = Annotated[
-    Path, typer.Option("--data", envvar="TIMERWHEEL_DATA", help="The data directory.", file_okay=False)
+    Path,
+    typer.Option(
+        "--data",
+        envvar="TIMERWHEEL_DATA",
+        help="The data directory.",
+        file_okay=False,
+        callback=_told_apart,
+    ),
 ]
 KeyOption = Annotated[
     tuple[str, str] | None,

@@ -2,7 +2,7 @@
 
 import re
 from hashlib import blake2s
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -131,7 +131,7 @@ class NextRun(msgspec.Struct, frozen=True):
     due_ms: int
 
 
-class MissedRuns(NamedTuple):
+class MissedRuns(msgspec.Struct, frozen=True):
     """How many runs of a schedule were more than a minute late since the service started, and the last one.
 
     `missed` of the schedule says how many messages were sent in their place.

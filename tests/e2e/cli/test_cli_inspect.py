@@ -192,6 +192,18 @@ def test_slots_asks_the_service_that_a_url_names_unless_a_data_directory_is_name
         assert by_name["pending"] == timerwheel("slots", "--data", data, "--json").json["pending"]
 
 
+@pytest.mark.parametrize("command", ["log", "fsck", "tokens list"])
+def test_a_directory_that_is_taken_by_default_is_named_if_the_environment_names_a_service(filled, command):
+    data, _ = filled
+    service = {"TIMERWHEEL_URL": "http://127.0.0.1:1"}
+    told = timerwheel(*command.split(), **service).err
+    words = "this command works on the directory data, not on the service that TIMERWHEEL_URL names"
+    assert told.splitlines()[0] == f"timerwheel: {words}; --data names another"
+    for named in (("--data", data), ()):
+        variables = service if named else {"TIMERWHEEL_DATA": str(data), **service}
+        assert timerwheel(*command.split(), *named, **variables).err == ""
+
+
 @pytest.mark.parametrize("command", ["slots", "log", "fsck"])
 def test_what_is_no_data_directory_is_one_line_and_exit_code_1(tmp_path, command):
     for place in (tmp_path, tmp_path / "missing"):
