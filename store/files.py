@@ -66,6 +66,10 @@ class Ring(Protocol):
     def fd(self) -> int:
         """A descriptor that is readable when a write has ended."""
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether a write has ended and its end was not taken yet."""
+
     def ended(self) -> int | None:
         """Take the end of the write: the bytes written or an error's number below 0; None while it goes on.
 

@@ -112,11 +112,18 @@ class WriteRing:
         self.in_flight = True
         return True
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether a write has ended and its end was not taken yet."""
+        head: int = _U32.unpack_from(self._queues, self._cq_head)[0]
+        tail: int = _U32.unpack_from(self._queues, self._cq_tail)[0]
+        return head != tail
+
     def ended(self) -> int | None:
         """Take the end of the write: the bytes written, or an error's number below 0; None before it."""
-        head: int = _U32.unpack_from(self._queues, self._cq_head)[0]
-        if head == _U32.unpack_from(self._queues, self._cq_tail)[0]:
+        if not self.has_ended:
             return None
+        head: int = _U32.unpack_from(self._queues, self._cq_head)[0]
         result: int = _CQE.unpack_from(self._queues, self._cqes + (head & self._cq_mask) * _CQE.size)[1]
         _U32.pack_into(self._queues, self._cq_head, (head + 1) % _NUMBERS)
         self.in_flight = False

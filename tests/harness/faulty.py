@@ -271,6 +271,7 @@ class FaultyRing:
         self.slow = False
         self.writes_max = 1 << 20  # bytes of one write, as where one is cut short
         self._result: Callable[[], int] | None = None
+        self.has_ended = False
 
     def begin(self, file: FaultyFile, position: int, data: bytes) -> None:
         assert self._result is None, "two writes at a time"
@@ -291,12 +292,14 @@ class FaultyRing:
             self.finish()
 
     def finish(self) -> None:
+        self.has_ended = True
         os.eventfd_write(self.fd, 1)
 
     def ended(self) -> int | None:
         if self._result is None:
             return None
         os.eventfd_read(self.fd)
+        self.has_ended = False
         result, self._result = self._result, None
         try:
             return result()

@@ -48,6 +48,7 @@ class HangingRing(WriteRing):
         self._hold = hold
         self._late = os.eventfd(0, os.EFD_CLOEXEC)
         self._late_bytes: int | None = None
+        self._is_late_written = False
         self._either = select.epoll()
         self._either.register(super().fd, select.EPOLLIN)
         self._either.register(self._late, select.EPOLLIN)
@@ -71,13 +72,19 @@ class HangingRing(WriteRing):
         self._late_bytes = os.pwrite(fd, memoryview(self._buffer)[:size], position)
         os.fdatasync(fd)
         os.eventfd_write(self._late, 1)
+        self._is_late_written = True
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the late one has, or the ring's."""
+        return self._is_late_written or super().has_ended
 
     def ended(self) -> int | None:
         """The end of the late one, or of the ring's."""
         if self._late_bytes is None:
             return super().ended()
         os.eventfd_read(self._late)
-        found, self._late_bytes = self._late_bytes, None
+        found, self._late_bytes, self._is_late_written = self._late_bytes, None, False
         return found
 
 

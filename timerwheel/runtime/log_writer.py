@@ -53,7 +53,12 @@ class LogWriter:
             return done
 
     def _notice(self) -> None:
-        if self._ended is not None and not self._ended.done():
+        """Wake the append whose write has ended.
+
+        A loop may report the end of the write before once more, after the next one has begun.
+        """
+        ring = self._log.ring
+        if self._ended is not None and not self._ended.done() and ring is not None and ring.has_ended:
             self._ended.set_result(None)
 
     async def written(self) -> None:

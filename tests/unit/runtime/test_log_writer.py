@@ -140,6 +140,24 @@ async def test_other_tasks_go_on_while_the_disk_hangs(files, threads):
     writer.close()
 
 
+async def test_a_write_that_begins_as_another_ends_is_not_taken_for_it(files, threads):
+    log, writer = made(files, threads, slow=True)
+
+    async def both():
+        await writer.append([[record(1)]])
+        await writer.append([[record(2)]])
+
+    writing = asyncio.create_task(both())
+    await turns()
+    log.ring.finish()  # the loop may notice this more than once
+    await turns(1_000)
+    assert (log.ring.begun, writing.done()) == (2, False)
+    log.ring.finish()
+    await writing
+    assert numbers_in(log) == [0, 1, 2]
+    writer.close()
+
+
 async def test_a_kernel_that_refuses_is_asked_once_and_named_once(files, threads, caplog):
     log, writer = made(files, threads)
     log.ring.refuses = errno.EINVAL
