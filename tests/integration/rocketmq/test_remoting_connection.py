@@ -18,17 +18,6 @@ from timerwheel.rocketmq.name_server import BROKER
 from timerwheel.rocketmq.stored_message import Host
 from timerwheel.tokens import Scope
 
-
-@pytest.fixture
-async def remoting(world):
-    return remoting_of(await world.open())
-
-
-@pytest.fixture
-async def peer(remoting):
-    return Peer(remoting)
-
-
 # ---------------------------------------------------------------------- connections
 
 

@@ -5,7 +5,7 @@ import struct
 import orjson
 import pytest
 
-from tests.harness.remoting import Peer, bodies_in, remoting_of
+from tests.harness.remoting import Peer, bodies_in
 from timerwheel.model.messages import Outgoing
 from timerwheel.rocketmq import locks, members, producers, pulls, repeats
 from timerwheel.rocketmq.codes import Call, Result
@@ -14,16 +14,6 @@ from timerwheel.rocketmq.frame import HEADER_BYTES_MAX, encode
 from timerwheel.rocketmq.locks import LOCK_MS
 from timerwheel.rocketmq.members import HEARTBEAT_BYTES_MAX
 from timerwheel.rocketmq.repeats import KEY_CHARACTERS_MAX
-
-
-@pytest.fixture
-async def remoting(world):
-    return remoting_of(await world.open())
-
-
-@pytest.fixture
-async def peer(remoting):
-    return Peer(remoting)
 
 
 def heartbeat(client="one", consumers=(), makers=()):

@@ -22,16 +22,6 @@ INVISIBLE_MS = 60_000
 GROUP = "poppers"
 
 
-@pytest.fixture
-async def remoting(world):
-    return remoting_of(await world.open())
-
-
-@pytest.fixture
-async def peer(remoting):
-    return Peer(remoting)
-
-
 async def store(world, *bodies, topic="orders", queue=None, **properties):
     for body in bodies:
         await world.engine.sender.send([Outgoing(topic, body, dict(properties), queue=queue)])

@@ -12,16 +12,6 @@ from timerwheel.rocketmq.pulls import ANSWER_BYTES_MAX, FILTER_CHARACTERS_MAX, M
 from timerwheel.tokens import Scope
 
 
-@pytest.fixture
-async def remoting(world):
-    return remoting_of(await world.open())
-
-
-@pytest.fixture
-async def peer(remoting):
-    return Peer(remoting)
-
-
 async def store(world, *bodies, topic="orders", **properties):
     for body in bodies:
         await world.engine.sender.send([Outgoing(topic, body, dict(properties))])

@@ -13,11 +13,6 @@ from timerwheel.tokens import Scope
 FOREVER_MS = (1 << 63) - 1
 
 
-@pytest.fixture
-async def peer(world):
-    return Peer(remoting_of(await world.open()))
-
-
 async def store(world, *bodies, topic="orders", **properties):
     return await world.engine.sender.send([Outgoing(topic, body, dict(properties)) for body in bodies])
 

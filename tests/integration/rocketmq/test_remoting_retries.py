@@ -12,11 +12,6 @@ RETRY, DEAD = "%RETRY%readers", "%DLQ%readers"
 LEVEL_3_MS = 10_000
 
 
-@pytest.fixture
-async def peer(world):
-    return Peer(remoting_of(await world.open()))
-
-
 async def sent(peer, body=b"poison", **named):
     """A message as a consumer gets it."""
     await peer.send(body=body, properties={"UNIQ_KEY": "7F", "KEYS": "k"}, **named)

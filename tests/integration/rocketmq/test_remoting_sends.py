@@ -17,13 +17,8 @@ from timerwheel.tokens import Scope
 
 
 @pytest.fixture
-async def remoting(world):
-    return remoting_of(await world.open(body_bytes_max=10_000))
-
-
-@pytest.fixture
-async def peer(remoting):
-    return Peer(remoting)
+def limits():
+    return {"body_bytes_max": 10_000}
 
 
 async def everything(world, topic="orders"):

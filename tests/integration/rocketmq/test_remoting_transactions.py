@@ -20,13 +20,8 @@ UNDECIDED = 0
 
 
 @pytest.fixture
-async def remoting(world):
-    return remoting_of(await world.open(transaction_checks_max=2))
-
-
-@pytest.fixture
-async def peer(remoting):
-    return Peer(remoting)
+def limits():
+    return {"transaction_checks_max": 2}
 
 
 async def half(peer, key="7F", topic="orders", group="payers", body=b"half", **properties):
