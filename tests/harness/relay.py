@@ -11,6 +11,8 @@ class Relay:
     def __init__(self) -> None:
         self.target: str | None = None
         self.url = ""
+        self.is_silent = False
+        """Whether what comes is dropped, as if the target hung."""
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
 
@@ -33,7 +35,7 @@ class Relay:
                 there, back = await asyncio.open_connection(place.hostname, place.port)
                 self._open.add(back)
                 try:
-                    await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
+                    await asyncio.gather(self._pass_on(reader, back), self._pass_on(there, writer))
                 finally:
                     self._open.discard(back)
                     back.close()
@@ -43,10 +45,10 @@ class Relay:
             self._open.discard(writer)
             writer.close()
 
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                if not self.is_silent:
+                    writer.write(data)
+                    await writer.drain()
+        writer.close()

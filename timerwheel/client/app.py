@@ -42,6 +42,8 @@ __all__ = ["App", "Reject", "Retry", "Worker", "message_id"]
 
 DRAIN_MS = 30_000
 """How long running handlers may take after a signal."""
+GIVE_BACK_MS_MAX = 5_000
+"""How long giving back what is not done may take after that."""
 SCHEDULE_GROUP = "app"
 """The group of a function that a schedule calls."""
 _STOPPED = "its worker stopped before it was done"
@@ -400,8 +402,8 @@ class App:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for worker in self.workers:
-            await _give_back(client.group(worker.topic, worker.group), worker)
+        left = [_give_back(client.group(worker.topic, worker.group), worker) for worker in self.workers]
+        await asyncio.gather(*left)
 
 
 async def _give_back(group: Group, worker: Worker) -> None:
@@ -412,10 +414,12 @@ async def _give_back(group: Group, worker: Worker) -> None:
     logger.warning("%s: giving back %d messages that are not done", worker.name, len(left))
     receipts = [lease.message.receipt for lease in left]
     try:
-        for first in range(0, len(receipts), RECEIVE_MAX):
-            await group.nack(receipts[first : first + RECEIVE_MAX], delay_ms=0, reason=_STOPPED)
-    except ClientError as error:
-        logger.warning("%s: they will be redelivered when their leases end: %s", worker.name, error)
+        async with asyncio.timeout(GIVE_BACK_MS_MAX / 1000):
+            for first in range(0, len(receipts), RECEIVE_MAX):
+                await group.nack(receipts[first : first + RECEIVE_MAX], delay_ms=0, reason=_STOPPED)
+    except (ClientError, TimeoutError) as error:
+        why = str(error) or f"the service did not answer within {GIVE_BACK_MS_MAX} ms"
+        logger.warning("%s: they will be redelivered when their leases end: %s", worker.name, why)
 
 
 def _config(**options: Any) -> GroupConfig | None:  # noqa: ANN401 - the types of `GroupConfig`

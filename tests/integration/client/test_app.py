@@ -11,8 +11,10 @@ import msgspec
 import pytest
 
 from tests.harness.ports import reserved_port
+from tests.harness.relay import Relay
 from timerwheel import App, Client, Reject, Retry
 from timerwheel.client import AddressError, ConflictError, Exponential, Lease, Message, SyncLease
+from timerwheel.client import app as app_module
 from timerwheel.client.app import message_id
 from timerwheel.groups.config import RECEIVE_MAX
 from timerwheel.testing.service import LocalService
@@ -269,6 +271,30 @@ async def test_an_app_that_waits_for_its_service_ends_at_once_when_it_is_stopped
         await serving
     silent.close()
     await silent.wait_closed()
+
+
+async def test_a_service_that_hangs_does_not_hold_up_the_end_of_an_app(service, caplog, monkeypatch):
+    monkeypatch.setattr(app_module, "GIVE_BACK_MS_MAX", 50)
+    async with Relay() as relay:
+        relay.target = service.url
+        app, begun, stop = App(relay.url, drain_ms=0), asyncio.Semaphore(0), asyncio.Event()
+
+        async def hang():
+            begun.release()
+            await asyncio.Event().wait()
+
+        for group in "ab":
+            app.worker("t", group=group)(hang)
+        serving = asyncio.create_task(app.serve(stop))
+        async with Client(service.url) as client:
+            await client.send("t", "x")
+        for _ in app.workers:
+            await begun.acquire()
+        relay.is_silent = True
+        stop.set()
+        async with asyncio.timeout(20):  # only keeps a failure from hanging
+            await serving
+    assert caplog.text.count("the service did not answer within 50 ms") == 2
 
 
 async def test_more_messages_than_one_call_takes_are_given_back(service, app):
