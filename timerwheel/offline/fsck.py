@@ -16,7 +16,7 @@ from timerwheel.index import queues
 from timerwheel.index.writer import read_kept, read_state
 from timerwheel.offline.snapshot import open_index, open_log
 from timerwheel.runtime.recovery import INDEX_DIRECTORY
-from timerwheel.state.batch import visible_rows
+from timerwheel.state.batch import tally, visible_rows
 from timerwheel.state.config_table import Put
 from timerwheel.state.log_manifest import LogStart, begin_state, read_start
 from timerwheel.state.memtable import SettingsDump
@@ -39,6 +39,8 @@ from timerwheel.wheel import slot_table
 from timerwheel.wheel.geometry import Level
 
 FINDINGS_MAX = 1_000
+QUEUE_BITS = 16
+_NO_OFFSETS = np.zeros(0, np.uint64)
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -258,17 +260,19 @@ class _Check:
             self.find("timer_extra", path, int(entry["offset"]), detail)
         # The index may number topics differently: it may still know topics that retention has removed.
         ids = {msgspec.msgpack.decode(raw)[0]: int.from_bytes(key, "big") for key, raw in txn.items("topics")}
+        counts_of = dict(tally(expected["topic"]))
         for _, raw in txn.items("topics"):
             name, pending, _ = msgspec.msgpack.decode(raw)
-            stated = books.pending_of(log_state.topics[name].id) if name in log_state.topics else 0
+            stated = counts_of.get(log_state.topics[name].id, 0) if name in log_state.topics else 0
             if pending != stated:
                 detail = f"topic {name!r} has {pending} pending in the index and {stated} in the log"
                 self.find("count_differs", path, None, detail)
 
+        visible = books.queues()
         for topic in log_state.topics_by_id:
             end = log_state.control.topic_ends.get(topic.name)
             for number in topic.queues:
-                expected = books.queue(topic.id, number)
+                expected = visible.get((topic.id, number), _NO_OFFSETS)
                 if end is not None:  # retention may have trimmed what was deleted
                     expected = expected[expected >= end.until]
                 if len(expected):
@@ -355,16 +359,19 @@ class _Books:
         adds, ends = np.concatenate(self._adds), np.concatenate(self._ends)
         return adds[~np.isin(adds["offset"], ends) & ~np.isin(adds["topic"], hidden)]
 
-    def pending_of(self, topic: int) -> int:
-        return int(np.count_nonzero(self.pending()["topic"] == topic))
-
-    def queue(self, topic: int, number: int) -> np.ndarray:
-        if not self._visible:
-            return np.zeros(0, np.uint64)
-        rows = np.concatenate(self._visible)
-        self._visible = [rows]
-        found: np.ndarray = rows["offset"][(rows["topic"] == topic) & (rows["queue"] == number)]
-        return found
+    def queues(self) -> dict[tuple[int, int], np.ndarray]:
+        """Return the log offsets of the visible messages of each queue, by topic and number."""
+        rows = np.concatenate(self._visible) if self._visible else _NO_OFFSETS
+        if not len(rows):
+            return {}
+        keys = rows["topic"].astype(np.int64) << QUEUE_BITS | rows["queue"]
+        order = np.argsort(keys, kind="stable")
+        found, firsts = np.unique(keys[order], return_index=True)
+        parts = np.split(rows["offset"][order], firsts[1:])
+        mask = (1 << QUEUE_BITS) - 1
+        return {
+            (key >> QUEUE_BITS, key & mask): part for key, part in zip(found.tolist(), parts, strict=True)
+        }
 
 
 def _index_pending(txn: IndexTransaction) -> np.ndarray:
