@@ -269,11 +269,13 @@ class LogState:
             return
         positions = positions_of(rows)
         keys = rows["topic"].astype(np.int64) << 16 | rows["queue"]
-        parts = tally(keys)
+        parts, at = tally(keys), 0
+        if len(parts) > 1:  # one queue after the other, each in the order of the log
+            positions = positions[np.argsort(keys, kind="stable")]
         for key, count in parts:
             topic = self.topics_by_id[key >> 16]
             queue = self.queue(topic, key & 0xFFFF)
-            part = positions if len(parts) == 1 else positions[keys == key]
+            part, at = positions[at : at + count], at + count
             queue.tail.append((queue.next_offset, part))
             self.memtable.queues.append(QueuePages(topic.id, key & 0xFFFF, queue.next_offset, part))
             queue.next_offset += count
