@@ -19,13 +19,13 @@ class Window:
     def __init__(self, count_max: int, clock: Clock) -> None:
         self._count_max = count_max
         self._clock = clock
-        self._until_ms: dict[str, int] = {}
+        self._until_ms: dict[str, int] = {}  # monotonic: a step of the wall clock moves no lease
         self._left: asyncio.Future[None] | None = None
 
     @property
     def room(self) -> int:
         """Return how many messages may be sent now."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.monotonic_ms()
         if len(self._until_ms) >= self._count_max:
             over = [receipt for receipt, until_ms in self._until_ms.items() if until_ms <= now_ms]
             self.leave(over)
@@ -33,7 +33,8 @@ class Window:
 
     def enter(self, deliveries: Iterable[Delivery]) -> None:
         """Add messages that are about to be sent."""
-        self._until_ms.update({one.receipt: one.invisible_until_ms for one in deliveries})
+        behind_ms = self._clock.monotonic_ms() - self._clock.now_ms()
+        self._until_ms.update({one.receipt: one.invisible_until_ms + behind_ms for one in deliveries})
 
     def leave(self, receipts: Iterable[str]) -> None:
         """Remove messages of this window that were acknowledged or returned."""
@@ -43,8 +44,9 @@ class Window:
         if len(self._until_ms) < before:
             self._notify()
 
-    def extend(self, receipts: Iterable[str], until_ms: int) -> None:
-        """Note the new lease ends of messages of this window."""
+    def extend(self, receipts: Iterable[str], invisible_ms: int) -> None:
+        """Note that messages of this window are leased for so long from now."""
+        until_ms = self._clock.monotonic_ms() + invisible_ms
         for receipt in receipts:
             if receipt in self._until_ms:
                 self._until_ms[receipt] = until_ms
@@ -87,11 +89,11 @@ class Windows:
         for window in self._open.get(place, ()):
             window.leave(receipts)
 
-    def extended(self, place: GroupPath, results: Iterable[ReceiptResult], until_ms: int) -> None:
-        """Note the new lease ends of the successful ones, and remove the others."""
+    def extended(self, place: GroupPath, results: Iterable[ReceiptResult], invisible_ms: int) -> None:
+        """Note that the successful ones are leased for so long from now, and remove the others."""
         results = list(results)
         for window in self._open.get(place, ()):
-            window.extend([one.receipt for one in results if one.ok], until_ms)
+            window.extend([one.receipt for one in results if one.ok], invisible_ms)
             window.leave([one.receipt for one in results if not one.ok])
 
     def cleared(self, place: GroupPath) -> None:

@@ -89,3 +89,19 @@ async def test_what_was_taken_for_a_client_that_goes_before_its_first_event_is_g
     stream = _Stream(request, Writer(socket), handle, consumer, Window(100, world.clock), auto=False)
     await stream.run(held, None)
     assert world.engine.groups.info("orders", "g").waiting == 2
+
+
+async def test_a_step_of_the_clock_keeps_no_message_in_a_window_after_its_lease(world):
+    await world.open()
+    await put(world, invisible_ms=60_000)
+    await send(world, "a", "b", "c")
+    held = await receive(world)
+    window = Window(3, world.clock)
+    window.enter(held)
+    window.extend([held[0].receipt], 90_000)
+    assert window.room == 0
+    world.clock.step(-86_400_000)
+    world.clock.advance(59_999)
+    assert window.room == 0
+    world.clock.advance(1)
+    assert window.room == 2
