@@ -191,7 +191,7 @@ class TopicDeletions:
         return sorted(state.group for state in self.core.state.groups.of_topic.get(topic, ()))
 
     def _schedules_of(self, topic: str) -> list[str]:
-        return [one.name for one in self.schedules.all() if one.spec.topic == topic]
+        return [name for name in self.schedules.names() if self.schedules.topic_of(name) == topic]
 
     def _subscriptions(self, topic: str) -> list[str]:
         stored = self.control.items(ConfigTable.SUBSCRIPTION)

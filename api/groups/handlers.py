@@ -19,7 +19,7 @@ from timerwheel.api.security import access
 from timerwheel.groups.config import GroupConfig, Start, UnknownGroupError
 from timerwheel.model import list_cursor
 from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
-from timerwheel.model.messages import Delivery, GroupInfo
+from timerwheel.model.messages import Delivery
 from timerwheel.model.precondition import tag_of
 from timerwheel.wire.fields import given
 from timerwheel.wire.groups import (
@@ -161,7 +161,7 @@ class GroupCalls:
         """Extend the leases of messages."""
         engine = self._handle.engine
         results = await engine.groups.extend(path.topic, path.group, body.receipts, body.invisible_ms)
-        self._windows.extended(path, results, engine.clock.now_ms() + body.invisible_ms)
+        self._windows.extended(path, results, body.invisible_ms)
         return responses.json(SettledAll.of(results))
 
     # ------------------------------------------------------------------ the groups themselves
@@ -170,13 +170,17 @@ class GroupCalls:
     async def all(self, request: web.Request, params: PageQuery) -> web.Response:
         """List groups."""
         may = access.of(request).may
-        every = await self._handle.engine.groups.describe_all()
-        return responses.json(_groups(params, [one for one in every if may(one.topic)]))
+        return await self._page(params, [one for one in self._handle.engine.groups.names() if may(one[0])])
 
     @_reads("/v1/topics/{topic}/groups", "listGroupsOfTopic", problems=("illegal_cursor",))
     async def of_topic(self, _: web.Request, path: TopicPath, params: PageQuery) -> web.Response:
         """List the groups of a topic."""
-        return responses.json(_groups(params, await self._handle.engine.groups.describe_all(path.topic)))
+        return await self._page(params, self._handle.engine.groups.names(path.topic))
+
+    async def _page(self, params: PageQuery, names: Sequence[tuple[str, str]]) -> web.Response:
+        page, cursor = list_cursor.page(names, tuple, params.count_max, params.after)
+        infos = await self._handle.engine.groups.describe_each(page)
+        return responses.json(Groups([Group.of(info) for info in infos], params.answered(cursor)))
 
     @_reads(GROUP, "getGroup", etag=True, answer=Group, problems=("unknown_group",))
     async def one(self, _: web.Request, path: GroupPath) -> web.Response:
@@ -230,15 +234,6 @@ class GroupCalls:
 
     async def _describe(self, place: GroupPath) -> Group:
         return Group.of(await self._handle.engine.groups.describe(place.topic, place.group))
-
-
-def _groups(params: PageQuery, infos: Sequence[GroupInfo]) -> Groups:
-    page, cursor = list_cursor.page(infos, _key, params.count_max, params.after)
-    return Groups([Group.of(info) for info in page], params.answered(cursor))
-
-
-def _key(info: GroupInfo) -> list_cursor.Key:
-    return info.topic, info.group
 
 
 def _delay_ms(wanted: Nack) -> int | None:

@@ -9,6 +9,7 @@ from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import etags, responses
 from timerwheel.api.http.bodies import JSON_BODY_VALUES_MAX
 from timerwheel.api.http.route import ADMISSION, STORE, Need, call
+from timerwheel.api.http.steps import made_of
 from timerwheel.api.messages import intake
 from timerwheel.api.security import access
 from timerwheel.model import list_cursor
@@ -16,7 +17,7 @@ from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
 from timerwheel.model.precondition import tag_of
 from timerwheel.schedules.errors import ScheduleFieldError
 from timerwheel.schedules.recurrence import Recurrence
-from timerwheel.schedules.spec import ScheduleInfo, ScheduleSpec
+from timerwheel.schedules.spec import ScheduleSpec
 from timerwheel.wire.fields import given
 from timerwheel.wire.messages import Accepted
 from timerwheel.wire.paging import PageQuery
@@ -53,10 +54,16 @@ class ScheduleCalls:
     )
     async def all(self, request: web.Request, params: PageQuery) -> web.Response:
         """List schedules."""
-        may = access.of(request).may
-        every = [info for info in self._handle.engine.schedules.all() if may(info.spec.topic)]
-        found, cursor = list_cursor.page(every, _key, params.count_max, params.after)
-        return responses.json(Schedules([Schedule.of(info) for info in found], params.answered(cursor)))
+        may, engine = access.of(request).may, self._handle.engine
+
+        def seen(name: str) -> str | None:
+            topic = engine.schedules.topic_of(name)
+            return name if topic is not None and may(topic) else None
+
+        names = await made_of(engine.clock, engine.schedules.names(), seen)
+        page, cursor = list_cursor.page(names, list_cursor.name_key, params.count_max, params.after)
+        infos = await made_of(engine.clock, page, engine.schedules.find)
+        return responses.json(Schedules([Schedule.of(info) for info in infos], params.answered(cursor)))
 
     @_reads("GET", SCHEDULE, "getSchedule", etag=True)
     async def one(self, _: web.Request, path: SchedulePath) -> web.Response:
@@ -163,10 +170,6 @@ def spec_of(new: NewSchedule) -> ScheduleSpec:
         missed=new.missed,
         paused=new.paused,
     )
-
-
-def _key(info: ScheduleInfo) -> list_cursor.Key:
-    return (info.name,)
 
 
 def _moment_ms(field: str, at_ms: int | UnsetType, at: str | UnsetType) -> int | None:

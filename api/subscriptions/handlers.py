@@ -7,6 +7,7 @@ from aiohttp import web
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import etags, responses
 from timerwheel.api.http.route import STORE, Need, call
+from timerwheel.api.http.steps import made_of
 from timerwheel.api.security import access
 from timerwheel.model import list_cursor
 from timerwheel.push.attempts import Attempt
@@ -69,9 +70,10 @@ class SubscriptionCalls:
     )
     async def all(self, request: web.Request, params: PageQuery) -> web.Response:
         """List subscriptions."""
-        may = access.of(request).may
-        every = [one for one in self._handle.push.all() if may(one.topic)]
-        found, cursor = list_cursor.page(every, _key, params.count_max, params.after)
+        may, push = access.of(request).may, self._handle.push
+        names = [name for name, topic in push.topics().items() if may(topic)]
+        page, cursor = list_cursor.page(names, list_cursor.name_key, params.count_max, params.after)
+        found = await made_of(self._handle.engine.clock, page, push.find)
         return responses.json(Subscriptions(found, params.answered(cursor)))
 
     @_reads("GET", SUBSCRIPTION, "getSubscription", etag=True)
@@ -154,7 +156,3 @@ class SubscriptionCalls:
     async def stats(self, _: web.Request, path: SubscriptionPath) -> web.Response:
         """Get the counts of its attempts since the service started."""
         return responses.json(self._handle.push.stats(path.id))
-
-
-def _key(one: SubscriptionView) -> list_cursor.Key:
-    return (one.id,)

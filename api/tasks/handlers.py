@@ -9,9 +9,10 @@ from msgspec import UNSET
 from yarl import URL
 
 from timerwheel.api.engine_handle import EngineHandle
-from timerwheel.api.http import bodies, idempotency, query, responses
+from timerwheel.api.http import bodies, idempotency, responses
 from timerwheel.api.http.problems import RequestError
 from timerwheel.api.http.route import ADMISSION, DELAY, KEY, STORE, Need, call
+from timerwheel.api.http.steps import made_of
 from timerwheel.api.messages import intake
 from timerwheel.api.messages.delays import delay_property, new_time
 from timerwheel.api.messages.trace_headers import put_context
@@ -190,8 +191,9 @@ class TaskCalls:
     async def queues(self, request: web.Request, params: PageQuery) -> web.Response:
         """List task queues."""
         may = access.of(request).may
-        every = [one for one in self._tasks.queues() if may(one.topic)]
-        found, cursor = list_cursor.page(every, _queue_key, params.count_max, params.after)
+        names = [name for name in self._tasks.queue_names() if may(topic_of(name))]
+        page, cursor = list_cursor.page(names, list_cursor.name_key, params.count_max, params.after)
+        found = await made_of(self._handle.engine.clock, page, self._tasks.find_queue)
         return responses.json(TaskQueues(found, params.answered(cursor)))
 
     @_reads_queue("GET", QUEUE, "getTaskQueue")
@@ -253,10 +255,6 @@ class TaskCalls:
             )
 
 
-def _queue(request: web.Request) -> str:
-    return query.path(request, TaskQueuePath).queue
-
-
 def _key(request: web.Request, new: NewTask) -> str | None:
     own, key = given(new.dedup_key), idempotency.key_of(request)
     if key is not None and own is not None and key != own:
@@ -277,7 +275,3 @@ def _hosts(url: str) -> set[str]:
     with contextlib.suppress(UnicodeError):  # a label that looks encoded may not be
         hosts.add(found.host)
     return {way for host in hosts for way in (f"{host}", f"{host}:{found.port}")}
-
-
-def _queue_key(one: TaskQueueView) -> list_cursor.Key:
-    return (one.queue,)

@@ -8,6 +8,7 @@ from timerwheel.api.engine_handle import LOOK_UP_MS, EngineHandle
 from timerwheel.api.http import arrow, etags, responses
 from timerwheel.api.http.problems import RequestError
 from timerwheel.api.http.route import STORE, Need, call
+from timerwheel.api.http.steps import made_of
 from timerwheel.api.messages import arrow_answers
 from timerwheel.api.messages.while_connected import while_connected
 from timerwheel.api.security import access
@@ -35,8 +36,6 @@ _changes = partial(
     call, needs=Need.ADMIN, audited=True, answer=TopicInfo, path_type=TopicPath, problems=(*CHANGE, *STORE)
 )
 
-TOPICS_AT_ONCE = 500  # some milliseconds; what is due goes on in between
-
 
 class TopicCalls:
     """Handlers under `/v1/topics`. Event loop only."""
@@ -50,10 +49,7 @@ class TopicCalls:
         engine = self._handle.engine
         every = filter(access.of(request).may, engine.queues.topic_names())
         names, cursor = list_cursor.page(every, list_cursor.topic_key, params.count_max, params.after)
-        found: list[TopicInfo] = []
-        for first in range(0, len(names), TOPICS_AT_ONCE):
-            found += [engine.queues.topic(name) for name in names[first : first + TOPICS_AT_ONCE]]
-            await engine.clock.breathe()
+        found = await made_of(engine.clock, names, engine.queues.find_topic)
         return responses.json(Topics(found, params.answered(cursor)))
 
     @_reads(TOPIC, "getTopic", etag=True, problems=("unknown_topic",))

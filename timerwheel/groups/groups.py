@@ -429,10 +429,16 @@ class Groups:
         await self.dead.look_through(group)
         return await self._aged(self.info(topic, group))
 
-    async def describe_all(self, topic: str | None = None) -> list[GroupInfo]:
-        """As `describe`, of every group or those of one topic, by name."""
+    def names(self, topic: str | None = None) -> list[tuple[str, str]]:
+        """Topic and group of every group, or of those of one topic."""
+        return [(state.topic, state.group) for state in self._by_name(topic)]
+
+    async def describe_each(self, names: Iterable[tuple[str, str]]) -> list[GroupInfo]:
+        """As `describe`, of groups by topic and group, without those that are not there."""
         found: list[GroupInfo] = []
-        async for state in self._in_steps(self._by_name(topic), AGED_QUEUES):
+        by_name = self._parts.tables.by_name
+        states = [state for name in names if (state := by_name.get(group_topic(*name))) is not None]
+        async for state in self._in_steps(states, AGED_QUEUES):
             await self.dead.look_through(state.group)
             if self._parts.is_kept(state):
                 found.append(await self._aged(self._info(state)))

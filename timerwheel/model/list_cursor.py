@@ -51,6 +51,11 @@ def page(
 _SYSTEM = (SYSTEM_TOPIC_TIMER, SYSTEM_TOPIC_LEVELS)
 
 
+def name_key(name: str) -> Key:
+    """Return the key of what has a name."""
+    return (name,)
+
+
 def topic_key(name: str) -> Key:
     """Return the key of a topic: by name, the service's own last."""
     return ("s", str(_SYSTEM.index(name))) if name in _SYSTEM else ("", name)

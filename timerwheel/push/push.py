@@ -147,8 +147,17 @@ class Push:
         shown = msgspec.structs.replace(subscription, secrets=[], heir=False)
         return tag_of(shown.with_group(self._config(subscription)))
 
+    def find(self, subscription_id: str) -> SubscriptionView | None:
+        """Return one subscription; None if there is none of this id."""
+        dispatcher = self._dispatchers.get(subscription_id)
+        return None if dispatcher is None else self._view(dispatcher.subscription)
+
+    def topics(self) -> dict[str, str]:
+        """Return the topic of every subscription by its id, in the order of creation."""
+        return {name: dispatcher.subscription.topic for name, dispatcher in self._dispatchers.items()}
+
     def all(self) -> list[SubscriptionView]:
-        """Return every subscription, in the order of creation."""
+        """Return every subscription, in the order of creation; all in one step of the event loop."""
         return [self._view(dispatcher.subscription) for dispatcher in self._dispatchers.values()]
 
     def user_of(self, topic: str, group: str) -> str | None:

@@ -88,6 +88,13 @@ class QueueReader:
             paused=paused,
         )
 
+    def find_topic(self, name: str) -> TopicInfo | None:
+        """Return one topic; None if it is not there any more."""
+        try:
+            return self.topic(name)
+        except UnknownTopicError:
+            return None
+
     def exists(self, name: str) -> bool:
         """Whether a topic of clients or a group's own has or had messages, and was not deleted since."""
         return self._state.exists(name)

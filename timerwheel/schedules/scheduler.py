@@ -159,10 +159,23 @@ class Scheduler:
         """Return one schedule. Raises UnknownScheduleError."""
         return self._info(name, self._known(name))
 
+    def find(self, name: str) -> ScheduleInfo | None:
+        """Return one schedule; None if there is none of this name."""
+        stored = self._find(name)
+        return None if stored is None else self._info(name, stored)
+
+    def topic_of(self, name: str) -> str | None:
+        """Return the topic that a schedule sends to; None if there is none of this name."""
+        stored = self._find(name)
+        return None if stored is None else stored.spec.topic
+
+    def names(self) -> list[str]:
+        """Return the names of all schedules, sorted; some may be about to be deleted."""
+        return sorted(self._control.items(ConfigTable.SCHEDULE))
+
     def all(self) -> list[ScheduleInfo]:
-        """Return every schedule, by name."""
-        found = ((name, self._find(name)) for name in sorted(self._control.items(ConfigTable.SCHEDULE)))
-        return [self._info(name, stored) for name, stored in found if stored is not None]
+        """Return every schedule, by name; all in one step of the event loop."""
+        return [info for name in self.names() if (info := self.find(name)) is not None]
 
     def next_runs(self, name: str, count: int) -> list[NextRun]:
         """Return the next runs, at most NEXT_RUNS_MAX, in order; none if it is paused.

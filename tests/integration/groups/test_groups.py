@@ -485,7 +485,9 @@ async def test_a_group_tells_how_old_the_oldest_message_is_that_it_is_not_done_w
     await world.advance(500)
     await world.engine.groups.dead.redrive("g")
     assert await oldest_ms() == 500
-    assert [info.oldest_age_ms for info in await world.engine.groups.describe_all()] == [500]
+    assert [info.oldest_age_ms for info in await world.engine.groups.describe_each([("orders", "g")])] == [
+        500
+    ]
 
 
 async def test_a_late_acknowledgement_counts_for_the_attempt_that_failed_last_alone(world):

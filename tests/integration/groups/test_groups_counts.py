@@ -38,11 +38,11 @@ async def test_groups_are_counted_in_steps_of_so_many_queues(
 async def test_groups_are_described_in_steps_of_so_many_queues(world, monkeypatch):
     engine = await open_with(world)
     async with turns_between() as turns:
-        await engine.groups.describe_all()
+        await engine.groups.describe_each(engine.groups.names())
     assert turns() == 0
     monkeypatch.setattr(groups_module, "AGED_QUEUES", QUEUES)
     async with turns_between() as turns:
-        assert len(await engine.groups.describe_all("orders")) == GROUPS
+        assert len(await engine.groups.describe_each(engine.groups.names("orders"))) == GROUPS
     assert turns() == GROUPS - 1
     monkeypatch.setattr(groups_module, "AGED_QUEUES", QUEUES // 2)
     async with turns_between() as turns:
@@ -64,7 +64,9 @@ async def test_a_group_that_is_deleted_while_others_are_counted_is_left_out(worl
     assert [one.group for one in await engine.groups.counts()] == [f"g{n}" for n in range(8)]
     monkeypatch.setattr(groups_module, "AGED_QUEUES", 1)
     names = iter(("g7",))
-    assert [one.group for one in await engine.groups.describe_all()] == [f"g{n}" for n in range(7)]
+    assert [one.group for one in await engine.groups.describe_each(engine.groups.names())] == [
+        f"g{n}" for n in range(7)
+    ]
 
 
 @pytest.mark.parametrize("done", [(), (0,), (0, 1, 2), (1,), (0, 2, 3), (2, 4, 5), tuple(range(6))])

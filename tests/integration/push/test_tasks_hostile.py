@@ -184,7 +184,7 @@ async def test_a_task_that_is_refused_makes_no_queue(site, limits, code):
     with pytest.raises(TimerwheelError) as caught:
         await site.create()
     assert caught.value.code == code
-    assert site.tasks.queues() == []
+    assert site.tasks.queue_names() == []
 
 
 # ---------------------------------------------------------------------- what has ended

@@ -251,9 +251,14 @@ class Tasks:
             runner = self._runner(name)  # unless it was deleted since
         return runner.queue
 
-    def queues(self) -> list[TaskQueueView]:
-        """Return every queue, by name."""
-        return [self._view(self._runners[name]) for name in sorted(self._runners)]
+    def queue_names(self) -> list[str]:
+        """Return the names of all queues."""
+        return sorted(self._runners)
+
+    def find_queue(self, name: str) -> TaskQueueView | None:
+        """Return one queue; None if there is none of this name."""
+        runner = self._runners.get(name)
+        return None if runner is None else self._view(runner)
 
     def get_queue(self, name: str) -> TaskQueueView:
         """Return one queue; UnknownTaskQueueError."""
