@@ -402,8 +402,8 @@ class App:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        left = [_give_back(client.group(worker.topic, worker.group), worker) for worker in self.workers]
-        await asyncio.gather(*left)
+        groups = [client.group(worker.topic, worker.group) for worker in self.workers]
+        await asyncio.gather(*map(_give_back, groups, self.workers))
 
 
 async def _give_back(group: Group, worker: Worker) -> None:

@@ -361,8 +361,8 @@ class _Books:
 
     def queues(self) -> dict[tuple[int, int], np.ndarray]:
         """Return the log offsets of the visible messages of each queue, by topic and number."""
-        rows = np.concatenate(self._visible) if self._visible else _NO_OFFSETS
-        if not len(rows):
+        rows = np.concatenate(self._visible) if self._visible else None
+        if rows is None or not len(rows):
             return {}
         keys = rows["topic"].astype(np.int64) << QUEUE_BITS | rows["queue"]
         order = np.argsort(keys, kind="stable")
