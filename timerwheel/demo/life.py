@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 from numpy.random import Generator
 
-from timerwheel.client import Client, ClientError, Exponential, GroupConfig, Lease
+from timerwheel.client import Client, ClientError, Draft, Exponential, GroupConfig, Lease
 from timerwheel.clock import Clock
 from timerwheel.demo import shop
 from timerwheel.demo.endpoints import Endpoints
 
 RETRY_MS = 2_000
 ARRAY = 1_000
+SOON_MS = 10_000
 PAYING_MS = (3_000, 60_000)  # how long customers take to pay, at least and at most
 PACKING_MS = (50, 400)
 FAILING_SHARE = 0.06
@@ -48,10 +49,11 @@ class Life:
         self._next_order = shop.FIRST_ORDER + shop.open_orders(pace.orders_per_s)
         self._next_sale_ms = 0
 
-    async def begin(self, hooks: Endpoints) -> int:
+    async def begin(self, hooks: Endpoints, filled: Callable[[], Awaitable[None]]) -> int:
         """Create groups, subscriptions and schedules, and send what is scheduled; returns how many messages.
 
-        Workers of `go_on` find their groups, so no message of the start is missed.
+        Workers of `go_on` find their groups, so no message of the start is missed. `filled` is called when
+        all is sent but what is due within SOON_MS, and may take some of that time.
         """
         config = GroupConfig(max_attempts=ATTEMPTS_MAX, backoff=BACKOFF)
         for topic, group in (
@@ -68,10 +70,16 @@ class Life:
         await self._put_schedules()
         now_ms = self._clock.now_ms()
         drafts = list(shop.stock(now_ms, self._pace.rush_ms, self._pace.orders_per_s, self._random))
-        for at in range(0, len(drafts), ARRAY):
-            await self._client.send_many(drafts[at : at + ARRAY])
+        soon = [draft for draft in drafts if _is_soon(draft, now_ms)]
+        await self._send([draft for draft in drafts if not _is_soon(draft, now_ms)])
+        await filled()
+        await self._send(soon)
         self._next_sale_ms = shop.next_flash_sale_ms(now_ms) + shop.FLASH_SALE_EVERY_MS
         return len(drafts)
+
+    async def _send(self, drafts: list[Draft]) -> None:
+        for at in range(0, len(drafts), ARRAY):
+            await self._client.send_many(drafts[at : at + ARRAY])
 
     async def _put_schedules(self) -> None:
         put = self._client.schedules.put
@@ -161,6 +169,10 @@ class Life:
             await lease.nack(reason="the carrier does not know this address")
         elif self._random.random() < FAILING_SHARE:
             await lease.nack(reason=REASONS[int(self._random.integers(len(REASONS)))])
+
+
+def _is_soon(draft: Draft, now_ms: int) -> bool:
+    return draft.get("deliver_at_ms", now_ms + draft.get("delay_ms", 0)) < now_ms + SOON_MS
 
 
 async def _finish(_lease: Lease) -> None:

@@ -7,8 +7,8 @@ import { fine, rate, short } from "./format.js";
 import { colour, Plot } from "./plot.js";
 
 const STEPS = [
-  { name: "15 min", step: "second", spanS: 900, gapS: 5 },
-  { name: "24 h", step: "minute", spanS: 86_400, gapS: 150 },
+  { name: "15 min", step: "second", spanS: 900, leastS: 60, gapS: 5 },
+  { name: "24 h", step: "minute", spanS: 86_400, leastS: 3_600, gapS: 150 },
 ];
 const AGAIN_MS = 60_000; // the points of minutes are loaded again this often
 
@@ -27,15 +27,17 @@ class Lines {
     });
   }
 
-  /** Draw {at, columns}, of which `spanS` up to the last time are shown. */
-  draw({ at, columns }, spanS) {
+  /** Draw {at, columns}: up to `spanS` before the last time, but of a young history at least `leastS`. */
+  draw({ at, columns }, { spanS, leastS }) {
     const shown = this.series.map(({ name }) => columns[name]);
     const words = this.series.map(({ label }, index) => {
       const value = shown[index].at(-1);
       return `${label} ${value === undefined || value === null ? "none" : this.text(value)}`;
     });
     this.plot.show([at, ...shown], `${this.title}: ${words.join(", ")}`);
-    if (at.length) this.plot.uplot.setScale("x", { min: at.at(-1) - spanS, max: at.at(-1) });
+    if (!at.length) return;
+    const shownS = Math.min(Math.max(at.at(-1) - at[0], leastS), spanS);
+    this.plot.uplot.setScale("x", { min: at.at(-1) - shownS, max: at.at(-1) });
   }
 }
 
@@ -136,6 +138,6 @@ export class Charts {
   }
 
   #draw() {
-    for (const lines of this.lines) lines.draw(this.points.get(this.#step), this.#step.spanS);
+    for (const lines of this.lines) lines.draw(this.points.get(this.#step), this.#step);
   }
 }

@@ -18,6 +18,7 @@ from tests.harness.processes import Result, started, timerwheel
 from timerwheel.clock import SystemClock
 from timerwheel.demo import shop
 from timerwheel.demo.service import remove_leftovers
+from timerwheel.store.lock import is_locked
 
 
 class Demo(NamedTuple):
@@ -129,6 +130,7 @@ def test_a_demo_that_is_killed_takes_its_service_with_it_and_the_next_one_remove
         demo.end(signal.SIGKILL)
         until(lambda: not processes_in(demo.temporary))
         (left,) = demo.temporary.iterdir()
+    until(lambda: not is_locked(left / "data"))
     os.utime(left, (0, 0))
     remove_leftovers(demo.temporary, SystemClock().now_ms())
     assert list(demo.temporary.iterdir()) == []
