@@ -116,6 +116,6 @@ def test_the_run_drops_the_records_of_the_keys_and_their_copies(crashes: list[Cr
 @pytest.mark.parametrize("index", INDEXES)
 def test_a_crash_at_any_step_of_carrying_leaves_each_key_as_it_was(crashes: list[Crash], index: str) -> None:
     for crash in crashes:
-        for fate, files in crash.fates(FATES):
+        for fate, files in crash.fates(FATES, index):
             with crash.again(index, fate) as (directory, clock, books):
                 asyncio.run(check(directory, files, clock, books))

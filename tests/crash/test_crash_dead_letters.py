@@ -148,6 +148,6 @@ def test_after_a_crash_at_any_step_drained_letters_are_one_each_with_their_origi
     crashes: list[Crash], index: str
 ) -> None:
     for crash in crashes:
-        for fate, files in crash.fates(FATES):
+        for fate, files in crash.fates(FATES, index):
             with crash.again(index, fate) as (directory, clock, books):
                 asyncio.run(finish(directory, files, clock, books))

@@ -294,6 +294,6 @@ def test_after_a_crash_at_any_step_consumers_get_what_is_left_and_nothing_that_i
     crashes_by_flush: dict[str, list[Crash]], index: str, flush: str
 ) -> None:
     for crash in crashes_by_flush[flush]:
-        for fate, files in crash.fates(FATES):
+        for fate, files in crash.fates(FATES, index):
             with crash.again(index, fate) as (directory, clock, books):
                 asyncio.run(finish(directory, files, clock, books, flush))

@@ -196,7 +196,7 @@ def test_at_every_kind_of_step_the_disk_does_all_that_it_may_do(crashes: list[Cr
     met: dict[str, set[str]] = {}
     for crash in crashes:
         kind = crash.files.trace[-1].split()[0]
-        met.setdefault(kind, set()).update(*(files.fates for _, files in crash.fates(FATES)))
+        met.setdefault(kind, set()).update(*(files.fates for _, files in crash.all_fates(FATES)))
     unsynced = {"dropped", "kept", "cut", "sectors"}
     assert met["append"] >= unsynced
     assert met["sync"] >= unsynced
@@ -207,7 +207,7 @@ def test_at_every_kind_of_step_the_disk_does_all_that_it_may_do(crashes: list[Cr
 @pytest.mark.parametrize("index", INDEXES)
 def test_a_crash_at_any_step_loses_nothing_and_repeats_nothing(crashes: list[Crash], index: str) -> None:
     for crash in crashes:
-        for fate, files in crash.fates(FATES):
+        for fate, files in crash.fates(FATES, index):
             with crash.again(index, fate) as (directory, clock, books):
                 asyncio.run(finish(directory, files, clock, books))
 

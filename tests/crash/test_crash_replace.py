@@ -87,6 +87,6 @@ async def check(directory: Path, files: FaultyFiles, clock: ManualClock, books: 
 @pytest.mark.parametrize("index", INDEXES)
 def test_a_crash_at_any_step_of_replacing_leaves_one_message(crashes: list[Crash], index: str) -> None:
     for crash in crashes:
-        for fate, files in crash.fates(FATES):
+        for fate, files in crash.fates(FATES, index):
             with crash.again(index, fate) as (directory, clock, books):
                 asyncio.run(check(directory, files, clock, books))

@@ -196,6 +196,6 @@ def test_after_a_crash_at_any_step_every_task_ends_once_and_is_not_called_after_
     crashes: list[Crash], index: str
 ) -> None:
     for crash in crashes:
-        for fate, files in crash.fates(FATES):
+        for fate, files in crash.fates(FATES, index):
             with crash.again(index, fate) as (directory, clock, books):
                 asyncio.run(finish(directory, files, clock, books))

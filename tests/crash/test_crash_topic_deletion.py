@@ -119,6 +119,6 @@ def test_after_a_crash_at_any_step_a_topic_is_deleted_whole_or_not_at_all(
     crashes: list[Crash], index: str
 ) -> None:
     for crash in crashes:
-        for fate, files in crash.fates(FATES):
+        for fate, files in crash.fates(FATES, index):
             with crash.again(index, fate) as (directory, clock, books):
                 asyncio.run(finish(directory, files, clock, books))

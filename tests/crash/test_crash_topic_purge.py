@@ -111,6 +111,6 @@ def test_after_a_crash_at_any_step_what_was_purged_stays_away_and_a_purge_can_be
     crashes: list[Crash], index: str
 ) -> None:
     for crash in crashes:
-        for fate, files in crash.fates(FATES):
+        for fate, files in crash.fates(FATES, index):
             with crash.again(index, fate) as (directory, clock, books):
                 asyncio.run(finish(directory, files, clock, books))

@@ -1,12 +1,16 @@
 """Every crash of a fixed run, and what a disk may make of each.
 
 The same run stops at the same step each time, whatever the disk makes of it afterwards. So for each step it
-runs once, what it left is kept, and all fates of the disk and of the index are tried on copies. Fates that
-leave the same bytes are one.
+runs once, what it left is kept, and fates of the disk and of the index are tried on copies. Fates that leave
+the same bytes are one.
+
+With TIMERWHEEL_TEST_FATES=all, as in `make torture`, each step meets every fate of the disk with every fate of
+the index. Otherwise it meets one for each fate of the index, and its neighbours meet others.
 """
 
 import contextlib
 import copy
+import os
 import random
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
@@ -23,6 +27,7 @@ from timerwheel.store.errors import StoreError
 
 INDEXES = ("kept", "older", "lost")
 PAGE_BYTES = 4096
+ALL_FATES = os.environ.get("TIMERWHEEL_TEST_FATES") == "all"
 
 Stopped: TypeAlias = tuple[FaultyFiles, ManualClock, Any]
 """What is left of a run: the disk, the clock, and the books of what clients were told."""
@@ -48,7 +53,13 @@ class Crash:
         directory.rename(_left(directory))
         return cls(f"{name}: {files.trace[-1]}", directory, files, clock, books, seed)
 
-    def fates(self, count: int) -> Iterator[tuple[int, FaultyFiles]]:
+    def fates(self, count: int, index: str = "kept") -> list[tuple[int, FaultyFiles]]:
+        """Those of `all_fates` that are tried with this fate of the index."""
+        found = list(self.all_fates(count))
+        turn = (self.seed + INDEXES.index(index)) % len(found)
+        return found if ALL_FATES else [found[turn]]
+
+    def all_fates(self, count: int) -> Iterator[tuple[int, FaultyFiles]]:
         """What the disk may have kept, drawn `count` times, without those that are as one before."""
         before: list[dict[str, bytes]] = []
         for fate in range(count):
