@@ -4,8 +4,8 @@ The same run stops at the same step each time, whatever the disk makes of it aft
 runs once, what it left is kept, and fates of the disk and of the index are tried on copies. Fates that leave
 the same bytes are one.
 
-With TIMERWHEEL_TEST_FATES=all, as in `make torture`, each step meets every fate of the disk with every fate of
-the index. Otherwise it meets one for each fate of the index, and its neighbours meet others.
+With TIMERWHEEL_TEST_FATES=all, as in `make torture`, each step meets every fate of the disk with every fate
+of the index. Otherwise it meets one for each fate of the index, and its neighbours meet others.
 """
 
 import contextlib
