@@ -90,9 +90,9 @@ def test_an_app_without_workers_is_refused(tmp_path):
 
 def test_a_group_that_differs_ends_the_worker_with_exit_code_1(service, project):
     with SyncClient(service.url) as client:
-        client.send("orders", "x")
-        client.group("orders", "g2").receive(tags="a", create=True)
-    text = APP.replace('"closers"', '"g2", tags="b"')
+        client.send("others", "x")
+        client.group("others", "g2").receive(tags="a", create=True)
+    text = APP.replace('"orders", group="closers"', '"others", group="g2", tags="b"')
     (project / "shop.py").write_text(text)
     code, errors = worker(project, "shop:app", "--url", service.url)
     assert code == 1
