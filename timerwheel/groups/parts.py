@@ -37,6 +37,8 @@ ACKNOWLEDGED_MAX = 100_000
 
 STEP_MS = 1_000
 """By so much the wall clock must gain on the monotonic one to have been stepped; it may drift by less."""
+STEPS_MAX = 100
+"""Steps that are remembered; two of the longest ago then count as one, at the time of the later."""
 
 
 class Ages:
@@ -60,7 +62,15 @@ class Ages:
         if abs(step_ms) >= STEP_MS:
             if step_ms > 0:
                 self._steps.append((now_ms - step_ms, step_ms))
+            if len(self._steps) > STEPS_MAX:
+                (first_ms, first), (second_ms, second) = self._steps[:2]
+                self._steps[:2] = [(max(first_ms, second_ms), first + second)]
             self._ahead_ms += step_ms
+
+    @property
+    def remembered(self) -> int:
+        """How many steps are remembered."""
+        return len(self._steps)
 
     def age_ms(self, from_ms: int) -> int:
         """Return how long ago a message was delivered that was at this wall time."""
