@@ -68,7 +68,7 @@ class FigureKeeper:
             try:
                 await self.bring_back()
                 self.take()
-                if self._kept_at_ms is not None and self._clock.monotonic_ms() >= self._kept_at_ms + KEEP_MS:
+                if self._should_keep():
                     await self.keep()
             except Exception:
                 # Charts with a gap are better than none from now on.
@@ -88,6 +88,12 @@ class FigureKeeper:
         self._kept_at_ms = self._clock.monotonic_ms()
         seconds, minutes = await asyncio.to_thread(figure_file.read, self._handle.settings.data)
         self._figures.bring_back(seconds, minutes, engine.clock.now_ms())
+
+    def _should_keep(self) -> bool:
+        """Whether the file is a minute old; between two engines the directory may be another process's."""
+        if self._engine is None or self._kept_at_ms is None:
+            return False
+        return self._clock.monotonic_ms() >= self._kept_at_ms + KEEP_MS
 
     async def keep(self) -> None:
         """Write the file; a disk that refuses it costs only the charts after a restart."""

@@ -1,8 +1,13 @@
 """The history of the figures over HTTP: full before anyone looks, by second and by minute."""
 
+import asyncio
+import contextlib
 import signal
 
+from aiohttp import web
+
 from tests.harness.browser_seed import ask
+from tests.harness.clock import ManualClock
 from tests.harness.processes import serving
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.service import figure_file
@@ -84,3 +89,32 @@ def test_charts_are_full_after_an_orderly_restart_with_a_gap_for_the_time_betwee
         after = ask(second.url, "GET", "/v1/live/history")
         while after["at_ms"][: len(before["at_ms"])] != before["at_ms"]:
             after = ask(second.url, "GET", "/v1/live/history")
+
+
+async def test_the_file_is_written_each_minute_and_not_while_the_engine_is_away(service):
+    engine = service.engine
+    clock = ManualClock()
+    handle = EngineHandle(engine.settings)
+    keeper = FigureKeeper(handle, clock)
+    path = engine.settings.data / figure_file.NAME
+    path.unlink(missing_ok=True)
+    handle.open(engine, Push(engine))
+    running = keeper.watch(web.Application())
+    await anext(running)
+    try:
+        while not path.exists():
+            clock.advance(1_000)
+            await asyncio.sleep(0)
+        handle.close("the journal is away")
+        clock.advance(1_000)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        path.unlink()
+        for _ in range(200):
+            clock.advance(1_000)
+            await asyncio.sleep(0)
+        assert not path.exists()
+    finally:
+        with contextlib.suppress(StopAsyncIteration):
+            await anext(running)
+    assert not path.exists()
