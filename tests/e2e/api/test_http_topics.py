@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from timerwheel.api import engine_handle
-from timerwheel.api.topics.handlers import TOPICS_AT_ONCE
+from timerwheel.api.http.steps import AT_ONCE
 
 SIGNED = {"X-Requested-With": "tests", "Content-Type": "application/json"}
 
@@ -21,9 +21,9 @@ async def test_topics_are_counted(service):
 
 
 async def test_many_topics_are_listed_in_steps_between_which_others_have_their_turn(service, monkeypatch):
-    names = [f"topic-{number}" for number in range(2 * TOPICS_AT_ONCE + 10)]
+    names = [f"topic-{number}" for number in range(2 * AT_ONCE + 10)]
     await service.send([{"topic": name} for name in names])
-    in_step, steps, look = 0, [], service.engine.queues.topic
+    in_step, steps, look = 0, [], service.engine.queues.find_topic
 
     def counted(name):
         nonlocal in_step
@@ -37,11 +37,11 @@ async def test_many_topics_are_listed_in_steps_between_which_others_have_their_t
             in_step = 0
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(service.engine.queues, "topic", counted)
+    monkeypatch.setattr(service.engine.queues, "find_topic", counted)
     other = asyncio.create_task(have_turns())
     assert set(names) <= set(await service.topics())
     other.cancel()
-    assert (max(steps), sum(steps) >= len(names)) == (TOPICS_AT_ONCE, True)
+    assert (max(steps), sum(steps) >= len(names)) == (AT_ONCE, True)
 
 
 @pytest.mark.parametrize(
