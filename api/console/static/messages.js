@@ -55,7 +55,7 @@ export class Messages {
   title = "Messages";
   #asked = new Filter({}, now());
   #turn = 0; // number of the newest request; answers to older ones are ignored
-  #opensOne = false; // after a search by key: open the message if it is the only one
+  #sought = null; // the key of a search, whose message is opened if it is the only one
 
   constructor() {
     this.search = form({ class: "search", role: "search", on: { input: ({ target }) => this.#typed(target), change: () => this.#offerOrders() } },
@@ -114,11 +114,11 @@ export class Messages {
       const { messages, cursor } = await read(asked.query, this.pager.start, isNewest);
       if (!isNewest()) return undefined;
       this.#draw(this.#table(messages, cursor), cursor, this.#words(messages, cursor));
-      if (this.#opensOne && messages.length === 1 && cursor === null) this.#open(messages[0]);
-      this.#opensOne = false;
+      if (asked.key && asked.key === this.#sought && messages.length === 1 && cursor === null) this.#open(messages[0]);
     } catch (error) {
       if (isNewest()) this.#draw(problem(error, asked.topic ? "" : HINT), null, "");
     }
+    if (isNewest()) this.#sought = null;
     return undefined;
   }
 
@@ -261,7 +261,7 @@ export class Messages {
       state: state === stateWithout(wanted) ? undefined : state, topic: topic.trim(), tag: tag.trim(), key: wanted, ...this.#when(from, to),
       order: order === orders(state, wanted)[0] ? undefined : order,
     });
-    this.#opensOne = Boolean(wanted);
+    this.#sought = wanted;
     if (hash === location.hash) return this.load();
     return address.go(hash);
   }
