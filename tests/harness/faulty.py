@@ -295,6 +295,10 @@ class FaultyRing:
         self.has_ended = True
         os.eventfd_write(self.fd, 1)
 
+    @property
+    def in_flight(self) -> bool:
+        return self._result is not None
+
     def ended(self) -> int | None:
         if self._result is None:
             return None

@@ -43,8 +43,8 @@ class LogWriter:
             assert self._log.ring is not None
             self._watched = self._log.ring.fd
             loop.add_reader(self._watched, self._notice)
+        self._ended = loop.create_future()
         async with self.threads.log_turn:
-            self._ended = loop.create_future()
             await self._ended
             done = self._log.end(begun)
             if self._log.ring_refused is not None:

@@ -28,16 +28,22 @@ class Threads:
         self._index = None if inline else _Pool(1, "index")
         self._readers = None if inline else _Pool(2, "reader")
         self.log_turn = asyncio.Lock()
-        """Held while a call for the log thread waits or runs, or while the loop writes the log itself."""
+        """Held while a call runs in the log thread, or while the loop writes the log itself."""
+        self._log_calls = 0  # that wait for the turn or run; the lock does not count one that is about to
 
     def log_rests(self) -> bool:
         """Whether no call for the log thread waits or runs: the loop may take the turn."""
-        return not self.log_turn.locked() and (self._log is None or self._log.rests())
+        is_free = not self._log_calls and not self.log_turn.locked()
+        return is_free and (self._log is None or self._log.rests())
 
     async def log(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call in the log thread."""
-        async with self.log_turn:
-            return await _run(self._log, call, *args, **kwargs)
+        self._log_calls += 1
+        try:
+            async with self.log_turn:
+                return await _run(self._log, call, *args, **kwargs)
+        finally:
+            self._log_calls -= 1
 
     async def index(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call in the index thread."""

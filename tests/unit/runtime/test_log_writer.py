@@ -23,8 +23,8 @@ def files():
 
 
 @pytest.fixture
-async def threads():
-    threads = Threads()
+async def threads(request):
+    threads = Threads(inline=getattr(request, "param", False))
     yield threads
     threads.close()
 
@@ -71,6 +71,27 @@ async def test_calls_for_the_log_thread_wait_for_a_write_of_the_kernel(files, th
     await asyncio.gather(writing, *calls)
     assert ran == [0, 1, 2]
     assert numbers_in(log) == [0, 1]
+    writer.close()
+
+
+@pytest.mark.parametrize("threads", [False, True], indirect=True, ids=["threads", "inline"])
+async def test_a_call_that_waited_for_a_write_comes_before_the_next_one(files, threads):
+    log, writer = made(files, threads, slow=True)
+    order = []
+
+    async def write():
+        await writer.append([[record(1)]])
+        await writer.append([[record(2)]])  # in the step in which the first has ended
+
+    writing = asyncio.create_task(write())
+    await turns()
+    calling = asyncio.create_task(threads.log(lambda: order.append((log.ring.begun, log.ring.in_flight))))
+    await turns()
+    log.ring.slow = False
+    log.ring.finish()
+    await asyncio.gather(writing, calling)
+    assert order == [(1, False)]
+    assert numbers_in(log) == [0, 1, 2]
     writer.close()
 
 
