@@ -40,7 +40,12 @@ PANELS = {  # the dialogs that the buttons of a panel open
     "subscription:hook": ["Edit", "Delete"],
     "schedule:daily": ["Edit", "Delete"],
 }
-LOOKS = [(1440, "light"), (1440, "dark"), (390, "light"), (390, "dark")]
+LOOKS = [
+    (1440, "light"),
+    (390, "dark"),
+    pytest.param((1440, "dark"), marks=pytest.mark.torture),
+    pytest.param((390, "light"), marks=pytest.mark.torture),
+]
 
 
 @pytest.fixture(scope="module")
