@@ -17,6 +17,9 @@ from timerwheel.wire.fields import given
 ACK = "/v1/acks/{token}"
 SETTLING = ("unknown_ack", "ack_ended", "topic_ending", *STORE)
 
+BODY_BYTES_MAX = 1 << 16
+NOTHING = (b"", b"{}", b"null")
+
 _settles = partial(call, "POST", needs=Need.OPEN, answer=AckAnswer, known=SETTLING)
 
 
@@ -30,9 +33,14 @@ class AckCalls:
     def _acks(self) -> Acks:
         return self._handle.push.acks
 
-    @_settles(ACK, "acknowledgeLater")
-    async def acknowledge(self, _: web.Request, path: AckPath) -> web.Response:
+    @_settles(ACK, "acknowledgeLater", problems=("invalid_field", "body_too_large"))
+    async def acknowledge(self, request: web.Request, path: AckPath) -> web.Response:
         """Acknowledge a pushed message or a task, with the token that its receiver was given."""
+        self._acks.check(path.token)  # before anything else of the request is read
+        if (await bodies.whole(request, bytes_max=BODY_BYTES_MAX)).strip() not in NOTHING:
+            raise RequestError(
+                "invalid_field", "an acknowledgement has no body; those of /nack and /extend do"
+            )
         await self._acks.acknowledge(path.token)
         return responses.json(AckAnswer("acknowledged"))
 

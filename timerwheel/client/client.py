@@ -30,7 +30,15 @@ from timerwheel.client.acks import Acks
 from timerwheel.client.bodies import Body
 from timerwheel.client.connection import Connection, Stream, arguments, given, part, raise_problem, with_query
 from timerwheel.client.dead_letters import DeadLetters
-from timerwheel.client.drafts import Draft, SendOptions, When, draft_content, shift_content, when_content
+from timerwheel.client.drafts import (
+    Draft,
+    SendOptions,
+    When,
+    draft_content,
+    range_content,
+    shift_content,
+    when_content,
+)
 from timerwheel.client.environment import DEFAULT_URL, token_of_environment, url_of_environment
 from timerwheel.client.errors import (
     AddressError,
@@ -404,16 +412,20 @@ class Client:
         topic: str | None = None,
         tags: str | None = None,
         key_prefix: str | None = None,
+        due_from: dt.datetime | None = None,
         due_from_ms: int | None = None,
+        due_to: dt.datetime | None = None,
         due_to_ms: int | None = None,
         dry_run: bool = False,
     ) -> RecallCount:
         """Recall all waiting messages that match all conditions, of which one is required; `dry_run` counts.
 
         `tags` is a tag or `A || B`; `key_prefix` begins the deduplication key or one of the keys;
-        `due_from_ms` ≤ due < `due_to_ms`.
+        `due_from` ≤ due < `due_to`, both aware datetimes; `due_from_ms` and `due_to_ms` are the same in epoch
+        milliseconds.
         """
-        content = arguments(locals())
+        content = given(topic=topic, tags=tags, key_prefix=key_prefix, dry_run=dry_run)
+        content |= range_content(arguments(locals()), "due_from", "due_to")
         return await self._connection.call("POST", "/v1/messages/recall", RecallCount, content=content)
 
     async def reschedule_many(
@@ -443,7 +455,9 @@ class Client:
         topic: str | None = None,
         tags: str | None = None,
         key_prefix: str | None = None,
+        due_from: dt.datetime | None = None,
         due_from_ms: int | None = None,
+        due_to: dt.datetime | None = None,
         due_to_ms: int | None = None,
         shift: str | dt.timedelta | None = None,
         dry_run: bool = False,
@@ -458,9 +472,8 @@ class Client:
         The new time is as for `reschedule_many`.
         """
         when = when_content(arguments(locals()))
-        content = given(
-            topic=topic, tags=tags, key_prefix=key_prefix, due_from_ms=due_from_ms, due_to_ms=due_to_ms
-        )
+        content = given(topic=topic, tags=tags, key_prefix=key_prefix)
+        content |= range_content(arguments(locals()), "due_from", "due_to")
         content |= {"dry_run": dry_run, **shift_content(shift), **when}
         path = "/v1/messages/reschedule"
         return await self._connection.call("POST", path, RescheduleCount, content=content)
@@ -472,9 +485,13 @@ class Client:
         state: str | Iterable[str] | None = None,
         tag: str | None = None,
         key: str | None = None,
+        start: dt.datetime | None = None,
         from_ms: int | None = None,
+        end: dt.datetime | None = None,
         until_ms: int | None = None,
+        due_from: dt.datetime | None = None,
         due_from_ms: int | None = None,
+        due_to: dt.datetime | None = None,
         due_to_ms: int | None = None,
         newest: bool = False,
         limit: int | None = None,
@@ -483,22 +500,22 @@ class Client:
 
         `state` is `scheduled`, `delivered` or `recalled`, or several of them. Without it the messages are
         scheduled, or with a `key` in any state. `key` is the deduplication key or one of the keys, and `tag`
-        a tag or `A || B`. `from_ms` ≤ time < `until_ms` is about the time at which a scheduled message is
-        due, a delivered one was delivered, a recalled one was recalled. All but scheduled messages need a
-        topic or a key.
+        a tag or `A || B`. `start` ≤ time < `end`, aware datetimes, is about the time at which a scheduled
+        message is due, a delivered one was delivered, a recalled one was recalled; `from_ms` and `until_ms`
+        are the same in epoch milliseconds. `due_from` ≤ due < `due_to` is about the due time in every state.
+        All but scheduled messages need a topic or a key.
         """
+        times = arguments(locals())
         states = state if state is None or isinstance(state, str) else ",".join(state)
         query = given(
             topic=topic,
             state=states,
             tag=tag,
             key=key,
-            from_ms=from_ms,
-            until_ms=until_ms,
-            due_from_ms=due_from_ms,
-            due_to_ms=due_to_ms,
             order="newest" if newest else None,
         )
+        query |= range_content(times, "due_from", "due_to")
+        query |= range_content(times, "start", "end", ("from_ms", "until_ms"))
         cursor: str | None = None
         while limit is None or limit > 0:
             size = PAGE_MESSAGES if limit is None else min(limit, PAGE_MESSAGES)
@@ -512,10 +529,20 @@ class Client:
             limit = None if limit is None else limit - len(page.messages)
 
     async def pending(
-        self, topic: str | None = None, *, due_from_ms: int | None = None, due_to_ms: int | None = None
+        self,
+        topic: str | None = None,
+        *,
+        due_from: dt.datetime | None = None,
+        due_from_ms: int | None = None,
+        due_to: dt.datetime | None = None,
+        due_to_ms: int | None = None,
     ) -> AsyncIterator[Message]:
-        """Yield waiting messages with `due_from_ms` ≤ due < `due_to_ms`, in due order, page by page."""
-        async for message in self.messages(topic, due_from_ms=due_from_ms, due_to_ms=due_to_ms):
+        """Yield waiting messages with `due_from` ≤ due < `due_to`, in due order, page by page.
+
+        Both are aware datetimes; `due_from_ms` and `due_to_ms` are the same in epoch milliseconds.
+        """
+        times = range_content(arguments(locals()), "due_from", "due_to")
+        async for message in self.messages(topic, **times):
             yield message
 
     async def receive(
@@ -643,10 +670,20 @@ class Client:
         return await self._connection.call("GET", "/v1/wheel", WheelInfo)
 
     async def slots(
-        self, level: str | None = None, *, from_ms: int | None = None, to_ms: int | None = None
+        self,
+        level: str | None = None,
+        *,
+        start: dt.datetime | None = None,
+        from_ms: int | None = None,
+        end: dt.datetime | None = None,
+        to_ms: int | None = None,
     ) -> list[SlotInfo]:
-        """Return the slots in use with their counts; `level` is second, minute, hour or day."""
-        query = {"level": level, "from_ms": from_ms, "to_ms": to_ms}
+        """Return the slots in use with their counts; `level` is second, minute, hour or day.
+
+        They are those that begin at `start` or later and before `end`, aware datetimes; `from_ms` and `to_ms`
+        are the same in epoch milliseconds.
+        """
+        query = given(level=level) | range_content(arguments(locals()), "start", "end", ("from_ms", "to_ms"))
         return (await self._connection.call("GET", with_query("/v1/wheel/slots", query), Slots)).slots
 
     async def watch(self) -> AsyncIterator[Tick | Wheel]:

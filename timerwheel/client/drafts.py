@@ -99,6 +99,25 @@ def shift_content(shift: str | dt.timedelta | None) -> dict[str, object]:
     return {"shift_ms": length_ms(shift)} if isinstance(shift, dt.timedelta) else {"shift": shift}
 
 
+def range_content(
+    options: Mapping[str, Any], start: str, end: str, fields: tuple[str, str] | None = None
+) -> dict[str, Any]:
+    """Return the JSON of two bounds in time, which are datetimes, or epoch milliseconds in the `fields`.
+
+    These are named as the bounds, with `_ms`, unless given. Raises ValueError for a bound that is given
+    twice, or that has no time zone.
+    """
+    content: dict[str, Any] = {}
+    for name, field in zip((start, end), fields or (f"{start}_ms", f"{end}_ms"), strict=True):
+        if name in options and field in options:
+            raise ValueError(f"give {name} or {field}, not both")
+        if name in options:
+            content[field] = time_ms(options[name], name)
+        elif field in options:
+            content[field] = options[field]
+    return content
+
+
 def length_ms(length: dt.timedelta | int) -> int:
     """Return a length in milliseconds, rounded up."""
     return length if isinstance(length, int) else -(-length // _MS)

@@ -117,6 +117,11 @@ class Scheduler:
 
         Raises PreconditionFailedError if the schedule is not as `when` says.
         """
+        self.check(name, spec)
+        return await self.finish(self._changed(name, spec, when=when))
+
+    def check(self, name: str, spec: ScheduleSpec) -> None:
+        """Raise what `put` would refuse, and change nothing."""
         check_name(name)
         spec.check()
         known, now_ms = self._control.items(ConfigTable.SCHEDULE), self._clock.now_ms()
@@ -130,7 +135,6 @@ class Scheduler:
         for message in (theirs, spec.message(name, 0, now_ms)):
             if faults := self._sender.check([message]):
                 raise RefusedError(faults)
-        return await self.finish(self._changed(name, spec, when=when))
 
     async def pause(self, name: str) -> ScheduleInfo:
         """Stop a schedule until `resume`; runs until then are not missed. Raises UnknownScheduleError."""

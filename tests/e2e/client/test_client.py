@@ -132,6 +132,27 @@ async def test_pending_messages_come_in_due_order_over_all_pages(client):
     assert (len(early), len(late)) == (1000, 1500)
 
 
+async def test_bounds_in_time_are_datetimes_or_milliseconds(client):
+    start = dt.datetime(2030, 12, 24, 18, tzinfo=dt.UTC)
+    times = [start + dt.timedelta(hours=hour) for hour in range(3)]
+    ids = [(await client.send("t", "x", deliver_at=time)).id for time in times]
+    bounds = {"due_from": times[0] + dt.timedelta(microseconds=1), "due_to": times[2]}
+    for found in (client.pending("t", **bounds), client.messages("t", start=times[1], end=times[2])):
+        assert [one.id async for one in found] == ids[1:2]
+    day = start.replace(hour=0)
+    [slot] = await client.slots("day", start=day, end=day + dt.timedelta(days=1))
+    assert slot.count == 3
+    shifted = await client.reschedule_where(topic="t", shift="1h", dry_run=True, **bounds)
+    recalled = await client.recall_where(topic="t", **bounds)
+    assert (shifted.matched, recalled.recalled) == (1, 1)
+    in_ms = round(times[2].timestamp() * 1000)
+    assert [one.id async for one in client.pending("t", due_from_ms=in_ms)] == ids[2:]
+    with pytest.raises(ValueError, match="due_from or due_from_ms, not both"):
+        await client.recall_where(due_from=start, due_from_ms=in_ms)
+    with pytest.raises(ValueError, match="end needs a time zone"):
+        await client.slots(end=dt.datetime(2030, 1, 1))  # noqa: DTZ001
+
+
 async def test_receiving_goes_on_where_it_was_left(client):
     await client.send_many([{"topic": "t", "body": str(n)} for n in range(1200)])
     first = [message async for message in client.receive("t", follow=False)]

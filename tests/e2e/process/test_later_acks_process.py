@@ -48,7 +48,9 @@ async def test_a_url_given_before_a_kill_ends_with_the_next_attempt_and_that_one
         assert second != first
         status, content = await settle(first)
         assert (status, content["code"]) == (409, "ack_ended")
-        assert await settle(second) == (200, {"result": "acknowledged"})
+        status, content = await settle(second, json={"reason": "it failed"})
+        assert (status, content["code"]) == (400, "invalid_field")
+        assert await settle(second, json={}) == (200, {"result": "acknowledged"})
         async with Client(service.url) as client:
             with pytest.raises(ClientError) as refused:
                 await client.acks.extend(second, 1_000)

@@ -5,15 +5,19 @@ import asyncio
 import pytest
 
 from tests.harness.tasking import LATER, later
-from timerwheel.errors import TimerwheelError
+from timerwheel.errors import RefusedError, TimerwheelError
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.push.signing import new_secret
 from timerwheel.push.subscription import Draft, RotationError
 from timerwheel.push.tasks import listing
 from timerwheel.push.tasks import runner as running
-from timerwheel.push.tasks.task import IllegalTaskUrlError
+from timerwheel.push.tasks.task import IllegalTaskUrlError, Task
 from timerwheel.push.tasks.task_queue import TaskQueueOptions
 from timerwheel.push.tasks.tasks import TaskStateError, UnknownTaskError
+from timerwheel.schedules import scheduler
+from timerwheel.schedules.errors import TooManySchedulesError
+from timerwheel.schedules.recurrence import Recurrence
+from timerwheel.schedules.spec import ScheduleSpec
 from timerwheel.store.errors import NoSpaceError
 
 HOUR_MS = 3_600_000
@@ -187,6 +191,26 @@ async def test_a_task_that_is_refused_makes_no_queue(site, limits, code):
     assert site.tasks.queue_names() == []
 
 
+async def test_a_task_with_cron_whose_schedule_is_refused_makes_no_queue(site, monkeypatch):
+    monkeypatch.setattr(scheduler, "SCHEDULES_MAX", 0)
+    spec = ScheduleSpec(topic="%TASK%mail", recurrence=Recurrence(cron="0 9 * * *", zone="UTC"))
+    with pytest.raises(TooManySchedulesError):
+        await site.tasks.schedule("mail", Task(url=site.receiver.url("hook")), None, spec)
+    assert site.tasks.queue_names() == []
+
+
+async def test_a_task_with_cron_whose_topic_has_no_room_makes_no_queue(site):
+    await site.send()  # the one topic
+    await site.push.close()
+    await site.world.restart(topics_max=1)
+    await site.start()
+    spec = ScheduleSpec(topic="%TASK%mail", recurrence=Recurrence(cron="0 9 * * *", zone="UTC"))
+    with pytest.raises(RefusedError) as caught:
+        await site.tasks.schedule("mail", Task(url=site.receiver.url("hook")), None, spec)
+    assert [fault.code for fault in caught.value.faults] == ["too_many_topics"]
+    assert (site.tasks.queue_names(), site.world.engine.schedules.names()) == ([], [])
+
+
 # ---------------------------------------------------------------------- what has ended
 
 
@@ -286,6 +310,32 @@ async def test_a_queue_that_could_not_start_keeps_its_limits_and_its_secret(site
     with pytest.raises(RotationError):  # it has a secret, which is not another
         await site.tasks.put_queue("mail", TaskQueueOptions(secret=SECRET))
     assert site.tasks.get_queue("mail").secrets_valid == 1
+
+
+async def test_a_queue_that_could_not_start_begins_when_there_is_room_again(site):
+    world = site.world
+    task = await site.create(queue="mail", delay_ms=60_000)
+    await site.push.close()
+    await world.engine.groups.delete("%TASK%mail", "tasks")  # as if it had not been stored yet
+    space, world.files.space_bytes = world.files.space_bytes, 0
+    await site.start()
+    await world.advance(3_000)
+    assert site.tasks.queue_names() == []
+    world.files.space_bytes = space
+    await site.until(lambda: site.tasks.queue_names() == ["mail"], step_ms=100)
+    await world.advance(60_000)
+    await site.until_state(task, "succeeded")
+
+
+async def test_a_queue_that_waits_for_room_keeps_no_stop_waiting(site):
+    world = site.world
+    await site.create(queue="mail")
+    await site.push.close()
+    await world.engine.groups.delete("%TASK%mail", "tasks")
+    space, world.files.space_bytes = world.files.space_bytes, 0
+    await site.start()
+    await site.push.close()
+    world.files.space_bytes = space
 
 
 async def test_a_step_of_the_clock_makes_no_second_attempt_of_what_cannot_be_acknowledged_yet(site):

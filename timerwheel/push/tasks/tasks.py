@@ -11,6 +11,7 @@ Belongs to the event loop. Changes of queues are made one at a time.
 """
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Sequence
@@ -19,11 +20,12 @@ import msgspec
 from msgspec import UNSET
 
 from timerwheel.engine import Engine
-from timerwheel.errors import TimerwheelError, UnknownMessageError
+from timerwheel.errors import RefusedError, TimerwheelError, UnknownMessageError
 from timerwheel.groups.config import GroupConfig, GroupDiffersError
 from timerwheel.groups.receipts import attempt_in
 from timerwheel.model.messages import MessageView, Outgoing, Receipt, State
 from timerwheel.push.ack_urls import AckUrls
+from timerwheel.push.dispatcher import RETRY_MS
 from timerwheel.push.endpoint import Caller, Reply
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.signing import random_secret
@@ -77,6 +79,8 @@ class Tasks:
         self._listing = Listing(engine, self._standings)
         self._changing = asyncio.Lock()
         self._caller: Caller | None = None
+        self._waiting: list[str] = []  # queues that could not be started
+        self._starting: asyncio.Task[None] | None = None
         engine.topic_deletions.on_ending.append(self._end_topic)
 
     async def start(self, caller: Caller) -> None:
@@ -89,9 +93,27 @@ class Tasks:
                 await self._started(name)
             except (TimerwheelError, StoreError) as error:
                 logger.error("task queue %s cannot start, so its tasks wait: %s", name, error)  # noqa: TRY400
+                self._waiting.append(name)
+        if self._waiting:
+            self._starting = asyncio.create_task(self._start_waiting())
+
+    async def _start_waiting(self) -> None:
+        """Start the queues that could not be started, as soon as that is possible."""
+        while self._waiting:
+            await self._engine.clock.sleep_for(RETRY_MS)
+            for name in list(self._waiting):
+                with contextlib.suppress(TimerwheelError, StoreError):
+                    async with self._changing:
+                        await self._started(name)  # unless it was deleted since, or has started
+                    self._waiting.remove(name)
+                    logger.info("task queue %s has started", name)
 
     async def close(self, grace_ms: int) -> None:
         """Begin no more calls, wait up to `grace_ms` for those in progress."""
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+            self._starting = None
         async with self._changing:
             await asyncio.gather(*(runner.close(grace_ms) for runner in self._runners.values()))
             self._runners.clear()
@@ -121,10 +143,13 @@ class Tasks:
         check_queue(queue)
         checked = task.checked(spec.body, allow_private=self._allow_private)
         spec = msgspec.structs.replace(spec, topic=topic_of(queue), envelope=checked.text())
-        spec.check()
-        await self.queue(queue)
         name = f"task-{secrets.token_hex(NAME_BYTES)}" if name is None else name
-        return await self._engine.schedules.put(name, spec)
+        schedules, sender = self._engine.schedules, self._engine.sender
+        schedules.check(name, spec)  # what is refused makes no queue
+        if sender.topics_without_room([spec.topic]):
+            raise RefusedError([sender.too_many_topics(0)])
+        await self.queue(queue)
+        return await schedules.put(name, spec)
 
     async def get(self, task_id: str) -> TaskView:
         """Return a task with its state; UnknownTaskError."""
