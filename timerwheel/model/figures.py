@@ -56,6 +56,7 @@ class Figures:
         self.minutes: deque[Point] = deque(maxlen=MINUTES_MAX)
         self._before: tuple[int, Totals] | None = None  # at the last point
         self._minute: tuple[int, Totals] | None = None  # at the last full minute
+        self._is_new = False  # whether the next totals are the first of an engine
 
     @property
     def newest(self) -> Point | None:
@@ -65,13 +66,19 @@ class Figures:
     def restart(self) -> None:
         """Forget the totals: those of another engine begin at 0. The points stay."""
         self._before = self._minute = None
+        self._is_new = True
 
     def take(self, now_ms: int, totals: Totals, pending: int) -> None:
-        """Add the point of what happened since the last call, and that of a minute that is over."""
+        """Add the point of what happened since the last call, and that of a minute that is over.
+
+        The first call for an engine adds none: what it has counted by then is in the next point.
+        """
         if self._before is not None and now_ms <= self._before[0]:
             self._step_back(now_ms)
         if self._before is None or self._minute is None:
-            self._before = self._minute = (now_ms, totals)
+            begun = Totals(0, 0, 0, [0] * len(totals.lateness)) if self._is_new else totals
+            self._before = self._minute = (now_ms, begun)
+            self._is_new = False
             return
         self.seconds.append(self._point(self._before, now_ms, totals, pending))
         self._before = (now_ms, totals)
@@ -94,7 +101,7 @@ class Figures:
         for points in (self.seconds, self.minutes):
             while points and points[-1].at_ms >= now_ms:
                 points.pop()
-        self.restart()
+        self._before = self._minute = None
 
     def _point(self, before: tuple[int, Totals], now_ms: int, totals: Totals, pending: int) -> Point:
         at_ms, was = before

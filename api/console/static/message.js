@@ -5,6 +5,7 @@ import { bodyOf } from "./body.js";
 import { button, el, form } from "./dom.js";
 import { distance, duration, exact, time } from "./format.js";
 import { history } from "./history.js";
+import { DEAD } from "./names.js";
 import { attempt, confirm, open, tell } from "./notices.js";
 import { now } from "./now.js";
 import { opener } from "./panels.js";
@@ -12,7 +13,6 @@ import { may } from "./rights.js";
 import { facts } from "./table.js";
 import { when, whenFields } from "./when.js";
 
-const DEAD = "%DLQ%"; // prefix of dead-letter topics
 
 const one = (id) => path`/v1/messages/${id}`;
 

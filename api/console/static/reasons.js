@@ -30,7 +30,7 @@ export class Reasons {
   constructor(act) {
     this.act = act;
     this.place = el("div", {}, el("p", { class: "quiet" }, "Counting"));
-    this.element = el("details", { on: { toggle: () => this.element.open && this.#count() } }, el("summary", {}, "By reason"), this.place);
+    this.element = el("details", { on: { toggle: () => this.element.open && this.#count() } }, el("summary", {}, "By reason: count, and redrive or drop those of one reason together"), this.place);
   }
 
   /** Show those of another path; counts again if it is unfolded. */

@@ -14,12 +14,14 @@ const RUNS = 10;
 
 const one = (name) => path`/v1/schedules/${name}`;
 
-/** A time on the clock of a zone, such as Mon 02:30. */
+/** A time on the clock of a zone, such as Mon 2026-11-30 02:30:00. */
 function inZone(ms, zone) {
   try {
-    return new Intl.DateTimeFormat("en-GB", {
+    const parts = new Intl.DateTimeFormat("en-GB", {
       timeZone: zone, weekday: "short", year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
-    }).format(ms);
+    }).formatToParts(ms);
+    const part = Object.fromEntries(parts.map(({ type, value }) => [type, value]));
+    return `${part.weekday} ${part.year}-${part.month}-${part.day} ${part.hour}:${part.minute}:${part.second}`;
   } catch {
     return exact(ms); // a zone that the service knows and this browser does not
   }

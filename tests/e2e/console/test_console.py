@@ -299,6 +299,20 @@ def test_a_rush_keeps_its_call_as_it_climbs_from_ring_to_ring_and_even_loads_hav
         expect(page.locator(".rush")).to_be_hidden()
 
 
+def test_the_words_about_a_rush_end_before_the_needle_and_its_ring_hides_no_mark(browser, url):
+    now_ms = ask(url, "GET", "/v1/wheel")["now_ms"] // HOUR_MS * HOUR_MS
+    body = stream(now_ms, hour=[[now_ms + 39 * HOUR_MS, 12_345]])
+    for width in (700, 1010, 1180, 1440):
+        with looking(browser, "about:blank", width=width, expected=("status of 503",)) as page:
+            hear(page, body)
+            page.goto(url)
+            expect(page.locator(".rush")).to_contain_text("12,345 messages, in 1 d 15 h")
+            needle = page.locator(".needle").bounding_box()
+            for words in every(page.locator(".rush > *"), 2):
+                assert words.bounding_box()["x"] >= needle["x"] + needle["width"], width
+            assert page.locator(".rush-mark ~ .marks").count() == 4, "marks are drawn over the ring"
+
+
 def test_what_is_wrong_is_in_a_strip_of_links_on_the_tabs_and_in_the_title(browser, url):
     now_ms = ask(url, "GET", "/v1/wheel")["now_ms"]
     body = stream(now_ms, overdue=7, refusing="the disk is full")
@@ -401,10 +415,12 @@ def test_a_link_to_something_that_is_gone_says_so_and_leaves_the_list(browser, u
         expect(page).to_have_url(re.compile("#topics$"))
 
 
-def test_topics_of_the_service_are_not_among_those_of_the_user(page):
+def test_topics_of_the_service_are_not_among_those_of_the_user(page, url):
     panel = open_tab(page, "Topics")
     expect(panel.get_by_role("link", name="reminders", exact=True)).to_be_visible()
     expect(panel).not_to_contain_text("rmq_sys_wheel_timer")
+    assert any(topic["topic"] == "%DLQ%closers" for topic in ask(url, "GET", "/v1/topics")["topics"])
+    expect(panel).not_to_contain_text("%DLQ%")
 
 
 # ---------------------------------------------------------------------- lists that filter

@@ -71,7 +71,7 @@ def test_another_engine_begins_at_zero_and_is_not_counted_as_minus():
     figures.restart()
     figures.take(START_MS + 2_000, totals(accepted=3), 0)
     figures.take(START_MS + 3_000, totals(accepted=4), 0)
-    assert [point.accepted for point in figures.seconds] == [1, 1]
+    assert [point.accepted for point in figures.seconds] == [1, 4], "its first messages are not left out"
 
 
 def test_columns_have_a_list_for_each_figure():

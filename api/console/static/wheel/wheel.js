@@ -44,7 +44,7 @@ export class Wheel {
         svg("rect", { class: "moved-ground", width: 6, height: 6 }), svg("path", { class: "moved-line", d: "M0 0V6" })),
         RINGS.map((ring) => svg("clipPath", { id: `ring-${ring.level}` }, svg("path", { d: ringOutline(ring) })))),
       this.rings.map((ring) => svg("g", { "clip-path": `url(#ring-${ring.level})`, role: "group", "aria-label": `${ring.level}s` }, ring.turning)),
-      RINGS.map(marks), this.needle.drawn, this.mark, this.motion.layer,
+      this.mark, RINGS.map(marks), this.needle.drawn, this.motion.layer,
       this.total, svg("text", { class: "unit", x: X, y: Y + 20 }, "waiting"), this.next);
     this.call = el("button", { type: "button", class: "rush", hidden: true, on: { click: () => this.choose(this.#rush) } });
     this.readout = el("p", { class: "readout" }, NOTHING);
