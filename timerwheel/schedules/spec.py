@@ -1,6 +1,7 @@
 """A schedule as its owner defines it, its rules, and the messages of its runs. Pure."""
 
 import re
+from collections.abc import Mapping
 from hashlib import blake2s
 from typing import Literal
 
@@ -86,10 +87,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
             own[DELIVER_PROPERTY] = str(self.jittered(name, run_ms))
         else:
             own[DELAY_PROPERTY] = str(delay_ms)
-        key = run_key(name, generation, run_ms)
-        queue = 0 if self.envelope else None
-        properties = self.properties | own
-        return Outgoing(self.topic, self.body, properties, key, own=True, queue=queue, envelope=self.envelope)
+        return self._outgoing(own, run_key(name, generation, run_ms))
 
     def message_now(self, name: str, key: str | None) -> Outgoing:
         """Return the message of a run on demand, which is delivered at once.
@@ -98,10 +96,20 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
         repeats it.
         """
         own = {NAME_PROPERTY: name}
-        if key is None:
-            return Outgoing(self.topic, self.body, self.properties | own, own=True)
-        own[RUN_KEY_PROPERTY] = key
-        return Outgoing(self.topic, self.body, self.properties | own, now_key(name, key), own=True)
+        if key is not None:
+            own[RUN_KEY_PROPERTY] = key
+        return self._outgoing(own, None if key is None else now_key(name, key))
+
+    def _outgoing(self, properties: Mapping[str, str], key: str | None) -> Outgoing:
+        return Outgoing(
+            self.topic,
+            self.body,
+            {**self.properties, **properties},
+            key,
+            own=True,
+            queue=0 if self.envelope else None,
+            envelope=self.envelope,
+        )
 
 
 def check_name(name: str) -> str:

@@ -97,6 +97,20 @@ async def test_cron_makes_a_schedule_whose_runs_are_tasks(service, receiver):
     assert (await service.call("POST", "/v1/schedules/every-minute/pause")).content["paused"]
 
 
+async def test_a_run_on_demand_of_a_task_with_cron_is_called_once_for_each_key(service, receiver):
+    content = {"url": receiver.url(), "cron": "@yearly", "schedule": "yearly", "json": {"year": 1}}
+    assert (await service.call("POST", "/v1/tasks", json=content)).status == 201
+    ids = []
+    for body in ({}, {"key": "k"}, {"key": "k"}):
+        run = await service.call("POST", "/v1/schedules/yearly/run", json=body)
+        assert run.status in (200, 201), run.content
+        ids.append(run.content["id"])
+    assert ids[0] != ids[1] == ids[2]
+    for task in ids[:2]:
+        assert (await _ended(service, task))["state"] == "succeeded"
+    assert receiver.bodies() == [b'{"year":1}'] * 2
+
+
 @pytest.mark.parametrize(
     ("content", "status", "code"),
     [
