@@ -1,8 +1,9 @@
 """The offline check: is the log whole, and do wheel and queues agree with it?
 
 It only reads, and may run while the service runs. The index is one snapshot. The log up to the checkpoint is
-compared with it; later records are checked by themselves. Memory grows with the number of pending and visible
-messages, about 60 bytes each.
+compared with it; later records are checked by themselves. Settings and groups are compared as of the log's
+manifest if that is later, because of what retention dropped it has them as of then. Memory grows with the
+number of pending and visible messages, about 60 bytes each.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from timerwheel.state.log_manifest import LogStart, begin_state, read_start
 from timerwheel.state.memtable import SettingsDump
 from timerwheel.state.positions import POSITION_DTYPE
 from timerwheel.state.register_rows import entries_of
-from timerwheel.state.state import LogState
+from timerwheel.state.state import LogState, ReadRecords
 from timerwheel.store import quarantine, register, sidecar
 from timerwheel.store.errors import IndexDamagedError
 from timerwheel.store.files import read_whole
@@ -92,7 +93,9 @@ class _Check:
         self.findings: list[Finding] = []
         self.records = 0
         self.settings: SettingsDump | None = None
+        self.settled = 0  # the log offset up to which settings and groups are compared
         self.start: LogStart | None = None
+        self._since: list[tuple[Table, ReadRecords]] = []  # what the log has from the checkpoint to there
 
     def find(self, code: str, path: Path, offset: int | None, detail: str) -> None:
         if len(self.findings) < FINDINGS_MAX:
@@ -108,7 +111,7 @@ class _Check:
             if txn is not None and until is not None:
                 try:
                     self._compare(txn, log_state, books)
-                    self._compare_settings(txn)
+                    self._compare_settings(txn, log)
                 except IndexDamagedError as error:
                     self.find("index_damaged", self.index_path, None, str(error))
             for rows in later:
@@ -161,13 +164,20 @@ class _Check:
             self.findings,
         )
 
-    def _replay(self, log: LogReader, until: int) -> tuple[LogState, "_Books", list[np.ndarray]]:
-        """Scan every record of the log; returns the state and books up to `until`, and the rows after it."""
+    def _beginning(self, log: LogReader, until: int) -> LogState:
+        """Return the state where the log begins, with settings and groups as of its manifest."""
         log_state = LogState(lambda: log.bases)
         log_state.origin_floor = log.start
+        self.settled = until
         self.start = start = read_start(log.files, log.directory)
         if start is not None:
             begin_state(log_state, start, log.start)
+            self.settled = max(until, start.settings_until)
+        return log_state
+
+    def _replay(self, log: LogReader, until: int) -> tuple[LogState, "_Books", list[np.ndarray]]:
+        """Scan every record of the log; returns the state and books up to `until`, and the rows after it."""
+        log_state = self._beginning(log, until)
         books = _Books()
         later: list[np.ndarray] = []
         self.records = 0
@@ -181,10 +191,12 @@ class _Check:
                     self.find("log_gap", log.path(base), base, detail)
             for table in self._scanned(log, base, end):
                 self.records += len(table.rows)
-                for part in _split(table, until):
-                    read = log.rows_reader(part.rows)
-                    if self.settings is None and part.rows["offset"][0] >= until:
+                for part in _split(table, until, self.settled):
+                    read, first = log.rows_reader(part.rows), int(part.rows["offset"][0])
+                    if self.settings is None and first >= self.settled:
                         self.settings = log_state.dump_settings()
+                    if until <= first < self.settled:
+                        self._since.append((Table(part.rows.copy(), part.topics), read))
                     rows = log_state.apply(part, int(part.rows["offset"][-1]), read).rows
                     books.add(rows[rows["offset"] < until])
                     later.append(rows[rows["offset"] >= until])
@@ -278,13 +290,15 @@ class _Check:
                 if len(expected):
                     self._compare_queue(txn, expected, (ids.get(topic.name, -1), number))
 
-    def _compare_settings(self, txn: IndexTransaction) -> None:
-        """Compare settings and groups of the index with those of the log up to the checkpoint."""
+    def _compare_settings(self, txn: IndexTransaction, log: LogReader) -> None:
+        """Compare settings and groups of the index, brought up to `settled`, with those of the log."""
         state = read_state(txn)
         assert state is not None
         assert self.settings is not None
-        log_state = LogState(tuple)
+        log_state = LogState(lambda: log.bases)
         log_state.restore(state, read_kept(txn))
+        for part, read in self._since:
+            log_state.apply(part, int(part.rows["offset"][-1]), read)
         expected, actual = self.settings, log_state.dump_settings()
         # What either says of messages that retention has removed does not count.
         for name, _, first in () if self.start is None else self.start.queues:
@@ -315,11 +329,10 @@ class _Check:
             self.find("queue_differs", self.index_path, None, detail)
 
 
-def _split(table: Table, until: int) -> list[Table]:
-    """Split a table at a log offset into the part before it and the rest; empty parts are left out."""
-    before = int(np.searchsorted(table.rows["offset"], until))
-    parts = (table.rows[:before].copy(), table.rows[before:].copy())
-    return [Table(rows, table.topics) for rows in parts if len(rows)]
+def _split(table: Table, *offsets: int) -> list[Table]:
+    """Split a table at log offsets, which ascend; empty parts are left out."""
+    places = np.searchsorted(table.rows["offset"], offsets)
+    return [Table(rows.copy(), table.topics) for rows in np.split(table.rows, places) if len(rows)]
 
 
 def _text(put: Put) -> bytes:

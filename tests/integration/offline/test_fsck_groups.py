@@ -1,5 +1,7 @@
 """What the check says of an index whose groups are not those of the log, and of one of an earlier version."""
 
+import shutil
+
 import msgspec
 import pytest
 
@@ -48,3 +50,30 @@ def change_group(data, change) -> None:
 def test_an_index_has_of_a_group_what_the_log_has(data, change, codes):
     change_group(data, change)
     assert [finding.code for finding in fsck(data).findings] == codes
+
+
+@pytest.fixture
+def retained(tmp_path):
+    """A directory whose log began anew after the last commit of the index, and an acknowledgement."""
+    log = GroupLog(tmp_path / "data", 1_000)
+    log.group(NAME.decode())
+    log.send("orders", count=30)
+    log.store(lease_records.ack(NAME, 0, 0, 20, log.now_ms))
+    log.log.sync()
+    earlier = shutil.copytree(log.data, tmp_path / "earlier")
+    replay(earlier, log.now_ms)
+    log.store(lease_records.ack(NAME, 0, 20, 21, log.now_ms))
+    log.put("group", NAME.decode(), {"invisible_ms": 7_000})
+    log.drop_before(log.log.bases[2])
+    log.store(lease_records.ack(NAME, 0, 21, 22, log.now_ms))
+    log.close()
+    shutil.move(earlier / "index", log.data / "index")
+    return log.data
+
+
+@pytest.mark.parametrize(
+    ("end", "codes"), [(20, []), (19, ["groups_differ"]), (21, []), (22, ["groups_differ"])], ids=str
+)
+def test_an_index_older_than_the_beginning_of_the_log_is_compared_where_the_log_begins(retained, end, codes):
+    change_group(retained, lambda name, _passed, since: (name, {0: end}, since))
+    assert [finding.code for finding in fsck(retained).findings] == codes
