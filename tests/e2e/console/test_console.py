@@ -113,6 +113,14 @@ def list_topic(page, topic, count):
     return rows
 
 
+def box_of(found):
+    """Where an element is, which the page may draw again at any time."""
+    while True:
+        expect(found).to_be_visible()
+        if (box := found.bounding_box()) is not None:
+            return box
+
+
 def every(found, at_least=1):
     """Each element of a locator, once there are so many of them."""
     expect(found.nth(at_least - 1)).to_be_attached()
@@ -865,7 +873,7 @@ def test_a_long_reason_is_read_in_full_without_pointing_at_it(browser, url, widt
         panel.get_by_role("button", name="Show").click()
         cell = panel.get_by_role("cell", name="the-end")
         expect(cell).to_have_text(reason)
-        box = cell.bounding_box()
+        box = box_of(cell)
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= width
         assert cell.evaluate("cell => cell.scrollWidth <= cell.clientWidth")
@@ -911,10 +919,10 @@ def test_notices_lie_over_nothing_of_a_dialog(browser, url):
         dialog.get_by_role("button", name="Reschedule").click()
         expect(dialog.get_by_role("alert")).to_contain_text("soon")
         expect(dialog.get_by_role("button", name="Reschedule")).to_be_in_viewport(ratio=1)
-        over = dialog.get_by_role("alert").bounding_box()
+        over = box_of(dialog.get_by_role("alert"))
         for button in every(dialog.locator(".head button, .inside button"), 2):
             button.click(trial=True)
-            box = button.bounding_box()
+            box = box_of(button)
             assert box["y"] + box["height"] <= over["y"]
         page.keyboard.press("Escape")
         expect(notice).to_have_count(0)
@@ -1184,7 +1192,7 @@ def test_nothing_is_wider_than_the_screen_and_all_text_can_be_read(browser, url,
             assert scrolling == 0, name
             assert faint_texts(page) == [], name
         page.get_by_role("button", name="Send a test message").click()
-        box = page.get_by_role("dialog").bounding_box()
+        box = box_of(page.get_by_role("dialog"))
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= width
         assert faint_texts(page) == []

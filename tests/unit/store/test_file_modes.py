@@ -27,6 +27,7 @@ ALLOWED = {
     ("spark_jobs/archive/chunk_writer.py", "mkdir"): "with DIRECTORY_MODE, without parents",
     ("spark_jobs/archive/store.py", "makedirs"): "a remote file system",
     ("store/files.py", "mkdir"): "with DIRECTORY_MODE",
+    ("timerwheel/cli/own_groups.py", "mkdir"): "of the user alone, beside what is not of the service",
     ("timerwheel/engine.py", "touch"): "with FILE_MODE",
 }
 
