@@ -15,10 +15,9 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 from timerwheel.store.errors import FormatError
-from timerwheel.store.write_ring import BUFFER_BYTES, WriteRing
 
 FILE_MODE = 0o640
 """Mode of every file: a log holds messages and the secrets of push. The umask may restrict it further."""
@@ -28,7 +27,7 @@ UMASK = 0o027
 _PERMISSIONS = 0o777
 SECTOR_BYTES = 512
 """A disk writes a sector completely or not at all."""
-DIRECT_BYTES_MAX = BUFFER_BYTES
+DIRECT_BYTES_MAX = 32 * 1024
 """Larger writes go through the page cache: their pages are full, and readers may want them soon."""
 _PROBE_NAME = "direct.probe"
 
@@ -59,27 +58,6 @@ class ReadFiles(Protocol):
         """Sorted names in a directory."""
 
 
-class Ring(Protocol):
-    """Takes direct writes, one at a time, while the caller goes on (`timerwheel.store.write_ring`)."""
-
-    @property
-    def fd(self) -> int:
-        """A descriptor that is readable when a write has ended."""
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether a write has ended and its end was not taken yet."""
-
-    def ended(self) -> int | None:
-        """Take the end of the write: the bytes written or an error's number below 0; None while it goes on.
-
-        All bytes written are durable, if they are as many as were given.
-        """
-
-    def close(self) -> None:
-        """Wait for a write in flight, and release the ring."""
-
-
 class LogFile(ReadFile, Protocol):
     """An open file that one thread writes from front to back, with reads at any position."""
 
@@ -91,12 +69,6 @@ class LogFile(ReadFile, Protocol):
         """Write all of `data` at a position within the file or at its end.
 
         An OSError may leave a part of it written.
-        """
-
-    def begin(self, ring: Any, position: int, data: bytes) -> bool:  # noqa: ANN401 - a Ring of these files
-        """Begin to write whole sectors within the file directly and durably; False if that does not work.
-
-        `ring` is of the same `Files`, and has no write in flight.
         """
 
     def sync(self) -> None:
@@ -123,9 +95,6 @@ class Files(ReadFiles, Protocol):
 
     def direct_works(self, directory: Path) -> bool:
         """Whether direct writes work in this directory, and reads through the page cache see them."""
-
-    def open_ring(self, directory: Path) -> Ring:
-        """A ring for direct writes in this directory, tried out. OSError says why there is none."""
 
     def write_whole(self, path: Path, data: bytes) -> None:
         """Create or replace `path` atomically: after any crash it is entirely old or entirely new."""
@@ -193,10 +162,6 @@ class DiskFile:
                 raise
         self._direct = False
         return 0
-
-    def begin(self, ring: WriteRing, position: int, data: bytes) -> bool:
-        """Let the kernel write it."""
-        return self._direct and ring.begin(self._direct_fd, position, data)
 
     def sync(self) -> None:
         """Fdatasync: data and the size, not the times."""
@@ -276,28 +241,6 @@ class DiskFiles:
         finally:
             with contextlib.suppress(OSError):
                 self.unlink(path)
-
-    def open_ring(self, directory: Path) -> WriteRing:
-        """Try it with a small file, which is removed again."""
-        path, after = directory / _PROBE_NAME, b"\1" * SECTOR_BYTES
-        ring = WriteRing()
-        try:
-            self.unlink(path)
-            with contextlib.closing(self.open(path, create=True, direct=True)) as file:
-                file.write(0, bytes(SECTOR_BYTES))
-                file.sync()
-                result = ring.wait() if file.begin(ring, 0, after) else -errno.EINVAL
-                seen = file.read(0, SECTOR_BYTES)
-            self.unlink(path)
-        except OSError:
-            ring.close()
-            with contextlib.suppress(OSError):
-                self.unlink(path)
-            raise
-        if result != SECTOR_BYTES or seen != after:
-            ring.close()
-            raise OSError(max(-result, 0), f"a write failed: {os.strerror(max(-result, 0))}")
-        return ring
 
     def write_whole(self, path: Path, data: bytes) -> None:
         """Write a temporary file, sync, rename, sync the directory."""

@@ -5,8 +5,7 @@ Invariants:
 2. A segment but the last is complete and was synced before its successor was created.
 3. A unit (records that count together) is in one segment, completely or, after recovery, not at all.
 4. An append that fails for lack of space leaves the log as it was before the failed unit.
-5. After a failed sync nothing more is written: the contents of the disk are unknown (`LogFailedError`). The
-   same holds after an error of a write that `begin` left to the kernel, because that one includes its sync.
+5. After a failed sync nothing more is written: the contents of the disk are unknown (`LogFailedError`).
 6. Synced bytes are not written again, nor are their sectors in a direct write.
 
 A write that is synced goes into zeros that were written ahead of it. So a sync need not make the size and
@@ -16,19 +15,13 @@ with its records; until then, recovery finds their end in the last segment by sc
 Small writes bypass the page cache where the file system allows it, in whole sectors: the last record of a
 write is padded to the end of its sector. Otherwise each would write a page of 4 KiB, again and again.
 
-A small write that fits into the zeros can be begun by one thread and ended by the same, without waiting for
-the disk in between: `begin` and `end`. No other call of the writer comes between the two.
-
-`append`, `sync` and `drop_before` belong to the writer thread; so do `begin` and `end` while it rests.
+`append`, `sync` and `drop_before` belong to the writer thread.
 Format: `doc/log-format.md`.
 """
 
 import contextlib
-import errno
-import os
 from collections.abc import Callable, Sequence
 from enum import Enum
-from itertools import accumulate
 from pathlib import Path
 from time import perf_counter  # measures syncs; not used for due times
 from typing import NamedTuple
@@ -42,7 +35,7 @@ from timerwheel.store.errors import (
     LogFailedError,
     NoSpaceError,
 )
-from timerwheel.store.files import DIRECT_BYTES_MAX, SECTOR_BYTES, Files, LogFile, Ring
+from timerwheel.store.files import Files, LogFile
 from timerwheel.store.log_reader import START_FILE, LogReader
 from timerwheel.store.record import FLAG_MORE, FLAGS_AT, RECORD_SIZE_MAX, UNKNOWN_VERSION, padded
 from timerwheel.store.segment import (
@@ -79,14 +72,6 @@ class Truncation(NamedTuple):
     kept: Path
 
 
-class Begun(NamedTuple):
-    """A write in flight: the offset of each unit's first record, its size, and when it began."""
-
-    offsets: list[int]
-    size: int
-    began_s: float
-
-
 class OnDamage(Enum):
     """What a start does with a log that has damage no crash can cause."""
 
@@ -99,10 +84,6 @@ PREPARED_BYTES = 1 << 20
 """How far ahead of the records zeros are written."""
 AHEAD_BYTES_MAX = 8 * 1024
 """A larger write gets no zeros ahead: they would be more bytes than a sync of size and extents."""
-REFUSED = frozenset(
-    {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.EAGAIN, errno.ENOMEM, errno.ECANCELED}
-)
-"""Errors of a write in flight that say that nothing was written: `append` does it in another way."""
 PREPARED_SPACE_MIN = 4 * PREPARED_BYTES
 """With less free space, nothing is written ahead."""
 
@@ -134,12 +115,7 @@ class CommitLog(LogReader):
         self.on_sync: Callable[[float], None] | None = None  # called with the seconds that each sync took
         self.direct_io = direct_io
         """Whether small writes bypass the page cache; `open` turns it off where that does not work."""
-        self.ring: Ring | None = None
-        """Takes the writes of `begin`; None if `append` has to do them all."""
-        self.ring_refused: str | None = None
-        """Why the ring is no longer used."""
         self._failed: str | None = None
-        self._leftover = False  # whether a write in flight that was cut short left bytes behind the tail
         self._prepared = 0  # log offset up to which zeros were written ahead in the last segment
         self._survey_of_last: Survey | None = None
 
@@ -359,8 +335,6 @@ class CommitLog(LogReader):
         """
         if self._failed is not None:
             raise LogFailedError(self._failed)
-        if self._leftover:
-            self._cut_leftover()
         offsets: list[int] = []
         pending: list[bytes] = []
         pending_bytes = 0
@@ -386,90 +360,6 @@ class CommitLog(LogReader):
         if sync:
             self.sync()
         return Appended(offsets, None)
-
-    def open_ring(self) -> str | None:
-        """Let `begin` work where it can; returns why it cannot, if so."""
-        if not self.direct_io:
-            return "no direct writes"
-        try:
-            self.ring = self.files.open_ring(self.directory)
-        except OSError as error:
-            return error.strerror or str(error)
-        return None
-
-    def begin(self, units: Sequence[list[bytes]]) -> Begun | None:
-        """Begin a synced append of at least one unit; None, with nothing begun, if `append` has to do it.
-
-        As in `append`, the last record of the last unit may be replaced by a padded one. Does not wait for
-        the disk. The caller waits until `ring.fd` is readable, and calls `end`.
-        """
-        ring, base = self.ring, self.bases[-1]
-        file = self.open_segments.get(base)
-        if ring is None or file is None or self.ring_refused is not None:
-            return None
-        if self._failed is not None or self.synced < self.tail:
-            return None
-        sizes = [sum(map(len, unit)) for unit in units]
-        size = sum(sizes)
-        size += -size % SECTOR_BYTES
-        last = units[-1][-1]
-        padding = size - sum(sizes)
-        if (
-            self.tail + size > self._prepared
-            or (self.tail - base) % SECTOR_BYTES
-            or size > DIRECT_BYTES_MAX
-            or len(last) + padding > RECORD_SIZE_MAX
-        ):
-            return None
-        if padding:
-            units[-1][-1] = padded(last, padding)
-        began_s = perf_counter()
-        if not file.begin(ring, self.tail - base, b"".join([record for unit in units for record in unit])):
-            return None
-        return Begun(list(accumulate(sizes[:-1], initial=self.tail)), size, began_s)
-
-    def end(self, begun: Begun) -> Appended | None:
-        """End a write whose end the ring has announced; None if `append` must write the units again.
-
-        Raises LogFailedError if it is unknown what the disk has now.
-        """
-        assert self.ring is not None
-        result = self.ring.ended()
-        assert result is not None, "the write goes on"
-        if result == begun.size:
-            self.tail += begun.size
-            self.synced = self.tail
-            if self.on_sync is not None:
-                self.on_sync(perf_counter() - begun.began_s)
-            return Appended(begun.offsets, None)
-        if -result in REFUSED:
-            self.ring_refused = os.strerror(-result)
-        elif result >= 0 or -result in NO_SPACE:
-            self._leftover = True
-        else:
-            cause = os.strerror(-result)
-            self._failed = f"a synced write of the log failed: {cause}; the disk contents are unknown"
-            raise LogFailedError(self._failed)
-        return None
-
-    def _cut_leftover(self) -> None:
-        try:
-            self.file(self.bases[-1]).truncate(self.tail - self.bases[-1])
-        except OSError as error:
-            self._failed = f"a write that was cut short could not be rolled back: {error}"
-            raise LogFailedError(self._failed) from error
-        self._prepared, self._leftover = 0, False
-
-    def close_ring(self) -> None:
-        """Wait for a write in flight; `begin` does nothing from now on."""
-        if self.ring is not None:
-            self.ring.close()
-            self.ring = None
-
-    def close(self) -> None:
-        """Release every descriptor, after a write in flight; does not sync."""
-        self.close_ring()
-        super().close()
 
     def _padding(self, pending_bytes: int, last_bytes: int) -> int:
         """How many zeros end the last sector of a write, within the size of a segment and of a record."""

@@ -57,9 +57,6 @@ class GatedThreads(Threads):
         await self.reads.wait()
         return await super().read(call, *args, **kwargs)
 
-    def log_rests(self):
-        return False  # so every write comes here
-
     async def log(self, call, *args, **kwargs):
         await self.writes.wait()
         return await super().log(call, *args, **kwargs)
@@ -74,7 +71,7 @@ class GatedThreads(Threads):
 def gated(world) -> GatedThreads:
     make_cold(world.engine)
     threads = GatedThreads()
-    world.engine.core.commit.writer.threads = threads
+    world.engine.core.commit._threads = threads
     world.engine.core.record_cache._threads = threads
     return threads
 

@@ -11,9 +11,7 @@ write changes the disk at once, sector by sector, but is durable only once it is
 """
 
 import errno
-import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +41,6 @@ class FaultyFiles:
         self.space_bytes = 1 << 40
         self.fail_sync = False
         self.direct = True  # whether the file system takes direct writes
-        self.rings = True  # whether the kernel carries them out while the caller goes on
         self.names_now: dict[str, _Node] = {}
         self.names_durable: dict[str, _Node] = {}
         self.trace: list[str] = []
@@ -82,11 +79,6 @@ class FaultyFiles:
 
     def direct_works(self, _directory: Path) -> bool:
         return self.direct
-
-    def open_ring(self, _directory: Path) -> "FaultyRing":
-        if not self.rings:
-            raise OSError(errno.EPERM, "Operation not permitted")
-        return FaultyRing()
 
     def open_readonly(self, path: Path) -> "FaultyFile":
         return FaultyFile(self, self._node(path), path.name)
@@ -214,15 +206,6 @@ class FaultyFile:
         if crash:
             raise SimulatedCrashError("write")
 
-    def begin(self, ring: "FaultyRing", position: int, data: bytes) -> bool:
-        if not self.sector_bytes:
-            return False
-        assert len(data) <= DIRECT_BYTES_MAX
-        assert not (position | len(data)) % SECTOR
-        assert position + len(data) <= len(self._node.data), "a write that makes the file longer"
-        ring.begin(self, position, data)
-        return True
-
     def _check_rewrite(self, position: int, data: bytes) -> None:
         """Records go where nothing or zeros are; a direct write, where its sectors have nothing else."""
         low, high = position, position + len(data)
@@ -255,68 +238,6 @@ class FaultyFile:
 
     def close(self) -> None:
         pass
-
-
-class FaultyRing:
-    """`timerwheel.store.files.Ring`: a write is in the file when it has begun, and durable with its end.
-
-    So a crash in between finds it in part or not at all. `refuses` is an error instead of the next end, and
-    with `slow` a write does not end before `finish`.
-    """
-
-    def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.begun = 0
-        self.refuses: int | None = None
-        self.slow = False
-        self.writes_max = 1 << 20  # bytes of one write, as where one is cut short
-        self._result: Callable[[], int] | None = None
-        self.has_ended = False
-
-    def begin(self, file: FaultyFile, position: int, data: bytes) -> None:
-        assert self._result is None, "two writes at a time"
-        self.begun += 1
-        part = data[: self.writes_max]
-        refusal, self.refuses = self.refuses, None
-        self._result = lambda: len(part)
-        try:
-            if refusal is None:
-                file.write(position, part)
-                self._result = lambda: file.sync() or len(part)
-            else:
-                self._result = lambda: -refusal
-        except OSError as error:
-            number = error.errno or errno.EIO
-            self._result = lambda: -number
-        if not self.slow:
-            self.finish()
-
-    def finish(self) -> None:
-        self.has_ended = True
-        os.eventfd_write(self.fd, 1)
-
-    @property
-    def in_flight(self) -> bool:
-        return self._result is not None
-
-    def ended(self) -> int | None:
-        if self._result is None:
-            return None
-        os.eventfd_read(self.fd)
-        self.has_ended = False
-        result, self._result = self._result, None
-        try:
-            return result()
-        except OSError as error:
-            return -(error.errno or errno.EIO)
-
-    def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-        self.fd = -1
-
-    def __del__(self) -> None:
-        self.close()
 
 
 def _torn(node: _Node, rng: random.Random) -> tuple[str, bytes]:

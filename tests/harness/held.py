@@ -36,9 +36,6 @@ class HeldThreads(Threads):
             del self._gates[name]
             gate.set()
 
-    def log_rests(self) -> bool:
-        return False  # so every write is a call
-
     async def log(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         await self._pass(call)
         return await super().log(call, *args, **kwargs)

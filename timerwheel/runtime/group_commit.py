@@ -1,6 +1,6 @@
 """Group commit: units of records from many requests share one append and one sync.
 
-    submit -> queue -> [LogWriter: write, sync] -> Engine._apply -> the submitters' futures
+    submit -> queue -> [log thread: write, fdatasync] -> Engine._apply -> the submitters' futures
 
 While one batch is being synced, the next one collects, so batches grow with the load by themselves. With
 `gather_ms`, each batch waits that long for more records: fewer syncs, each of which writes whole pages, for
@@ -19,7 +19,6 @@ import numpy as np
 from timerwheel.clock import Clock
 from timerwheel.errors import UnitTooLargeError
 from timerwheel.runtime.counters import Counters
-from timerwheel.runtime.log_writer import LogWriter
 from timerwheel.runtime.outcome import CALL
 from timerwheel.runtime.threads import Threads
 from timerwheel.settings import Settings
@@ -74,9 +73,10 @@ class GroupCommit:
         measures: Counters,
     ) -> None:
         self._log = log
-        self.writer = LogWriter(log, threads, clock, sync=settings.flush == "sync")
+        self._threads = threads
         self._clock = clock
         self._settings = settings
+        self._sync = settings.flush == "sync"
         self._batch_bytes_max = settings.batch_bytes_max
         self._apply = apply
         self._measures = measures
@@ -121,10 +121,6 @@ class GroupCommit:
             self._enough.set_result(None)
         return stored
 
-    def rests(self) -> bool:
-        """Whether nothing is queued, and nothing is being written."""
-        return not self.queued and not self._batch
-
     def is_storing(self, due_ms: int) -> bool:
         """Whether a timer with this due time is on its way into the log."""
         return any(
@@ -134,12 +130,6 @@ class GroupCommit:
 
     async def run(self) -> None:
         """Store batches until `close`; raises LogFailedError when the log can no longer be written."""
-        try:
-            await self._run()
-        finally:
-            self.writer.close()
-
-    async def _run(self) -> None:
         while True:
             if not self.queued:
                 if self._closing:
@@ -152,7 +142,12 @@ class GroupCommit:
             batch = self._batch = self._take()
             try:
                 with self._measures.append_s.timing():
-                    done = await self.writer.append([unit.records for unit in batch])
+                    done = await self._threads.log(
+                        self._log.append,
+                        [unit.records for unit in batch],
+                        sync=self._sync,
+                        now_ms=self._clock.now_ms(),
+                    )
                 stored = batch[: len(done.offsets)]
                 if stored:
                     self._take_effect(stored, done.offsets)

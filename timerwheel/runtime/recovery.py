@@ -115,8 +115,6 @@ def recover(
     found = _open(settings, files, log, now_ms, on_damage, shard)
     if direct_io and not log.direct_io:
         logger.info("%s allows no direct writes: each small write takes a page of the disk", directory)
-    elif direct_io and (reason := log.open_ring()) is not None:
-        logger.info("the kernel takes no writes by io_uring (%s): a thread writes the log", reason)
     try:
         return found.replay(progress)
     except CorruptionError as error:

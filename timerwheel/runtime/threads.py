@@ -27,23 +27,10 @@ class Threads:
         self._log = None if inline else _Pool(1, "log")
         self._index = None if inline else _Pool(1, "index")
         self._readers = None if inline else _Pool(2, "reader")
-        self.log_turn = asyncio.Lock()
-        """Held while a call runs in the log thread, or while the loop writes the log itself."""
-        self._log_calls = 0  # that wait for the turn or run; the lock does not count one that is about to
-
-    def log_rests(self) -> bool:
-        """Whether no call for the log thread waits or runs: the loop may take the turn."""
-        is_free = not self._log_calls and not self.log_turn.locked()
-        return is_free and (self._log is None or self._log.rests())
 
     async def log(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call in the log thread."""
-        self._log_calls += 1
-        try:
-            async with self.log_turn:
-                return await _run(self._log, call, *args, **kwargs)
-        finally:
-            self._log_calls -= 1
+        return await _run(self._log, call, *args, **kwargs)
 
     async def index(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call in the index thread."""
@@ -73,7 +60,6 @@ class _Pool:
     def __init__(self, count: int, name: str) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._closed = False
-        self._begun = self._ended = 0  # calls; the threads count the second
         self._threads = [
             threading.Thread(target=self._work, name=f"{name}_{number}", daemon=True)
             for number in range(count)
@@ -87,33 +73,13 @@ class _Pool:
             raise RuntimeError("the threads have ended")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
-        self._begun += 1
         self._jobs.put((call, loop, done))
         return done
 
-    def rests(self) -> bool:
-        """Whether no call waits or runs; a pool of several threads does not know."""
-        assert len(self._threads) == 1
-        return self._begun == self._ended
-
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            self._carry_out(*job)
+            _carry_out(*job)
             del job  # do not keep its objects alive until the next job
-
-    def _carry_out(
-        self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop, done: "asyncio.Future[Any]"
-    ) -> None:
-        if done.cancelled():
-            self._ended += 1
-            return
-        result, failure = None, None
-        try:
-            result = call()
-        except BaseException as error:  # noqa: BLE001 - the waiting task gets it
-            failure = error
-        self._ended += 1  # before the task learns of it
-        _resolve_soon(loop, done, result, failure)
 
     def close(self) -> None:
         """Wait until all jobs are done."""
@@ -122,6 +88,17 @@ class _Pool:
             self._jobs.put(None)
         for thread in self._threads:
             thread.join()
+
+
+def _carry_out(call: Callable[[], Any], loop: asyncio.AbstractEventLoop, done: "asyncio.Future[Any]") -> None:
+    if done.cancelled():
+        return
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001 - the waiting task gets it
+        _resolve_soon(loop, done, None, error)
+    else:
+        _resolve_soon(loop, done, result, None)
 
 
 def _resolve_soon(

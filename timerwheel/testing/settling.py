@@ -15,7 +15,7 @@ def is_calm(engine: Engine) -> bool:
     now_ms = engine.clock.now_ms()
     next_due_ms = engine.core.near.next_due_ms()
     return (
-        engine.core.commit.rests()
+        not engine.core.commit.queued
         and not len(engine.core.in_flight)
         and not engine.groups.busy
         and (next_due_ms is None or next_due_ms > now_ms)
@@ -28,7 +28,6 @@ async def settle(engine: Engine) -> None:
     calm = 0
     for _ in range(SPINS_MAX):
         await asyncio.sleep(0)
-        await engine.core.commit.writer.written()  # which takes the disk's time
         if engine.life.status is Status.FAILED:
             raise RuntimeError(engine.status)
         calm = calm + 1 if is_calm(engine) else 0
