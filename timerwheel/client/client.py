@@ -345,15 +345,26 @@ class Client:
         """Return the message in its current state."""
         return await self._connection.call("GET", _message_path(message_id), Message)
 
+    async def etag(self, message_id: str) -> str:
+        """Return the tag of the message's state, for `if_match` of a later change.
+
+        Ask for the tag first, and then read what the change depends on: a change in between is noticed.
+        """
+        return await self._connection.etag(_message_path(message_id))
+
     async def history(self, message_id: str) -> MessageHistory:
         """Return what happened to the message and what each group did with it, as far as the log has it."""
         return await self._connection.call("GET", f"{_message_path(message_id)}/history", MessageHistory)
 
     story = history  # its older name
 
-    async def recall(self, message_id: str) -> Message:
-        """Recall a waiting message: it will not be delivered. `ConflictError` if it is too late."""
-        return await self._connection.call("DELETE", _message_path(message_id), Message)
+    async def recall(self, message_id: str, *, if_match: str | None = None) -> Message:
+        """Recall a waiting message: it will not be delivered. `ConflictError` if it is too late.
+
+        With `if_match`, a tag that `etag` returned, a message that was changed since is left as it is:
+        `ConflictError` with the code `precondition_failed`. So it is with every `if_match`.
+        """
+        return await self._connection.call("DELETE", _message_path(message_id), Message, if_match=if_match)
 
     async def reschedule(
         self,
@@ -365,21 +376,23 @@ class Client:
         deliver_at_ms: int | None = None,
         delay_level: int | None = None,
         properties: dict[str, str] | None = None,
+        if_match: str | None = None,
     ) -> Sent:
         """Reschedule a waiting message, by one of the times of `send` or a delay property; the id stays.
 
-        `ConflictError` if it was delivered or recalled.
+        `ConflictError` if it was delivered or recalled. `if_match` is as in `recall`.
         """
         content = when_content(arguments(locals())) | given(properties=properties)
-        return await self._connection.call("PATCH", _message_path(message_id), Receipt, content=content)
+        path = _message_path(message_id)
+        return await self._connection.call("PATCH", path, Receipt, content=content, if_match=if_match)
 
     async def get_key(self, topic: str, key: str) -> Message:
         """Return the message with this deduplication key in its current state."""
         return await self._connection.call("GET", _key_path(topic, key), Message)
 
-    async def recall_key(self, topic: str, key: str) -> Message:
+    async def recall_key(self, topic: str, key: str, *, if_match: str | None = None) -> Message:
         """Recall by deduplication key; see `recall`."""
-        return await self._connection.call("DELETE", _key_path(topic, key), Message)
+        return await self._connection.call("DELETE", _key_path(topic, key), Message, if_match=if_match)
 
     async def reschedule_key(
         self,
@@ -392,10 +405,12 @@ class Client:
         deliver_at_ms: int | None = None,
         delay_level: int | None = None,
         properties: dict[str, str] | None = None,
+        if_match: str | None = None,
     ) -> Sent:
         """Reschedule by deduplication key; see `reschedule`."""
         content = when_content(arguments(locals())) | given(properties=properties)
-        return await self._connection.call("PATCH", _key_path(topic, key), Receipt, content=content)
+        path = _key_path(topic, key)
+        return await self._connection.call("PATCH", path, Receipt, content=content, if_match=if_match)
 
     # ------------------------------------------------------------------ many messages
 
@@ -614,12 +629,22 @@ class Client:
         """Return one topic."""
         return await self._connection.call("GET", _topic_path(name), Topic)
 
+    async def topic_etag(self, name: str) -> str:
+        """Return the tag of a topic's options, for `if_match`; see `etag`."""
+        return await self._connection.etag(_topic_path(name))
+
     async def set_ordered(self, topic: str, *, ordered: bool) -> Topic:
         """Turn ordered delivery by sharding key on or off for all groups of the topic."""
         return await self.change_topic(topic, ordered=ordered)
 
     async def change_topic(
-        self, topic: str, *, ordered: bool | None = None, queues: int | None = None, move_keys: bool = False
+        self,
+        topic: str,
+        *,
+        ordered: bool | None = None,
+        queues: int | None = None,
+        move_keys: bool = False,
+        if_match: str | None = None,
     ) -> Topic:
         """Set a topic's options: ordered delivery by sharding key, the number of queues (it only grows).
 
@@ -627,7 +652,8 @@ class Client:
         other queues and `move_keys` does not allow it.
         """
         content = given(move_keys=move_keys or None, ordered=ordered, queues=queues)
-        return await self._connection.call("PATCH", _topic_path(topic), Topic, content=content)
+        path = _topic_path(topic)
+        return await self._connection.call("PATCH", path, Topic, content=content, if_match=if_match)
 
     async def pause_topic(self, topic: str) -> Topic:
         """Keep the messages of a topic from consumers until `resume_topic`.
@@ -653,7 +679,12 @@ class Client:
         return await self._connection.call("POST", path, TopicPurged, content=content)
 
     async def delete_topic(
-        self, topic: str, *, dry_run: bool = False, wait_ms: int | None = None
+        self,
+        topic: str,
+        *,
+        dry_run: bool = False,
+        wait_ms: int | None = None,
+        if_match: str | None = None,
     ) -> TopicDeletion:
         """Delete a topic with its messages, groups, schedules and subscriptions.
 
@@ -663,7 +694,9 @@ class Client:
         """
         query = {"dry_run": "true" if dry_run else None, "wait_ms": wait_ms}
         path = with_query(_topic_path(topic), query)
-        return await self._connection.call("DELETE", path, TopicDeletion, wait_ms=wait_ms or 0)
+        return await self._connection.call(
+            "DELETE", path, TopicDeletion, wait_ms=wait_ms or 0, if_match=if_match
+        )
 
     async def wheel(self) -> WheelInfo:
         """Return an overview of the wheel: counts per level, next due, overdue."""

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from io import BytesIO
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -39,6 +40,7 @@ _KINDS: dict[int, type[ClientError]] = {
     403: DeniedError,
     404: NotFoundError,
     409: ConflictError,
+    412: ConflictError,
 }
 
 
@@ -46,6 +48,14 @@ class Stream(NamedTuple):
     """The bytes of an Arrow stream, to send as they are."""
 
     data: bytes
+
+
+class _Response(NamedTuple):
+    """A response that is no problem; `etag` is empty if it has none."""
+
+    status: int
+    body: bytes
+    etag: str
 
 
 class Connection:
@@ -111,40 +121,57 @@ class Connection:
         content: object = None,
         wait_ms: int = 0,
         limit_ms: int | None = None,
+        if_match: str | None = None,
     ) -> _Answer:
         """Return the service's response; a long poll may take `wait_ms` on top of each call's timeout.
 
-        `limit_ms` replaces both.
+        `limit_ms` replaces both. With `if_match`, an ETag, only what still has it is changed.
         """
         limit_ms = self._timeout_ms + wait_ms if limit_ms is None else limit_ms
         while True:
             try:
-                return await self._call(method, path, answer, content, limit_ms)
+                found = await self._call(method, path, content, limit_ms, if_match)
+                return self._decoded(found, answer)
             except ClientError as error:
                 if not self._follows(error):
                     raise
 
+    async def etag(self, path: str) -> str:
+        """Return the ETag of what is at this path, without its quotes."""
+        while True:
+            try:
+                found = await self._call("GET", path, None, self._timeout_ms)
+            except ClientError as error:
+                if not self._follows(error):
+                    raise
+            else:
+                return found.etag.strip('"')
+
     async def _call(
-        self, method: str, path: str, answer: type[_Answer], content: object, limit_ms: int
-    ) -> _Answer:
+        self, method: str, path: str, content: object, limit_ms: int, if_match: str | None = None
+    ) -> "_Response":
         limit = aiohttp.ClientTimeout(total=limit_ms / 1000)
-        async with self._request(method, path, limit, limit_ms, content) as response:
+        condition = {} if if_match is None else {"If-Match": if_match if if_match == "*" else f'"{if_match}"'}
+        async with self._request(method, path, limit, limit_ms, content, condition) as response:
             body = await response.read()
             if not response.ok:
                 raise_problem(response.status, body, response.headers.get("Retry-After"))
-            try:
-                return msgspec.json.decode(body or b"null", type=answer)
-            except msgspec.DecodeError as error:
-                raise ClientError(
-                    response.status, "illegal_answer", f"{self.url} is not a timerwheel service: {error}"
-                ) from error
+            return _Response(response.status, body, response.headers.get("ETag", ""))
+
+    def _decoded(self, found: "_Response", answer: type[_Answer]) -> _Answer:
+        try:
+            return msgspec.json.decode(found.body or b"null", type=answer)
+        except msgspec.DecodeError as error:
+            raise ClientError(
+                found.status, "illegal_answer", f"{self.url} is not a timerwheel service: {error}"
+            ) from error
 
     async def call_arrow(self, method: str, path: str, *, content: object = None, wait_ms: int = 0) -> Any:  # noqa: ANN401 - a pyarrow Table
         """Return the response as a pyarrow Table; `content` may be a `Stream`, and is JSON otherwise."""
         pa = load()
         limit_ms = self._timeout_ms + wait_ms
         limit = aiohttp.ClientTimeout(total=limit_ms / 1000)
-        async with self._request(method, path, limit, limit_ms, content, accept=MEDIA_TYPE) as response:
+        async with self._request(method, path, limit, limit_ms, content, {"Accept": MEDIA_TYPE}) as response:
             body = await response.read()
             if not response.ok:
                 raise_problem(response.status, body)
@@ -189,15 +216,14 @@ class Connection:
         limit: aiohttp.ClientTimeout,
         limit_ms: int,
         content: object,
-        accept: str | None = None,
+        more: Mapping[str, str] = MappingProxyType({}),
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         if self._session is None:
             raise RuntimeError("the client is not open: use `async with Client(...) as client`")
         # What has no content may be a GET that takes messages, for which an open service asks for the sign.
         kind = MEDIA_TYPE if isinstance(content, Stream) else "application/json"
         headers = _SIGN if content is None else {"Content-Type": kind} | current_context()
-        if accept is not None:
-            headers = headers | {"Accept": accept}
+        headers = {**headers, **more}
         url = self._leader_url or self.url
         try:
             async with self._session.request(

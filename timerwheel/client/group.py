@@ -160,14 +160,18 @@ class Group:
         """Return the group's current state: its configuration, lag and counts."""
         return await self._connection.call("GET", self._path, GroupInfo)
 
-    async def put(self, config: GroupConfig | None = None) -> GroupInfo:
+    async def etag(self) -> str:
+        """Return the tag of the group's configuration, for `if_match`; see `Client.etag`."""
+        return await self._connection.etag(self._path)
+
+    async def put(self, config: GroupConfig | None = None, *, if_match: str | None = None) -> GroupInfo:
         """Create or configure the group; `start` applies only when it is created."""
         content = value_of(config or GroupConfig())
-        return await self._connection.call("PUT", self._path, GroupInfo, content=content)
+        return await self._connection.call("PUT", self._path, GroupInfo, content=content, if_match=if_match)
 
-    async def delete(self) -> GroupInfo:
+    async def delete(self, *, if_match: str | None = None) -> GroupInfo:
         """Delete the group, with its position and leases; its dead letters stay. Returns its last state."""
-        return await self._connection.call("DELETE", self._path, GroupInfo)
+        return await self._connection.call("DELETE", self._path, GroupInfo, if_match=if_match)
 
     async def rewind(
         self,

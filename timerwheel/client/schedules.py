@@ -52,6 +52,7 @@ class Schedules:
         skipped_hour: Literal["auto", "run_after", "skip"] | None = None,
         repeated_hour: Literal["auto", "first", "both"] | None = None,
         paused: bool | None = None,
+        if_match: str | None = None,
     ) -> Schedule:
         """Create or replace a schedule; its next run is planned when this returns.
 
@@ -64,8 +65,13 @@ class Schedules:
         """
         options = arguments(locals(), "json")
         del options["name"]
-        content = _content(options)
-        return await self._connection.call("PUT", _path(name), Schedule, content=content)
+        options.pop("if_match", None)
+        path, content = _path(name), _content(options)
+        return await self._connection.call("PUT", path, Schedule, content=content, if_match=if_match)
+
+    async def etag(self, name: str) -> str:
+        """Return the tag of a schedule, for `if_match`; see `Client.etag`."""
+        return await self._connection.etag(_path(name))
 
     async def pause(self, name: str) -> Schedule:
         """Pause until `resume`; runs in between do not count as missed."""
@@ -79,9 +85,9 @@ class Schedules:
         """Send its message at once, besides its planned runs; with a key, once per key."""
         return await self._connection.call("POST", f"{_path(name)}/run", Accepted, content=given(key=key))
 
-    async def delete(self, name: str) -> Schedule:
+    async def delete(self, name: str, *, if_match: str | None = None) -> Schedule:
         """Delete it and recall the runs that it sent ahead. Returns its last state."""
-        return await self._connection.call("DELETE", _path(name), Schedule)
+        return await self._connection.call("DELETE", _path(name), Schedule, if_match=if_match)
 
     async def runs(self, name: str, count: int = 10) -> list[NextRun]:
         """Return the next runs; none if it is paused or has ended."""

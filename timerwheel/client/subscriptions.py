@@ -73,15 +73,25 @@ class Subscriptions:
         timeout_ms: int | None = None,
         headers: dict[str, str] | None = None,
         cloudevents: bool | None = None,
+        if_match: str | None = None,
     ) -> SubscriptionView:
         """Change the given fields from the next request on; None removes `rate_limit` or `max_age_ms`."""
         changes = arguments(locals(), *_LIMITS)
         del changes["subscription_id"]
-        return await self._connection.call("PATCH", _path(subscription_id), SubscriptionView, content=changes)
+        changes.pop("if_match", None)
+        path = _path(subscription_id)
+        return await self._connection.call(
+            "PATCH", path, SubscriptionView, content=changes, if_match=if_match
+        )
 
-    async def delete(self, subscription_id: str) -> SubscriptionView:
+    async def etag(self, subscription_id: str) -> str:
+        """Return the tag of a subscription, for `if_match`; see `Client.etag`."""
+        return await self._connection.etag(_path(subscription_id))
+
+    async def delete(self, subscription_id: str, *, if_match: str | None = None) -> SubscriptionView:
         """Delete it, with its group if that was created for it. Returns its last state."""
-        return await self._connection.call("DELETE", _path(subscription_id), SubscriptionView)
+        path = _path(subscription_id)
+        return await self._connection.call("DELETE", path, SubscriptionView, if_match=if_match)
 
     async def pause(self, subscription_id: str) -> SubscriptionView:
         """Pause until `resume`."""

@@ -170,6 +170,7 @@ class SyncGroup(_Shell[Group]):
     nack = waits(Group.nack)
     extend = waits(Group.extend)
     info = waits(Group.info)
+    etag = waits(Group.etag)
     put = waits(Group.put)
     delete = waits(Group.delete)
     rewind = waits(Group.rewind)
@@ -230,6 +231,7 @@ class SyncSchedules(_Shell[Schedules]):
 
     all = waits(Schedules.all)
     get = waits(Schedules.get)
+    etag = waits(Schedules.etag)
     put = waits(Schedules.put)
     pause = waits(Schedules.pause)
     resume = waits(Schedules.resume)
@@ -243,6 +245,7 @@ class SyncSubscriptions(_Shell[Subscriptions]):
 
     all = waits(Subscriptions.all)
     get = waits(Subscriptions.get)
+    etag = waits(Subscriptions.etag)
     add = waits(Subscriptions.add)
     update = waits(Subscriptions.update)
     delete = waits(Subscriptions.delete)
@@ -337,6 +340,7 @@ class SyncClient(_Shell[Client]):
     roll_back = waits(Client.roll_back)
     transactions = iterates(Client.transactions)
     get = waits(Client.get)
+    etag = waits(Client.etag)
     history = waits(Client.history)
     story = history  # its older name
     recall = waits(Client.recall)
@@ -355,6 +359,7 @@ class SyncClient(_Shell[Client]):
     groups = waits(Client.groups)
     topics = waits(Client.topics)
     topic = waits(Client.topic)
+    topic_etag = waits(Client.topic_etag)
     set_ordered = waits(Client.set_ordered)
     change_topic = waits(Client.change_topic)
     pause_topic = waits(Client.pause_topic)

@@ -3,6 +3,7 @@
 import asyncio
 import datetime as dt
 from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 from aiohttp import web
@@ -14,6 +15,7 @@ from timerwheel.client import (
     Client,
     ClientError,
     ConflictError,
+    GroupConfig,
     NotFoundError,
     UnreachableError,
 )
@@ -106,6 +108,44 @@ async def test_a_rescheduled_message_keeps_its_id(client):
     assert (moved.id, (await client.get(sent.id)).due_ms) == (sent.id, moved.due_ms)
     by_property = await client.reschedule(sent.id, properties={"TIMER_DELIVER_MS": "1924362000000"})
     assert by_property.due_ms == 1924362000000
+
+
+async def test_what_was_changed_since_is_left_as_it_is(client):
+    message_id = (await client.send("t", "x", delay="1h", dedup_key="k")).id
+    group, url = client.group("t", "g"), "https://example.com/hook"
+    await group.put()
+    await client.schedules.put("s", "t", every="1h")
+    subscription = (await client.subscriptions.add("t", url, paused=True)).id
+    changes = [
+        (partial(client.etag, message_id), partial(client.reschedule, message_id, delay="2h")),
+        (partial(client.etag, message_id), partial(client.reschedule_key, "t", "k", delay="3h")),
+        (partial(client.topic_etag, "t"), partial(client.change_topic, "t", queues=2)),
+        (group.etag, partial(group.put, GroupConfig(max_attempts=3))),
+        (partial(client.schedules.etag, "s"), partial(client.schedules.put, "s", "t", every="2h")),
+        (
+            partial(client.subscriptions.etag, subscription),
+            partial(client.subscriptions.update, subscription, concurrency=3),
+        ),
+    ]
+    for etag, change in changes:
+        tag = await etag()
+        await change(if_match=tag)
+        assert await etag() != tag
+        with pytest.raises(ConflictError) as caught:
+            await change(if_match=tag)
+        assert (caught.value.status, caught.value.code) == (412, "precondition_failed")
+    endings = (
+        partial(client.recall, message_id),
+        partial(client.recall_key, "t", "k"),
+        group.delete,
+        partial(client.schedules.delete, "s"),
+        partial(client.subscriptions.delete, subscription),
+        partial(client.delete_topic, "t"),
+    )
+    for end in endings:
+        with pytest.raises(ConflictError, match="has changed"):
+            await end(if_match="0")
+    assert (await client.recall(message_id, if_match="*")).state == State.RECALLED
 
 
 async def test_many_messages_are_stored_together_or_not_at_all(client, service):
