@@ -4,6 +4,7 @@ Loading all modules takes as long as starting the service, and a restart would w
 """
 
 import importlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -179,10 +180,13 @@ def in_panels(names: Iterable[str]) -> list[str]:
 
 
 class Command(TyperCommand):
-    """A command whose arguments are in capitals, and whose errors know it."""
+    """A command whose arguments are in capitals, whose help has paragraphs, and whose errors know it."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - typer's own types
         super().__init__(*arguments, **named)
+        # typer joins the lines of the first paragraph only; the terminal would break the others twice.
+        paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
+        self.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
         for param in self.params:
             if param.param_type_name == "argument" and getattr(param, "metavar", "") is None:
                 param.metavar = str(param.name).upper()

@@ -93,6 +93,11 @@ def test_help_has_a_short_flag_everywhere_and_panels_of_commands():
     assert "--max-attempts" in timerwheel("groups", "put", "-h").stdout
 
 
+def test_a_paragraph_of_help_is_broken_only_where_the_terminal_ends():
+    assert "answered with 2xx is retried by the rules" in timerwheel("listen", "-h").stdout
+    assert "messages are counted first and recalled" in timerwheel("recall", "-h").stdout
+
+
 def test_a_group_of_commands_without_a_command_shows_its_help():
     shown = timerwheel("groups")
     assert shown.exit_code == 2
