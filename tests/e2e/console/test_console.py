@@ -315,7 +315,9 @@ def test_the_words_about_a_rush_end_before_the_needle_and_its_ring_hides_no_mark
             hear(page, body)
             page.goto(url)
             expect(page.locator(".rush")).to_contain_text("12,345 messages, in 1 d 15 h")
-            needle = page.locator(".needle").bounding_box()
+            places = (".needle", "#wheel", ".levels")
+            needle, wheel, levels = (page.locator(one).bounding_box() for one in places)
+            assert levels["x"] + levels["width"] <= wheel["x"] + wheel["width"] + 1, width
             for words in every(page.locator(".rush > *"), 2):
                 assert words.bounding_box()["x"] >= needle["x"] + needle["width"], width
             assert page.locator(".rush-mark ~ .marks").count() == 4, "marks are drawn over the ring"
@@ -1093,7 +1095,11 @@ def test_an_empty_service_teaches_and_sends_messages_to_look_at(browser, tmp_pat
     with serving(tmp_path / "data") as running, looking(browser, running.url) as page:
         panel = page.get_by_role("tabpanel", name="Messages")
         expect(panel.locator(".commands li")).to_have_count(3)
-        panel.get_by_role("button", name="Send 1,000 demo messages over two minutes").click()
+        button = panel.get_by_role("button", name="Send 1,000 demo messages over two minutes")
+        page.set_viewport_size({"width": 320, "height": 900})
+        assert button.evaluate("one => one.scrollWidth <= one.clientWidth"), "its words are not cut off"
+        page.set_viewport_size({"width": 1280, "height": 900})
+        button.click()
         expect(panel.locator("tbody tr")).to_have_count(50)
         waiting = ask(running.url, "GET", "/v1/wheel")["pending"]
         assert 500 < waiting <= 1_000
