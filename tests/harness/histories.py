@@ -4,16 +4,23 @@ import contextlib
 import random
 from pathlib import Path
 
+import msgspec
+
 from tests.harness.drive import settle
 from tests.harness.world import World
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import GroupConfig
+from timerwheel.model.admission import TASK_GROUP
 from timerwheel.model.messages import Outgoing
+from timerwheel.push.tasks.outcome import Ended, records_of
+from timerwheel.push.tasks.task import Task, TaskOutcome, topic_of
 
 TOPICS = ("orders", "tickets")
 GROUPS = (("orders", "closers"), ("orders", "audit"), ("tickets", "printers"))
 READER = ("tickets", "readers")
 SPANS_MS = (5, 900, 3_000, 200_000, 9_000_000, 3 * 86_400_000, 40 * 86_400_000)
+TASK_QUEUE = "mail"
+TASKS = topic_of(TASK_QUEUE)
 RETENTION_MS = 4_000_000
 
 
@@ -75,6 +82,40 @@ class History:
         await self.world.engine.recalls.recall_key(topic, key)
         delay = {"TIMER_DELAY_MS": str(self.span_ms())}
         await self.world.engine.sender.send([Outgoing(topic, self.random.randbytes(9), delay, key)])
+
+    async def replace(self) -> None:
+        topic, key = self.random.choice(TOPICS), f"key-{self.random.randint(0, 9)}"
+        delay = {"TIMER_DELAY_MS": str(self.random.choice((0, self.span_ms())))}
+        message = Outgoing(topic, self.random.randbytes(9), delay, key, replaces=True)
+        self.ids += [receipt.id for receipt in await self.world.engine.sender.send([message])]
+
+    async def send_task(self) -> None:
+        await self.world.engine.groups.put_own(TASKS, TASK_GROUP, GroupConfig(start="head"))
+        callback = self.random.choice((None, "http://127.0.0.1:1/told"))
+        task = Task(url="http://127.0.0.1:1/call", callback=callback, failure_callback=callback)
+        key = f"key-{self.random.randint(0, 9)}" if self.random.random() < 0.2 else None
+        message = task.message(TASK_QUEUE, self.random.randbytes(9), key)
+        delay = {"TIMER_DELAY_MS": str(self.random.choice((0, 0, self.span_ms())))}
+        message = msgspec.structs.replace(message, properties=delay)
+        self.ids += [receipt.id for receipt in await self.world.engine.sender.send([message])]
+
+    async def call_tasks(self) -> None:
+        """Do what a queue does with the answers of its calls, but for the calls."""
+        groups, now_ms = self.world.engine.groups, self.world.clock.now_ms()
+        for delivery in await groups.receive(TASKS, TASK_GROUP, count_max=self.random.randint(1, 4)):
+            if self.random.random() < 0.3:
+                await groups.nack(TASKS, TASK_GROUP, [delivery.receipt], delay_ms=self.span_ms(), reason="r")
+                continue
+            found = await groups.message_of(TASKS, TASK_GROUP, delivery.receipt)
+            task = None if found is None else Task.of(found[0].envelope)
+            if found is None or task is None:
+                continue
+            state = self.random.choice(("succeeded", "failed", "cancelled"))
+            outcome = TaskOutcome(state=state, finished_ms=now_ms, attempts=delivery.attempt)
+            records = records_of(Ended(*found, task, TASK_QUEUE), outcome)
+            await groups.conclude(
+                TASKS, TASK_GROUP, delivery.receipt, records, given_up=self.random.random() < 0.1
+            )
 
     async def reschedule(self) -> None:
         if self.ids:
@@ -172,13 +213,13 @@ class History:
         await act(group, self.random.choice((None, [0], [1, 2])))
 
     async def delete_topic(self) -> None:
-        topic = self.random.choice((*TOPICS, "%DLQ%closers"))
+        topic = self.random.choice((*TOPICS, TASKS, "%DLQ%closers"))
         await self.world.engine.topic_deletions.delete(topic)
         if self.random.random() < 0.7:
             await settle(self.world.engine)
 
     async def purge_topic(self) -> None:
-        topic = self.random.choice((*TOPICS, "%DLQ%closers"))
+        topic = self.random.choice((*TOPICS, TASKS, "%DLQ%closers"))
         scheduled = self.random.random() < 0.5
         await self.world.engine.topic_purges.purge(topic, scheduled=scheduled, delivered=True)
 
@@ -201,4 +242,5 @@ STEPS = (
     *(History.begin, History.begin, History.end_transaction, History.end_transaction),
     *(History.retain, History.retain, History.crash, History.restart, History.send_after_recall),
     *(History.delete_topic, History.purge_topic, History.pause_topic),
+    *(History.replace, History.replace, History.send_task, History.send_task, History.call_tasks),
 )
