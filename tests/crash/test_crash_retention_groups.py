@@ -203,7 +203,8 @@ async def workload(consumer: Consumer) -> None:  # noqa: PLR0915 - one step afte
     await consumer.die("a", "b", "c", "d")
     await groups.dead.drop("d", await consumer.letters("b"))
     await consumer.redrive("c")
-    await consumer.advance(3_000)  # e, f and g come back
+    await consumer.advance(1_000)  # e comes back, then f and g
+    await consumer.advance(2_000)
     await consumer.receive(DYING, "c", invisible_ms=FAR_MS)
     await engine.indexer.tick()
     await consumer.age()

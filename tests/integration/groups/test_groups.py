@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.harness.consumers import ack, bodies, items, put, receive, send
+from tests.harness.drive import settle
 from timerwheel.groups.config import GroupDiffersError
 from timerwheel.model.messages import Outgoing
 
@@ -365,6 +366,7 @@ async def test_a_cursor_far_over_messages_of_other_tags_is_remembered(world):
     for _ in range(30):
         await send(world, *["x"] * 50, TAGS="B")
     assert await receive(world) == []
+    await settle(world.engine)
     assert world.engine.groups.info("orders", "g").lag == 0
     await world.crash()
     assert world.engine.groups.info("orders", "g").lag == 1  # the one that was in flight
