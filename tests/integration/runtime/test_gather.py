@@ -1,10 +1,11 @@
-"""With `gather_ms` a write waits for company: fewer syncs, and nothing else changes."""
+"""A write waits some turns of the loop for company, with `gather_ms` also for a time: fewer syncs."""
 
 import asyncio
 
 import msgspec
 
 from tests.harness.world import SPINS_TO_SLEEP
+from timerwheel.runtime.group_commit import GATHER_TURNS, GATHER_TURNS_MS
 from timerwheel.settings import take_over
 
 GATHER_MS = 5
@@ -81,3 +82,24 @@ async def test_an_engine_that_closes_does_not_gather(world):
     [sent] = await sending
     await world.open(gather_ms=0)
     assert await world.pending_ids() == [sent]
+
+
+async def syncs_of_callers(world, *, turn_ms):
+    """How many syncs serve callers of which each comes a turn of the loop after the one before."""
+    before, sends = syncs(world), []
+    for _ in range(GATHER_TURNS):
+        sends.append(asyncio.create_task(world.send_ids(1_000)))
+        await asyncio.sleep(0)
+        world.clock.mono_ms += turn_ms
+    await asyncio.gather(*sends)
+    return syncs(world) - before
+
+
+async def test_callers_who_come_some_turns_later_share_a_sync(world):
+    await world.open()
+    assert await syncs_of_callers(world, turn_ms=0) == 1
+
+
+async def test_a_loop_with_long_turns_makes_nobody_wait_for_them(world):
+    await world.open()
+    assert await syncs_of_callers(world, turn_ms=GATHER_TURNS_MS) > 1
