@@ -147,14 +147,14 @@ def listen(
         loop.add_signal_handler(signal.SIGINT, ended.set)
         handle = client.group(topic, subscription.group)
         own = OwnGroup(client.url, topic, subscription.group)
-        with contextlib.nullcontext() if group is not None else noted(own, state_directory()):
+        with contextlib.nullcontext() if group is not None else noted(own, state_directory()) as note:
             config = await _prepare(handle, subscription, wishes, own=group is None)
             report.begin(msgspec.structs.replace(subscription, max_attempts=config.max_attempts))
             try:
                 await _forward(handle, subscription, report, ended)
             finally:
-                if group is None:
-                    await _delete(handle)
+                if group is None and await _deleted(handle) and note is not None:
+                    note.unlink(missing_ok=True)
         report.end()
 
     service.ask(work)
@@ -195,12 +195,16 @@ async def _tidy(client: Client) -> None:
         note.unlink(missing_ok=True)
 
 
-async def _delete(handle: Group) -> None:
+async def _deleted(handle: Group) -> bool:
     try:
         await handle.delete()
+    except NotFoundError:
+        return True  # with its topic, or by somebody else
     except ClientError as error:
         words = f"group {handle.name} was not deleted: {error}; delete it: timerwheel groups delete"
         print(f"timerwheel: {words} {handle.topic} {handle.name}", file=sys.stderr)
+        return False
+    return True
 
 
 class Report:

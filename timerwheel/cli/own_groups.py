@@ -4,7 +4,7 @@ Each group has a file in the user's state directory, locked for as long as its c
 the lock with the process: a file that nobody holds belongs to a command that is dead. Its group is deleted by
 the next command that calls the same service.
 
-1. The file is there before the group, and goes after it.
+1. The file is there before the group, and goes after it: it stays if the group could not be deleted.
 2. A group is deleted only under the lock of its file, so never one that a living command uses.
 3. Nothing here can fail a command: without a state directory a killed one leaves its group, as a crash of the
    machine does.
@@ -39,8 +39,8 @@ def state_directory() -> Path:
 
 
 @contextlib.contextmanager
-def noted(own: OwnGroup, folder: Path) -> Iterator[None]:
-    """Note a group for the block, whose command ends with the group deleted."""
+def noted(own: OwnGroup, folder: Path) -> Iterator[Path | None]:
+    """Note a group; yields the note, if there can be one: the block removes it once the group is deleted."""
     path = folder / f"{own.group}{_SUFFIX}"
     fd = -1
     with contextlib.suppress(OSError):
@@ -49,10 +49,9 @@ def noted(own: OwnGroup, folder: Path) -> Iterator[None]:
         fcntl.flock(fd, fcntl.LOCK_EX)
         os.write(fd, msgspec.json.encode(own))
     try:
-        yield
+        yield path if fd >= 0 else None
     finally:
         if fd >= 0:
-            path.unlink(missing_ok=True)
             os.close(fd)
 
 

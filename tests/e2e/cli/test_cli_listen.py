@@ -193,3 +193,13 @@ async def test_without_a_state_directory_the_command_works(url, state):
         listening(url, "noted", "--forward-to", receiver.url("x")) as (process, _),
     ):
         assert await stop(process) == 0
+
+
+async def test_the_note_of_a_group_that_could_not_be_deleted_stays_for_the_next_command(tmp_path, state):
+    with serving(tmp_path / "data") as service:
+        async with Receiver() as receiver:
+            command = listening(service.url, "away", "--forward-to", receiver.url("x"))
+            async with command as (process, first):
+                service.end(signal.SIGKILL)
+                assert await stop(process) == 0
+    assert {path.stem for path in state.iterdir()} == {first["group"]}
