@@ -128,27 +128,25 @@ class Connection:
         `limit_ms` replaces both. With `if_match`, an ETag, only what still has it is changed.
         """
         limit_ms = self._timeout_ms + wait_ms if limit_ms is None else limit_ms
-        while True:
-            try:
-                found = await self._call(method, path, content, limit_ms, if_match)
-                return self._decoded(found, answer)
-            except ClientError as error:
-                if not self._follows(error):
-                    raise
+        return self._decoded(await self._sent(method, path, content, limit_ms, if_match), answer)
 
     async def etag(self, path: str) -> str:
         """Return the ETag of what is at this path, without its quotes."""
+        return (await self._sent("GET", path, None, self._timeout_ms, None)).etag.strip('"')
+
+    async def _sent(
+        self, method: str, path: str, content: object, limit_ms: int, if_match: str | None
+    ) -> "_Response":
+        """Return the response of the service, or of the leader that it names."""
         while True:
             try:
-                found = await self._call("GET", path, None, self._timeout_ms)
+                return await self._call(method, path, content, limit_ms, if_match)
             except ClientError as error:
                 if not self._follows(error):
                     raise
-            else:
-                return found.etag.strip('"')
 
     async def _call(
-        self, method: str, path: str, content: object, limit_ms: int, if_match: str | None = None
+        self, method: str, path: str, content: object, limit_ms: int, if_match: str | None
     ) -> "_Response":
         limit = aiohttp.ClientTimeout(total=limit_ms / 1000)
         condition = {} if if_match is None else {"If-Match": if_match if if_match == "*" else f'"{if_match}"'}
@@ -162,6 +160,7 @@ class Connection:
         try:
             return msgspec.json.decode(found.body or b"null", type=answer)
         except msgspec.DecodeError as error:
+            self._leader_url = None  # what answers there is something else
             raise ClientError(
                 found.status, "illegal_answer", f"{self.url} is not a timerwheel service: {error}"
             ) from error
