@@ -104,9 +104,11 @@ class Tasks:
             for name in list(self._waiting):
                 with contextlib.suppress(TimerwheelError, StoreError):
                     async with self._changing:
-                        await self._started(name)  # unless it was deleted since, or has started
+                        is_ending = topic_of(name) in self._engine.topics.ending
+                        runner = None if is_ending else await self._started(name)
                     self._waiting.remove(name)
-                    logger.info("task queue %s has started", name)
+                    if runner is not None:  # it was not deleted since
+                        logger.info("task queue %s has started", name)
 
     async def close(self, grace_ms: int) -> None:
         """Begin no more calls, wait up to `grace_ms` for those in progress."""
