@@ -54,7 +54,7 @@ def test_an_index_has_of_a_group_what_the_log_has(data, change, codes):
 
 @pytest.fixture
 def retained(tmp_path):
-    """A directory whose log began anew after the last commit of the index, and an acknowledgement."""
+    """A directory whose retention dropped segments after the last commit of the index."""
     log = GroupLog(tmp_path / "data", 1_000)
     log.group(NAME.decode())
     log.send("orders", count=30)
