@@ -8,6 +8,8 @@ import typer
 from timerwheel.cli.backoff import BackoffOption, format_backoff
 from timerwheel.cli.connection import ServiceOptions
 from timerwheel.cli.options import (
+    EtagFlag,
+    IfMatchOption,
     YesFlag,
     confirm_or_exit,
     given_or_null,
@@ -18,8 +20,9 @@ from timerwheel.cli.options import (
 )
 from timerwheel.cli.output import IdOutput, IdTimeOutput, Output
 from timerwheel.cli.units import format_about, length_between
-from timerwheel.client import Client, GroupConfig, NotFoundError
+from timerwheel.client import Client, ConflictError, Group, GroupConfig, NotFoundError
 from timerwheel.client.connection import given
+from timerwheel.errors import PreconditionFailedError
 from timerwheel.groups.config import AGE_MS_MAX, INVISIBLE_MS_MAX, OFFSETS
 from timerwheel.model.durations import format_duration
 from timerwheel.model.limits import ATTEMPTS_MAX
@@ -112,8 +115,18 @@ def list_groups(
     output.listing({"groups": found}, COLUMNS, rows, ids=ids)
 
 
-def show(topic: TopicArgument, group: GroupArgument, *, service: ServiceOptions, output: IdOutput) -> None:
+def show(
+    topic: TopicArgument,
+    group: GroupArgument,
+    *,
+    etag: EtagFlag = False,
+    service: ServiceOptions,
+    output: IdOutput,
+) -> None:
     """Show a group: its configuration, its position, and the messages it holds."""
+    if etag:
+        output.tag(service.ask(lambda client: client.group(topic, group).etag()))
+        return
     _show(service.ask(lambda client: client.group(topic, group).info()), output)
 
 
@@ -129,6 +142,7 @@ def put(
     backoff: BackoffOption = None,
     max_age_ms: MaxAgeOption = None,
     expired: ExpiredOption = None,
+    if_match: IfMatchOption = None,
     service: ServiceOptions,
     output: IdOutput,
 ) -> None:
@@ -145,13 +159,30 @@ def put(
 
     async def work(client: Client) -> GroupInfo:
         handle = client.group(topic, group)
-        try:
-            config = config_of(await handle.info())
-        except NotFoundError:
-            config = GroupConfig()
-        return await handle.put(msgspec.structs.replace(config, **changes))
+        if if_match is not None:
+            return await _changed(handle, changes, if_match)
+        while True:
+            try:
+                return await _changed(handle, changes, await _seen(handle))
+            except ConflictError as error:
+                if error.code != PreconditionFailedError.code:
+                    raise
 
     _show(service.ask(work), output)
+
+
+async def _seen(handle: Group) -> str | None:
+    """Return the tag of a group; None if it does not exist."""
+    try:
+        return await handle.etag()
+    except NotFoundError:
+        return None
+
+
+async def _changed(handle: Group, changes: dict[str, Any], if_match: str | None) -> GroupInfo:
+    """Change the group with this tag, or create it without one."""
+    config = GroupConfig() if if_match is None else config_of(await handle.info())
+    return await handle.put(msgspec.structs.replace(config, **changes), if_match=if_match)
 
 
 def delete(
@@ -159,13 +190,14 @@ def delete(
     group: GroupArgument,
     *,
     yes: YesFlag = False,
+    if_match: IfMatchOption = None,
     service: ServiceOptions,
     output: IdOutput,
 ) -> None:
     """Delete a group with its position and leases; asks first. Dead letters and messages stay."""
     if not yes:
         confirm_or_exit(f"Delete group {group} of topic {topic}, with its position and leases?")
-    info = service.ask(lambda client: client.group(topic, group).delete())
+    info = service.ask(lambda client: client.group(topic, group).delete(if_match=if_match))
     text = f"deleted group {info.group} of topic {info.topic}; its lag was {info.lag:,}"
     output.result(info, text, ids=[info.group])
 

@@ -7,6 +7,7 @@ import typer
 
 from timerwheel.cli.connection import ServiceOptions
 from timerwheel.cli.options import (
+    EtagFlag,
     JsonBodyFlag,
     KeyOption,
     PropertiesOption,
@@ -111,9 +112,25 @@ def send(
 
 
 def get(
-    message_id: IdArgument = None, *, key: KeyOption = None, service: ServiceOptions, output: IdTimeOutput
+    message_id: IdArgument = None,
+    *,
+    key: KeyOption = None,
+    etag: EtagFlag = False,
+    service: ServiceOptions,
+    output: IdTimeOutput,
 ) -> None:
     """Show a message: its state, content, and when it is due or was delivered."""
+
+    async def tag(client: Client) -> str:
+        match which_message(message_id, key):
+            case (topic, key_text):
+                return await client.key_etag(topic, key_text)
+            case known_id:
+                return await client.etag(known_id)
+
+    if etag:
+        output.tag(service.ask(tag))
+        return
 
     async def work(client: Client) -> Message:
         match which_message(message_id, key):

@@ -64,6 +64,19 @@ RedAboveOption = Annotated[
         help="Draw in red where more messages than this fall due per second; also N/m, N/h.",
     ),
 ]
+EtagFlag = Annotated[
+    bool, typer.Option("--etag", help="Print only its tag, for --if-match of a later change.")
+]
+IfMatchOption = Annotated[
+    str | None,
+    typer.Option(
+        "--if-match",
+        # The quotes belong to the header, from which a tag may have been copied.
+        parser=lambda text: text.strip().strip('"'),
+        metavar="TAG",
+        help="Only if it still has this tag, which --etag printed; * if it exists.",
+    ),
+]
 FinishFlag = Annotated[bool, typer.Option("--finish", help="Stop signing with the old secret.")]
 YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DATA_DEFAULT = Path("data")

@@ -114,6 +114,10 @@ class Output:
             self.ids(ids)
         return not self.for_people
 
+    def tag(self, tag: str) -> None:
+        """Prints the tag of a thing, for `--if-match` of a later change."""
+        self.result({"etag": tag}, tag, ids=[tag])
+
     @property
     def wants_ids(self) -> bool:
         """Whether only ids are printed."""

@@ -8,6 +8,7 @@ from timerwheel.cli.conditions import ConditionOptions
 from timerwheel.cli.connection import Service, ServiceOptions
 from timerwheel.cli.messages import show_message
 from timerwheel.cli.options import (
+    IfMatchOption,
     KeyOption,
 )
 from timerwheel.cli.output import Output, TimeOutput
@@ -22,6 +23,7 @@ def recall(
     *,
     key: KeyOption = None,
     where: ConditionOptions,
+    if_match: IfMatchOption = None,
     service: ServiceOptions,
     output: TimeOutput,
 ) -> None:
@@ -35,6 +37,8 @@ def recall(
         raise typer.BadParameter("give either ids, or --key TOPIC KEY, or conditions")
     if (where.dry_run or where.yes) and not conditions:
         raise typer.BadParameter("--dry-run and --yes need conditions")
+    if if_match is not None and (conditions or len(message_ids or ()) > 1):
+        raise typer.BadParameter("--if-match is for one message: give one ID or --key TOPIC KEY")
     if conditions:
 
         def run(dry_run: bool) -> RecallCount:
@@ -43,10 +47,10 @@ def recall(
         _show_count(where.confirmed("Recall", run), output)
     elif key is not None:
         named = key
-        show_message(service.ask(lambda client: client.recall_key(*named)), output)
+        show_message(service.ask(lambda client: client.recall_key(*named, if_match=if_match)), output)
     elif message_ids is not None and len(message_ids) == 1:
         [message_id] = message_ids
-        show_message(service.ask(lambda client: client.recall(message_id)), output)
+        show_message(service.ask(lambda client: client.recall(message_id, if_match=if_match)), output)
     else:
         _recall_many(service, message_ids or [], output)
 

@@ -16,6 +16,7 @@ from timerwheel.cli.messages import (
     which_message,
 )
 from timerwheel.cli.options import (
+    IfMatchOption,
     KeyOption,
     length_option,
 )
@@ -48,6 +49,7 @@ def reschedule(
             _shift,
         ),
     ] = None,
+    if_match: IfMatchOption = None,
     service: ServiceOptions,
     output: IdTimeOutput,
 ) -> None:
@@ -62,6 +64,8 @@ def reschedule(
     conditions = where.fields(output.zone)
     if conditions and (message_id is not None or key is not None):
         raise typer.BadParameter("give either an ID, or --key TOPIC KEY, or conditions")
+    if conditions and if_match is not None:
+        raise typer.BadParameter("--if-match is for one message: give an ID or --key TOPIC KEY")
     if conditions:
         change: Any = {**when} if shift_ms is None else {"shift": f"{shift_ms:+d}ms"}
 
@@ -78,9 +82,9 @@ def reschedule(
     async def work(client: Client) -> Sent:
         match which_message(message_id, key):
             case (key_topic, key_text):
-                return await client.reschedule_key(key_topic, key_text, **when)
+                return await client.reschedule_key(key_topic, key_text, **when, if_match=if_match)
             case known_id:
-                return await client.reschedule(known_id, **when)
+                return await client.reschedule(known_id, **when, if_match=if_match)
 
     show_sent(service.ask(work), output, asked_ms=when.get("deliver_at_ms"))
 

@@ -7,6 +7,8 @@ import typer
 
 from timerwheel.cli.connection import ServiceOptions
 from timerwheel.cli.options import (
+    EtagFlag,
+    IfMatchOption,
     JsonBodyFlag,
     PropertiesOption,
     YesFlag,
@@ -54,8 +56,13 @@ def list_schedules(*, service: ServiceOptions, output: IdTimeOutput) -> None:
     )
 
 
-def show(name: NameArgument, *, service: ServiceOptions, output: IdTimeOutput) -> None:
+def show(
+    name: NameArgument, *, etag: EtagFlag = False, service: ServiceOptions, output: IdTimeOutput
+) -> None:
     """Show a schedule and its next runs."""
+    if etag:
+        output.tag(service.ask(lambda client: client.schedules.etag(name)))
+        return
 
     async def work(client: Client) -> tuple[Schedule, list[NextRun]]:
         return await client.schedules.get(name), await client.schedules.runs(name, RUNS_SHOWN)
@@ -106,6 +113,7 @@ def put(
     properties: PropertiesOption = None,
     tags: Annotated[str | None, typer.Option(help="The messages' tags.")] = None,
     keys: Annotated[str | None, typer.Option(help="The messages' keys, separated by spaces.")] = None,
+    if_match: IfMatchOption = None,
     service: ServiceOptions,
     output: IdTimeOutput,
 ) -> None:
@@ -130,6 +138,7 @@ def put(
         skipped_hour=skipped_hour,
         repeated_hour=repeated_hour,
         paused=paused,
+        if_match=if_match,
     )
     options["body"] = body_or_json(body, options, json_body=json_body)
 
@@ -153,11 +162,19 @@ def resume(name: NameArgument, *, service: ServiceOptions, output: IdTimeOutput)
     _report(schedule, words, output)
 
 
-def delete(name: NameArgument, *, yes: YesFlag = False, service: ServiceOptions, output: IdOutput) -> None:
+def delete(
+    name: NameArgument,
+    *,
+    yes: YesFlag = False,
+    if_match: IfMatchOption = None,
+    service: ServiceOptions,
+    output: IdOutput,
+) -> None:
     """Delete a schedule; messages that it sent ahead are recalled. Asks first."""
     if not yes:
         confirm_or_exit(f"Delete schedule {name}, and recall the runs that it sent ahead?")
-    _report(service.ask(lambda client: client.schedules.delete(name)), "is deleted", output)
+    deleted = service.ask(lambda client: client.schedules.delete(name, if_match=if_match))
+    _report(deleted, "is deleted", output)
 
 
 def runs(

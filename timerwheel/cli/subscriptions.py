@@ -16,7 +16,9 @@ from timerwheel.cli.groups import (
     limits_words,
 )
 from timerwheel.cli.options import (
+    EtagFlag,
     FinishFlag,
+    IfMatchOption,
     Options,
     YesFlag,
     confirm_or_exit,
@@ -100,8 +102,13 @@ def list_subscriptions(*, service: ServiceOptions, output: IdOutput) -> None:
     output.listing({"subscriptions": found}, COLUMNS, rows, ids=[one.id for one in found])
 
 
-def show(subscription_id: IdArgument, *, service: ServiceOptions, output: IdTimeOutput) -> None:
+def show(
+    subscription_id: IdArgument, *, etag: EtagFlag = False, service: ServiceOptions, output: IdTimeOutput
+) -> None:
     """Show a subscription, but not its secret or the values of its headers."""
+    if etag:
+        output.tag(service.ask(lambda client: client.subscriptions.etag(subscription_id)))
+        return
     show_subscription(service.ask(lambda client: client.subscriptions.get(subscription_id)), output)
 
 
@@ -132,6 +139,7 @@ def update(
     *,
     target: Annotated[str | None, typer.Option(metavar="URL", help="The URL to post messages to.")] = None,
     settings: SettingsOptions,
+    if_match: IfMatchOption = None,
     service: ServiceOptions,
     output: IdTimeOutput,
 ) -> None:
@@ -140,7 +148,9 @@ def update(
     if not changes:
         raise typer.BadParameter("give at least one option to change")
     show_subscription(
-        service.ask(lambda client: client.subscriptions.update(subscription_id, **changes)),
+        service.ask(
+            lambda client: client.subscriptions.update(subscription_id, **changes, if_match=if_match)
+        ),
         output,
     )
 
@@ -184,12 +194,17 @@ def rotate(
 
 
 def delete(
-    subscription_id: IdArgument, *, yes: YesFlag = False, service: ServiceOptions, output: IdOutput
+    subscription_id: IdArgument,
+    *,
+    yes: YesFlag = False,
+    if_match: IfMatchOption = None,
+    service: ServiceOptions,
+    output: IdOutput,
 ) -> None:
     """Delete a subscription and the group created for it; asks first."""
     if not yes:
         confirm_or_exit(f"Delete subscription {subscription_id} and the group created for it?")
-    view = service.ask(lambda client: client.subscriptions.delete(subscription_id))
+    view = service.ask(lambda client: client.subscriptions.delete(subscription_id, if_match=if_match))
     output.result(view, f"deleted subscription {view.id} of topic {view.topic}", ids=[view.id])
 
 

@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from timerwheel.cli.connection import ServiceOptions
-from timerwheel.cli.options import YesFlag, confirm_or_exit
+from timerwheel.cli.options import EtagFlag, IfMatchOption, YesFlag, confirm_or_exit
 from timerwheel.cli.output import IdOutput, JsonOutput
 from timerwheel.client import Client, NotFoundError, Topic, TopicDeletion, TopicPurged
 from timerwheel.clock import SystemClock
@@ -43,9 +43,16 @@ def list_topics(
 
 
 def show(
-    topic: Annotated[str, typer.Argument(help="The topic.")], *, service: ServiceOptions, output: IdOutput
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    *,
+    etag: EtagFlag = False,
+    service: ServiceOptions,
+    output: IdOutput,
 ) -> None:
     """Show a topic: its options, its messages, and the groups that read it."""
+    if etag:
+        output.tag(service.ask(lambda client: client.topic_etag(topic)))
+        return
 
     async def work(client: Client) -> tuple[Topic, list[GroupInfo]]:
         return await client.topic(topic), await client.groups(topic)
@@ -92,6 +99,7 @@ def change(
             help="Let more --queues move sharding keys of an ordered topic; a key's order may break once.",
         ),
     ] = False,
+    if_match: IfMatchOption = None,
     service: ServiceOptions,
     output: JsonOutput,
 ) -> None:
@@ -99,7 +107,9 @@ def change(
     if ordered is None and queues is None:
         raise typer.BadParameter("give --queues, --ordered or --unordered")
     info = service.ask(
-        lambda client: client.change_topic(topic, ordered=ordered, queues=queues, move_keys=move_keys),
+        lambda client: client.change_topic(
+            topic, ordered=ordered, queues=queues, move_keys=move_keys, if_match=if_match
+        ),
     )
     text = f"topic {info.topic} is {'ordered by key' if info.ordered else 'not ordered'}"
     if queues is not None:
@@ -169,6 +179,7 @@ def delete(
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
     yes: YesFlag = False,
+    if_match: IfMatchOption = None,
     service: ServiceOptions,
     output: JsonOutput,
 ) -> None:
@@ -178,13 +189,13 @@ def delete(
     Ctrl-C then only ends the waiting: the service goes on.
     """
     if dry_run or not yes:
-        planned = service.ask(lambda client: client.delete_topic(topic, dry_run=True))
+        planned = service.ask(lambda client: client.delete_topic(topic, dry_run=True, if_match=if_match))
         if dry_run:
             output.result(planned, f"would delete {_words(planned)}")
             return
         if not _is_empty(planned):
             confirm_or_exit(f"Delete {_words(planned)}?")
-    deletion = service.ask(lambda client: _deleted(client, topic))
+    deletion = service.ask(lambda client: _deleted(client, topic, if_match))
     output.result(deletion, f"deleted {_words(deletion)}")
 
 
@@ -193,8 +204,8 @@ def _is_empty(planned: TopicDeletion) -> bool:
     return not (messages or planned.groups or planned.schedules or planned.subscriptions)
 
 
-async def _deleted(client: Client, topic: str) -> TopicDeletion:
-    deletion = await client.delete_topic(topic)
+async def _deleted(client: Client, topic: str, if_match: str | None) -> TopicDeletion:
+    deletion = await client.delete_topic(topic, if_match=if_match)
     if deletion.state == "ending":
         clock = SystemClock()
         print(f"topic {topic} takes no more messages; its timers are being ended", file=sys.stderr)

@@ -390,6 +390,10 @@ class Client:
         """Return the message with this deduplication key in its current state."""
         return await self._connection.call("GET", _key_path(topic, key), Message)
 
+    async def key_etag(self, topic: str, key: str) -> str:
+        """Return the tag of the message with this deduplication key; see `etag`."""
+        return await self._connection.etag(_key_path(topic, key))
+
     async def recall_key(self, topic: str, key: str, *, if_match: str | None = None) -> Message:
         """Recall by deduplication key; see `recall`."""
         return await self._connection.call("DELETE", _key_path(topic, key), Message, if_match=if_match)

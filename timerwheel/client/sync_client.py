@@ -346,6 +346,7 @@ class SyncClient(_Shell[Client]):
     recall = waits(Client.recall)
     reschedule = waits(Client.reschedule)
     get_key = waits(Client.get_key)
+    key_etag = waits(Client.key_etag)
     recall_key = waits(Client.recall_key)
     reschedule_key = waits(Client.reschedule_key)
     recall_many = waits(Client.recall_many)
