@@ -278,7 +278,7 @@ class _Lives:
             end = await self._until_ended(engine)
             if end is not _End.STOPPED:
                 self._handle.close("another node takes over")
-        except Exception:
+        except Exception:  # whatever failed: what counts is whether the journal was lost
             lost = engine.journal_lost
             ended = None if lost is None else self._without_journal(lost)
             if ended is None:

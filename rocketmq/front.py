@@ -40,6 +40,7 @@ from timerwheel.rocketmq.stored_message import Host
 from timerwheel.rocketmq.topics import Topics
 from timerwheel.rocketmq.transactions import Transactions
 from timerwheel.settings import Serving, address_of
+from timerwheel.telemetry.background import in_background
 
 CONNECTIONS_MAX: Final = 1_000
 FINISH_MS_MAX: Final = 10_000
@@ -280,7 +281,7 @@ class RemotingFront:
             make = self.greeting.protocol
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(make, sock=self._socket, backlog=BACKLOG)
-        self._watch = asyncio.create_task(self._keep_looking(engine.clock))
+        self._watch = in_background(self._keep_looking(engine.clock), "the front for RocketMQ's clients")
         logger.info("serving RocketMQ's clients on %s:%d", *self.address)
 
     async def _keep_looking(self, clock: Clock) -> None:

@@ -11,7 +11,6 @@ never both succeed.
 """
 
 import asyncio
-import contextlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
@@ -322,7 +321,7 @@ class Engine:
             self._fail_index(str(error))
         except StoreError as error:
             self._fail(str(error))
-        except Exception as error:
+        except Exception as error:  # a fault of ours: without this loop the engine must not go on
             logger.exception("a loop of the engine failed")
             self._fail(f"{type(error).__name__}: {error}")
 
@@ -370,10 +369,19 @@ class Engine:
         self.core.commit.close()
         await asyncio.gather(commit, return_exceptions=True)
         if was_ready:
-            with contextlib.suppress(StoreError):
-                await self.indexer.finish()
-                await self._threads.log(self.core.log.finish)
+            await self._finish()
         await self.abandon()
+
+    async def _finish(self) -> None:
+        """Bring the index up to the log, and end the log. The next start makes up for what fails here."""
+        try:
+            await self.indexer.finish()
+        except StoreError as error:
+            logger.warning("the index lags behind the log, which the next start replays: %s", error)
+        try:
+            await self._threads.log(self.core.log.finish)
+        except StoreError as error:
+            logger.error("the end of the log may not be on the disk: %s", error)  # noqa: TRY400
 
     async def abandon(self) -> None:
         """Stop as a crash would: nothing more is written."""

@@ -107,7 +107,7 @@ class Auth:
             await self._clock.sleep_for(LOOK_MS)
             try:
                 self.look()
-            except Exception:
+            except Exception:  # access must not stay as it is because of one bad look
                 logger.exception("reloading the tokens failed; trying again")
 
     def look(self) -> None:

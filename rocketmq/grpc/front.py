@@ -15,6 +15,7 @@ from timerwheel.listening import ListenError
 from timerwheel.rocketmq.request import Callers
 from timerwheel.rocketmq.stored_message import Host
 from timerwheel.settings import Serving, Settings, address_of
+from timerwheel.telemetry.background import in_background
 
 if TYPE_CHECKING:
     from timerwheel.rocketmq.grpc.service import Service
@@ -68,7 +69,8 @@ class GrpcFront:
         self._service = Service(engine, callers, self._host)
         self._module.add(self._listener, self._service)
         await self._listener.start()
-        self._renewing = asyncio.create_task(self._service.clients.keep_renewing())
+        renewing = self._service.clients.keep_renewing()
+        self._renewing = in_background(renewing, "the renewal of leases of RocketMQ's gRPC clients")
         logger.info("serving RocketMQ's gRPC clients on %s:%d", *self._host)
 
     async def close(self) -> None:

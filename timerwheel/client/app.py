@@ -376,7 +376,7 @@ class App:
             count += 1
             try:
                 await worker.handle(lease, threads, portal)
-            except Exception as error:
+            except Exception as error:  # of the handler, which may raise anything
                 logger.exception("message %s, attempt %d, will be retried", lease.message.id, lease.attempt)
                 if not (lease.settled or lease.lost):
                     await lease.failed(error)

@@ -140,7 +140,7 @@ class Consumer:
         """Handle one message. Any failure leads to a retry, and does not affect other messages."""
         try:
             await self._handle(lease)
-        except Exception as error:
+        except Exception as error:  # of the handler, which may raise anything
             if isinstance(error, ClientError) and is_passing(error):
                 self._log_outage(error)
             else:

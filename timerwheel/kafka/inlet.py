@@ -78,7 +78,7 @@ class Inlet:
                 self._waits(said(error))
             except (TimerwheelError, StoreError) as error:
                 self._waits(str(error))
-            except Exception:
+            except Exception:  # a fault of ours must not end the bridge for good
                 logger.exception("the Kafka inlet failed; it begins again")
                 self._counts.inlet_state = BridgeState.WAITING
             await self._engine.clock.sleep_for(RETRY_MS)

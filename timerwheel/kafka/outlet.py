@@ -95,7 +95,7 @@ class Outlet:
                 self._waits(said(error))
             except (TimerwheelError, StoreError) as error:
                 self._waits(str(error))
-            except Exception:
+            except Exception:  # a fault of ours must not end the bridge for good
                 logger.exception("the Kafka outlet failed; it begins again")
                 self._counts.outlet_state = BridgeState.WAITING
             finally:

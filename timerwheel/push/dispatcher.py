@@ -269,7 +269,7 @@ class Dispatcher:
             self._stats.last_error = f"receiving: {error}"
             logger.warning("subscription %s cannot receive: %s", self.subscription.id, error)
             await self._clock.sleep_for(RETRY_MS)
-        except Exception as error:
+        except Exception as error:  # a fault of ours must not end a subscription for good
             self._stats.last_error = f"receiving: {type(error).__name__}"
             logger.exception("subscription %s cannot receive", self.subscription.id)
             await self._clock.sleep_for(RETRY_MS)

@@ -144,7 +144,7 @@ class Caller:
                 reply = await self._request(call, SimpleNamespace(reused=False))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             reply = Reply(failed(_reason(error)))
-        except Exception as error:
+        except Exception as error:  # whatever it is, the attempt must end, or its lease is kept
             logger.exception("an attempt to call for %s failed unexpectedly", call.name)
             reply = Reply(failed(f"{type(error).__name__}: {error}"[:_REASON_CHARACTERS_MAX]))
         replies.append(reply)

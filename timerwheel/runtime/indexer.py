@@ -13,10 +13,11 @@ import numpy as np
 from timerwheel.index.writer import memtable_entries
 from timerwheel.runtime.core import Core
 from timerwheel.state.batch import parts_of
-from timerwheel.store.errors import CorruptionError, NoSpaceError, OffsetError
+from timerwheel.store.errors import CorruptionError, NoSpaceError, OffsetError, StoreError
 from timerwheel.store.rows import join
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 from timerwheel.store.table import ROW_DTYPE, Table
+from timerwheel.telemetry.background import in_background
 from timerwheel.telemetry.throttled_log import ThrottledLog
 from timerwheel.wheel import slot_table
 from timerwheel.wheel.geometry import round_up
@@ -201,13 +202,13 @@ class Indexer:
         entries = entries[within & (entries["due_ms"] > self._clock.now_ms())]
         if not len(entries) or (self._warming is not None and not self._warming.done()):
             return
-        self._warming = asyncio.create_task(self._warm_in_steps(entries))
+        self._warming = in_background(self._warm_in_steps(entries), "reading records ahead")
 
     async def _warm_in_steps(self, entries: slot_table.Entries) -> None:
         """Best effort: a record that cannot be read now is read, or reported, when it is due."""
         for at in range(0, len(entries), WARM_RECORDS):
             part = entries[at : at + WARM_RECORDS]
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(OSError, StoreError):
                 await self._threads.read(self._log.warm, part["offset"], part["size"])
 
     def keep(self, rows: np.ndarray) -> None:

@@ -191,7 +191,7 @@ class Leaders:
         while True:
             try:
                 await self._look(place)
-            except Exception:
+            except Exception:  # a fault of ours must not leave a shard without a leader
                 logger.exception("looking at shard %d failed; trying again", place.number)
             self._tell()
             await self._clock.sleep_for(LOOK_MS if place.leader is not None else LOOK_AGAIN_MS)

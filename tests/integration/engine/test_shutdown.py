@@ -99,3 +99,24 @@ async def test_close_while_due_messages_wait_for_their_turn_leaves_no_recall_wai
     recalled = {one for one, call in zip(ids, calls, strict=True) if call.exception() is None}
     await world.open()
     assert set(await world.delivered_ids()) == set(ids) - recalled
+
+
+async def test_an_index_without_room_at_close_is_logged_and_the_log_is_ended_all_the_same(world, caplog):
+    engine = await world.open()
+    await world.send(*[5_000] * 30)
+    engine.core.index.index.env.set_mapsize(1)  # LMDB keeps what is in use
+    base = engine.core.log.bases[-1]
+    await engine.close()
+    assert "the index lags behind the log, which the next start replays" in caplog.text
+    assert world.files.open_readonly(engine.core.log.path(base)).size() == engine.core.log.tail - base
+    await world.open()
+    assert len(await world.pending_ids()) == 30
+
+
+async def test_a_sync_that_fails_at_close_is_logged_as_an_error(world, caplog):
+    engine = await world.open(flush="async")
+    await world.send(*[5_000] * 3)
+    world.files.fail_sync = True
+    await engine.close()
+    [record] = [one for one in caplog.records if one.levelname == "ERROR"]
+    assert record.getMessage().startswith("the end of the log may not be on the disk: ")

@@ -47,6 +47,7 @@ from timerwheel.push.tasks.task import GROUP, End, Task, TaskOutcome, topic_of
 from timerwheel.push.tasks.task_queue import TaskQueue
 from timerwheel.store.errors import StoreError
 from timerwheel.store.record import Identity
+from timerwheel.telemetry.background import in_background
 
 LEASE_MS = 3_600_000
 """A waiting task is leased for so long, and again when half of it is over: longer than any call takes."""
@@ -147,7 +148,8 @@ class QueueRunner:
             for receipt, left_ms in self._groups.leased(self.topic, GROUP):
                 self.calling.add(place_in(receipt))
                 self._hold_for(receipt, max(left_ms - LEASE_MARGIN_MS, 0))
-            self._loops = [asyncio.create_task(self._run()), asyncio.create_task(self._keep())]
+            what = f"task queue {self.name}"
+            self._loops = [in_background(self._run(), what), in_background(self._keep(), what)]
 
     def replace(self, queue: TaskQueue) -> None:
         """Have other limits or secrets from the next request on."""
@@ -233,7 +235,7 @@ class QueueRunner:
             except (TimerwheelError, StoreError) as error:
                 logger.warning("task queue %s cannot receive: %s", self.name, error)
                 await self._clock.sleep_for(RETRY_MS)
-            except Exception:
+            except Exception:  # a fault of ours must not end a queue for good
                 logger.exception("task queue %s cannot receive", self.name)
                 await self._clock.sleep_for(RETRY_MS)
 
@@ -276,7 +278,7 @@ class QueueRunner:
                 part = receipts[at : at + RECEIVE_MAX]
                 try:
                     await self._groups.extend(self.topic, GROUP, part, LEASE_MS)
-                except TimerwheelError as error:
+                except (TimerwheelError, StoreError) as error:
                     logger.warning("task queue %s cannot renew its leases: %s", self.name, error)
 
     # ------------------------------------------------------------------ the turn of a host
@@ -425,7 +427,7 @@ class QueueRunner:
             else:
                 return
             await self._clock.sleep_for(RETRY_MS)
-            with contextlib.suppress(TimerwheelError):
+            with contextlib.suppress(TimerwheelError, StoreError):
                 await self._groups.extend(self.topic, GROUP, [one.receipt], LEASE_MS)
 
     async def _store(self, found: Found, one: Waiting, reply: Reply) -> ReceiptResult:
