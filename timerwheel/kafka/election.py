@@ -194,7 +194,7 @@ class KafkaElection:
         """Take part until `leave`; what it cannot go on after ends the engine, or the wait for one."""
         try:
             self._vote(loop)
-        except Exception as error:  # nobody awaits a thread: the engine would wait for ever
+        except Exception as error:  # nobody awaits a thread: the engine would wait forever
             logger.exception("the election failed")
             loop.call_soon_threadsafe(self._fail, error)
 
