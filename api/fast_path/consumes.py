@@ -20,9 +20,10 @@ from msgspec import UNSET
 from timerwheel.api.fast_path.plain import PlainRequests, Sender, Taken, head_of, head_of_response
 from timerwheel.api.groups.consumer import give_back
 from timerwheel.api.groups.window import Windows
-from timerwheel.api.http.budget import OverloadedError
-from timerwheel.api.http.compression import GZIP_BYTES_MIN
+from timerwheel.api.http.budget import FREE_BYTES, OverloadedError
+from timerwheel.api.http.compression import GZIP_BYTES_MIN, accepts_gzip
 from timerwheel.api.http.problems import RequestError, of_error
+from timerwheel.api.http.responses import STEP_MESSAGES
 from timerwheel.api.http.route import Need
 from timerwheel.errors import TimerwheelError
 from timerwheel.model.messages import Delivery
@@ -32,7 +33,11 @@ from timerwheel.wire.groups import Ack, GroupPath, Held, Receive, Received, Sett
 
 OK = 200
 FEW_MESSAGES = 16
-"""A receive of more takes the ordinary path, which encodes large answers in steps and compresses them."""
+"""A receive of more takes the ordinary path if its client accepts gzip, which large answers may get there."""
+CONTENT_BYTES_MAX = 4 * FREE_BYTES
+"""A larger answer takes the ordinary path, and so do bodies of more than FREE_BYTES, which it charges."""
+LARGE_RECEIVES = 100
+"""So many receives of a group take the ordinary path after one whose answer was too large here."""
 
 _match_path = re.compile(r"/v1/topics/([^/?%]+)/groups/([^/?%]+)/(receive|ack)").fullmatch
 _decode_receive = msgspec.json.Decoder(Receive).decode
@@ -47,8 +52,19 @@ class _Call(NamedTuple):
     is_receive: bool
 
 
+class _Found(NamedTuple):
+    """What is answered to a receive."""
+
+    messages: list[Delivery]
+    results: list[Settled] | msgspec.UnsetType
+
+
 class FastConsumes:
-    """See the module. Belongs to the event loop."""
+    """See the module. Belongs to the event loop.
+
+    The ordinary path encodes large answers in steps, charges and compresses them. If one turns out to be
+    large here, its messages are put back; `_large` counts down the receives of its group that avoid this.
+    """
 
     def __init__(
         self, requests: PlainRequests, windows: Windows, receive: web.AbstractRoute, ack: web.AbstractRoute
@@ -58,6 +74,7 @@ class FastConsumes:
         self._receive = receive
         self._ack = ack
         self._tasks: set[asyncio.Task[None]] = set()
+        self._large: dict[GroupPath, int] = {}
 
     def take(self, message: RawRequestMessage, body: bytes, sender: Sender) -> bool:
         """Serve a request; returns False, with nothing done, if the ordinary path must take it."""
@@ -68,7 +85,8 @@ class FastConsumes:
         began_s = perf_counter()
         try:
             wanted: Receive | Ack = _decode_receive(body or b"{}") if call.is_receive else _decode_ack(body)
-            if isinstance(wanted, Receive) and wanted.max > FEW_MESSAGES:
+            zips = accepts_gzip(message.headers.get(hdrs.ACCEPT_ENCODING, ""))
+            if isinstance(wanted, Receive) and not self._suits(call.place, wanted.max, zips=zips):
                 return False
             access.check([call.place.topic])
             self._requests.handle.check_topic(call.place.topic)
@@ -79,12 +97,22 @@ class FastConsumes:
             return False
         taken = Taken(sender, access, began_s, len(body))
         self._requests.begin(taken)
-        task = asyncio.create_task(self._serve(taken, call.place, wanted))
+        bytes_max = GZIP_BYTES_MIN - 1 if zips else CONTENT_BYTES_MAX
+        task = asyncio.create_task(self._serve(taken, call.place, wanted, bytes_max))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return True
 
-    async def _serve(self, taken: Taken, place: GroupPath, wanted: Receive | Ack) -> None:
+    def _suits(self, place: GroupPath, count_max: int, *, zips: bool) -> bool:
+        """Whether the answer to a receive is likely to be small enough."""
+        if count_max > (FEW_MESSAGES if zips else STEP_MESSAGES):
+            return False
+        left = self._large.pop(place, 0)
+        if left > 1:
+            self._large[place] = left - 1
+        return not left
+
+    async def _serve(self, taken: Taken, place: GroupPath, wanted: Receive | Ack, bytes_max: int) -> None:
         status, head, content = OK, head_of(OK), b""
         try:
             with one_call():
@@ -93,9 +121,10 @@ class FastConsumes:
                     content = _encode(SettledAll(results))
                 else:
                     found = await self._exchange(taken, place, wanted)
-                    if found is None:
+                    content = b"" if found is None else await self._content(taken, place, found, bytes_max)
+                    if not content:
                         return self._requests.decline(taken)
-                    content = found
+                    head = head_of(OK, varies=len(content) >= GZIP_BYTES_MIN)
         except Exception as error:  # noqa: BLE001 - whatever it is becomes an answer
             refusal = of_error(error)
             assert isinstance(refusal.body, bytes)
@@ -111,11 +140,11 @@ class FastConsumes:
         self._windows.settled(place, results)
         return SettledAll.of(results).results
 
-    async def _exchange(self, taken: Taken, place: GroupPath, wanted: Receive) -> bytes | None:
+    async def _exchange(self, taken: Taken, place: GroupPath, wanted: Receive) -> _Found | None:
         """Acknowledge, and receive at the same time; None if the ordinary path must go on with it."""
         if not wanted.ack:
             found = await self._find(taken, place, wanted)
-            return None if not found and wanted.wait_ms else await self._content(taken, place, found, UNSET)
+            return None if found is None or (not found and wanted.wait_ms) else _Found(found, UNSET)
         try:
             ending = self._requests.handle.engine.groups.begin_ack(place.topic, place.group, wanted.ack)
         except TimerwheelError:
@@ -136,7 +165,7 @@ class FastConsumes:
             return None
         # The acknowledged messages may have held others back: those with their key, or of a full group.
         found = found or await self._find(taken, place, wanted)
-        return await self._content(taken, place, found, SettledAll.of(results).results)
+        return None if found is None else _Found(found, SettledAll.of(results).results)
 
     async def _find(self, taken: Taken, place: GroupPath, wanted: Receive) -> list[Delivery] | None:
         """What there is now; None if the receive is refused, which the ordinary path says."""
@@ -156,24 +185,17 @@ class FastConsumes:
         except (TimerwheelError, OverloadedError):
             return None
 
-    async def _content(
-        self,
-        taken: Taken,
-        place: GroupPath,
-        found: list[Delivery] | None,
-        results: list[Settled] | msgspec.UnsetType,
-    ) -> bytes | None:
-        """The answer; None if it is refused, or so large that the ordinary path has more to decide."""
-        if found is None:
-            return None
+    async def _content(self, taken: Taken, place: GroupPath, found: _Found, bytes_max: int) -> bytes:
+        """The answer; empty if it is so large that the ordinary path has more to decide."""
         content = b""
-        if sum(len(one.message.body) for one in found) < GZIP_BYTES_MIN:
-            content = _encode(Received([Held.from_delivery(one) for one in found], results))
-        if not 0 < len(content) < GZIP_BYTES_MIN:
-            self._put_back(place, found)
-            return None
-        if found and _is_gone(taken.sender):
-            await give_back(self._requests.handle, place, found)
+        if sum(len(one.message.body) for one in found.messages) <= min(bytes_max, FREE_BYTES):
+            content = _encode(Received([Held.from_delivery(one) for one in found.messages], found.results))
+        if not 0 < len(content) <= bytes_max:
+            self._put_back(place, found.messages)
+            self._large[place] = LARGE_RECEIVES
+            return b""
+        if found.messages and _is_gone(taken.sender):
+            await give_back(self._requests.handle, place, found.messages)
         return content
 
     def _put_back(self, place: GroupPath, found: list[Delivery]) -> None:

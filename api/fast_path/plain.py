@@ -125,14 +125,20 @@ def _are_plain(names: tuple[bytes, ...]) -> bool:
     return _PLAIN.issuperset(known) and len(set(known)) == len(known)
 
 
-def head_of(status: int) -> bytes:
-    """Return the status line and the headers that all JSON answers of this status share now."""
-    return _head(status, rfc822_formatted_time())
+def head_of(status: int, *, varies: bool = False) -> bytes:
+    """Return the status line and the headers that all JSON answers of this status share now.
+
+    It `varies` if it is so large that it might be compressed for another client.
+    """
+    return _head(status, rfc822_formatted_time(), varies)
 
 
 @functools.lru_cache(maxsize=4)
-def _head(status: int, date: str) -> bytes:
-    return head_of_response(web.Response(status=status, headers=PLAIN_HEADERS), date)
+def _head(status: int, date: str, varies: bool) -> bytes:  # noqa: FBT001 - a key of the cache
+    response = web.Response(status=status, headers=PLAIN_HEADERS)
+    if varies:
+        response.headers[hdrs.VARY] = hdrs.ACCEPT_ENCODING
+    return head_of_response(response, date)
 
 
 def head_of_response(response: web.Response, date: str | None = None) -> bytes:

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import gzip
 import json
 import re
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.harness.guarded import grant
 from tests.harness.raw_http import post, running, until
+from timerwheel.api.fast_path.consumes import LARGE_RECEIVES
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.model.messages import Outgoing
 from timerwheel.tokens import Scope
@@ -35,12 +37,19 @@ def call(name, content=b"{}", *headers, path=GROUP):
 
 def shown(answer):
     """What does not depend on the log that it comes from."""
-    headers = {k: v for k, v in answer.headers.items() if k not in ("date", "x-request-id")}
-    return answer.status, headers, UNIQUE.sub(rb'"\1":""', answer.content)
+    its_own = {"date", "x-request-id"}
+    if "content-encoding" in answer.headers:
+        its_own.add("content-length")
+    headers = {k: v for k, v in answer.headers.items() if k not in its_own}
+    return answer.status, headers, UNIQUE.sub(rb'"\1":""', plain(answer))
+
+
+def plain(answer):
+    return gzip.decompress(answer.content) if "content-encoding" in answer.headers else answer.content
 
 
 def receipts(answer):
-    return [one["receipt"] for one in json.loads(answer.content)["messages"]]
+    return [one["receipt"] for one in json.loads(plain(answer))["messages"]]
 
 
 def acked(*given):
@@ -59,7 +68,7 @@ async def asked(both, *requests):
         for request in requests:
             raw = request(held) if callable(request) else request
             answers.append(await service.ask(raw))
-            content = json.loads(answers[-1].content)
+            content = json.loads(plain(answers[-1]))
             held = [one["receipt"] for one in content.get("messages", [])] or held
         found.append(answers)
     assert [shown(answer) for answer in found[0]] == [shown(answer) for answer in found[1]]
@@ -83,13 +92,16 @@ PLAIN = {
     "both, and nothing left": (call(b"receive", b'{"max":4}'), receive_and_ack),
     "the group's own filter": (call(b"receive", b'{"tags":"*","start":"head"}'),),
     "headers of a program": (call(b"receive", b"{}", b"User-Agent: x", b"Accept-Encoding: gzip"),),
+    "as many as are encoded in one step": (call(b"receive", b'{"max":256}'), receive_and_ack),
+    "gzip, of few": (call(b"receive", b'{"max":16}', b"Accept-Encoding: gzip"),),
 }
 OTHERS = {
     "no such group": call(b"receive", path=b"/v1/topics/orders/groups/none"),
     "no body": call(b"receive", b""),
     "another filter": call(b"receive", b'{"tags":"B"}'),
     "too many": call(b"receive", b'{"max":1001}'),
-    "more than a few": call(b"receive", b'{"max":17}'),
+    "more than are encoded in one step": call(b"receive", b'{"max":257}'),
+    "gzip, of more than a few": call(b"receive", b'{"max":17}', b"Accept-Encoding: gzip"),
     "a field that is none": call(b"receive", b'{"maximum":1}'),
     "no JSON": call(b"receive", b"{"),
     "no receipts": call(b"ack"),
@@ -133,14 +145,48 @@ async def test_a_receive_makes_its_group_if_it_says_so(both):
     assert len(receipts(answer)) == 1
 
 
-@pytest.mark.parametrize("size", [7_000, 9_000, 100_000])
-async def test_large_answers_are_left_to_the_ordinary_way_and_no_attempt_is_lost(both, size):
+@pytest.mark.parametrize(
+    ("size", "accepts", "is_fast"),
+    [
+        (7_000, b"gzip", True),
+        (9_000, b"gzip", False),
+        (9_000, b"identity", True),
+        (60_000, b"identity", True),
+        (100_000, b"identity", False),
+    ],
+)
+async def test_large_answers_are_left_to_the_ordinary_way_and_no_attempt_is_lost(
+    both, size, accepts, is_fast
+):
     for service in both:
         await send(service, "x" * size, "y" * size)
-    answers = await asked(both, call(b"receive", b'{"max":1}'), call(b"receive", b'{"max":1}'))
-    assert [json.loads(answer.content)["messages"][0]["attempt"] for answer in answers] == [1, 1]
-    assert both[0].path.taken == (2 if size < 8_000 else 0)
+    receive = call(b"receive", b'{"max":1}', b"Accept-Encoding: " + accepts)
+    answers = await asked(both, receive, receive)
+    assert [json.loads(plain(answer))["messages"][0]["attempt"] for answer in answers] == [1, 1]
+    assert both[0].path.taken == (2 if is_fast else 0)
     assert both[0].engine.groups.info("orders", "g").in_flight == 2
+
+
+async def test_properties_make_an_answer_large_too(both):
+    for service in both:
+        for _ in range(12):
+            await send(service, "a", note="x" * 30_000)
+    [answer] = await asked(both, call(b"receive", b'{"max":20}'))
+    assert len(receipts(answer)) == 12
+    assert both[0].path.taken == 0
+
+
+async def test_a_group_whose_answers_are_large_is_left_alone_for_a_while(both):
+    fast, _ = both
+    for _ in range(2 * LARGE_RECEIVES):
+        await send(fast, "x" * 70_000)
+    for _ in range(LARGE_RECEIVES + 1):
+        assert len(receipts(await fast.ask(call(b"receive")))) == 1
+    chosen = fast.engine.groups.info("orders", "g")
+    assert (fast.path.taken, chosen.in_flight) == (0, LARGE_RECEIVES + 1)
+    await send(fast, "small", topic="invoices")
+    await fast.ask(call(b"receive", b'{"create":true}', path=b"/v1/topics/invoices/groups/h"))
+    assert fast.path.taken == 1
 
 
 async def test_a_receive_that_finds_nothing_waits_in_the_ordinary_way(both):
