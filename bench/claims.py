@@ -89,6 +89,17 @@ class Judged(NamedTuple):
         said = cell(self.claim.figure, self.value)
         return said._replace(text=said.text + (" times" if self.claim.is_ratio else unit(self.claim.figure)))
 
+    @property
+    def said(self) -> str:
+        """The result, and the faults."""
+        measured = [str(self.value_text)] if self.value_text else []
+        return "; ".join([*measured, *(f"fault: {fault}" for fault in self.faults)])
+
+    @property
+    def line(self) -> str:
+        """The claim and its result on a line."""
+        return f"{self.verdict.value}: {self.claim.text}: {self.claim.target_text}; {self.said or '-'}"
+
 
 SINGLE = Case("schedule", "64 connections, 1 a request")
 ALONE = Case("schedule", "1 connection, 1 a request")

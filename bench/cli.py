@@ -18,11 +18,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from bench import machine, results
-from bench.claims import judge
+from bench.claims import Verdict, judge
 from bench.generator.run import LoadFailedError
 from bench.peers.registry import SYSTEMS
 from bench.runner import Bench, Options
-from bench.tables import draw_claims
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "results.jsonl"
@@ -43,7 +42,7 @@ SCENARIOS = {
 }
 STANDARD = tuple(name for name in SCENARIOS if name != "logs")
 REPORT = "report"
-COUNTS = "1000,100000,1000000"
+_COLOURS = {Verdict.HELD: "green", Verdict.NOT_HELD: "bold red", Verdict.NOT_MEASURED: "yellow"}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -190,7 +189,8 @@ def _report(out: Path, console: Console) -> None:
         console.print(escape(str(error)), highlight=False)
         raise typer.Exit(1) from None
     write_report(entries, path)
-    console.print(draw_claims(judge(entries)))
+    for one in judge(entries):
+        console.print(one.line, style=_COLOURS[one.verdict], markup=False, highlight=False, soft_wrap=True)
     console.print(f"written: {path}", highlight=False)
 
 

@@ -3,14 +3,12 @@
 Equal entries always give an equal page.
 """
 
-import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bench import plots
+from bench import plots, tables
 from bench.claims import Judged, Verdict, judge
 from bench.results import Entry, Figure, Peer, Run, only
-from bench.tables import Grid, grids, remarks
 
 SCENARIOS = {
     "schedule": "How many messages a second each system takes, and how long a request waits. Closed loop: a"
@@ -77,9 +75,9 @@ def _machine(entries: Iterable[Entry]) -> list[str]:
     made = [[run.at, run.commit, _code(run.command)] for run in runs]
     return [
         "## Machine\n",
-        _table(["fact", ""], table),
+        tables.table(["fact", ""], table),
         "The runs that this page is made of:\n",
-        _table(["began", "commit", "command"], made),
+        tables.table(["began", "commit", "command"], made),
     ]
 
 
@@ -94,31 +92,30 @@ def _systems(entries: Iterable[Entry]) -> list[str]:
             dict.fromkeys(f"{key}: {value}" for peer in mine for key, value in peer.settings.items())
         )
         table.append([name, versions, settings])
-    parts = ["## Systems\n", _table(["system", "version", "settings"], table)]
+    parts = ["## Systems\n", tables.table(["system", "version", "settings"], table)]
     absent = {peer.name: peer.missing for peer in peers if peer.missing and peer.name not in present}
     if absent:
         parts += [
             "Not measured, because it was not there:\n",
-            _table(["system", "what installs it"], [[name, _code(line)] for name, line in absent.items()]),
+            tables.table(
+                ["system", "what installs it"], [[name, _code(line)] for name, line in absent.items()]
+            ),
         ]
     return parts
 
 
 def _claims(judged: Iterable[Judged]) -> str:
-    rows = []
-    for one in judged:
-        said = [str(one.value_text)] if one.value_text else []
-        said += [f"fault: {fault}" for fault in one.faults]
-        rows.append(
-            [
-                one.claim.text,
-                one.claim.target_text,
-                "; ".join(said),
-                _VERDICTS[one.verdict],
-                _code(one.claim.command),
-            ]
+    rows = [
+        (
+            one.claim.text,
+            one.claim.target_text,
+            one.said,
+            _VERDICTS[one.verdict],
+            _code(one.claim.command),
         )
-    return _table(["claim", "target", "measured", "held?", "command"], rows)
+        for one in judged
+    ]
+    return tables.table(["claim", "target", "measured", "held?", "command"], rows)
 
 
 def _section(scenario: str, entries: Sequence[Entry]) -> list[str]:
@@ -131,12 +128,7 @@ def _section(scenario: str, entries: Sequence[Entry]) -> list[str]:
     if commands:
         parts.append("```console\n" + "\n".join(commands) + "\n```\n")
     parts.append(_rounds(figures) + "\n")
-    for grid in grids(scenario, entries):
-        parts += [f"**{grid.title}**\n", _grid(grid)]
-    faults, doubts = remarks(scenario, entries)
-    parts += [_list("Faults", faults)] if faults else []
-    parts += [_list("To keep in mind", doubts)] if doubts else []
-    return parts
+    return parts + tables.of_scenario(scenario, entries)
 
 
 def _rounds(figures: Iterable[Figure]) -> str:
@@ -148,29 +140,5 @@ def _rounds(figures: Iterable[Figure]) -> str:
     return f"{said} of each case and system."
 
 
-def _grid(grid: Grid) -> str:
-    rows = []
-    for case, group in itertools.groupby(grid.rows, key=lambda row: row.case):
-        for at, row in enumerate(group):
-            system = f"{row.system} (fault)" if row.faulty else row.system
-            rows.append(["" if at else case, system, *(str(one or "") for one in row.cells)])
-    return _table(["case", "system", *grid.columns], rows, numbers_from=2)
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int | None = None) -> str:
-    aligned = ["---" if numbers_from is None or at < numbers_from else "---:" for at in range(len(columns))]
-    lines = [columns, aligned, *([_inside(text) for text in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-
-def _inside(text: str) -> str:
-    """Escape a cell: a bar or a line break would end it."""
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
 def _code(text: str) -> str:
     return f"`{text}`"
-
-
-def _list(title: str, lines: Iterable[str]) -> str:
-    return f"{title}:\n\n" + "\n".join(f"- {_inside(line)}" for line in lines) + "\n"

@@ -13,14 +13,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress as ProgressBar
 
-from bench import results
+from bench import results, tables
 from bench.cost import Cost
 from bench.generator.plan import Delays, Done, Job, Load, Outcome, Progress
 from bench.generator.run import LoadFailedError, run
 from bench.histograms import percentiles_ms
 from bench.peers.registry import SYSTEMS
 from bench.peers.system import HOST, System, free_port
-from bench.tables import draw
 
 DAY_MS = 86_400_000
 Place = tuple[str, str, str, int]
@@ -159,7 +158,8 @@ class Bench:
     def table(self, scenario: str) -> None:
         """Print the results of this run for a scenario."""
         entries = [entry for entry in results.read(self._out) if getattr(entry, "run", "") == self._run_id]
-        self._console.print(draw(scenario, entries, self._console.width))
+        text = "\n".join([f"## {scenario}\n", *tables.of_scenario(scenario, entries)])
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def figure(
         self,

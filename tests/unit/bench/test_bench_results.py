@@ -1,11 +1,8 @@
 """What the benchmark found: kept, compared, judged, and shown with the commands that show it again."""
 
-import io
-import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from bench.claims import CLAIMS, Case, Claim, How, Verdict, judge
 from bench.histograms import histogram
@@ -26,7 +23,7 @@ from bench.results import (
     write,
 )
 from bench.scenarios.consume import RECEIVE, case_name
-from bench.tables import draw, draw_claims, grids, remarks
+from bench.tables import grids, of_scenario, remarks
 from bench.wording import Cell, cell, heading, number, unit
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -84,13 +81,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "RESULTS.md"
     write_report(whole_page(), path)
     return path
-
-
-def shown(entries: list[Entry], scenario: str, width: int) -> list[str]:
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(draw(scenario, entries, width))
-    console.print(draw_claims(judge(entries)))
-    return console.export_text().splitlines()
 
 
 def test_entries_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -288,38 +278,14 @@ def test_systems_of_a_case_stand_together_though_they_ran_in_turn() -> None:
     assert len(by_subject(entries)) == 4
 
 
-@pytest.mark.parametrize("width", [50, 80, 120, 200])
-def test_no_figure_is_cut_however_narrow_the_terminal(width: int) -> None:
-    names = ("fill_per_s", "schedule_per_s", "disk_bytes_per_message", "write_amplification", "resident_mib")
-    entries: list[Entry] = [
-        Figure(
-            "r1", "backlog", "10,000,000 pending", system, round_, dict.fromkeys(names, 123_456.0 + round_)
-        )
-        for round_ in (0, 2)
-        for system in (OURS, OURS_ASYNC)
-    ]
-    lines = shown(entries, "backlog", width)
-    assert max(map(len, lines)) <= width
-    text = "\n".join(lines)
-    for figure in ("123,456", "123,457", "123,458"):
-        assert text.count(figure) == 2 * len(names)
-    assert "\u2026" not in text
-
-
-def test_headings_do_not_touch_in_narrow_columns() -> None:
-    entries: list[Entry] = [Figure("r1", "fire", "a", OURS, 1, {"first_ms": 47.1, "last_ms": 1_806})]
-    headings = " ".join(line for line in shown(entries, "fire", 80) if "last" in line)
-    assert re.search(r"first  +last", headings)
-
-
-def test_a_fault_is_printed_even_if_nothing_was_measured() -> None:
+def test_a_fault_is_shown_even_if_nothing_was_measured() -> None:
     entries: list[Entry] = [
         sent(OURS, 1, 10),
         Figure("r1", "schedule", SINGLE, PEER, 1, {}, fault="refused [x]"),
     ]
-    text = "\n".join(shown(entries, "schedule", 100))
-    assert f"fault: {PEER}, {SINGLE}, round 1: refused [x]" in text
-    assert f"  {PEER}" in text
+    text = "\n".join(of_scenario("schedule", entries))
+    assert f"Faults:\n\n- {PEER}, {SINGLE}, round 1: refused [x]\n" in text
+    assert f"{PEER} (fault)" in text
 
 
 def test_a_long_error_is_named_by_its_last_line() -> None:
