@@ -16,10 +16,11 @@ group, and need no topic of their own.
 3. Nothing is leased for a client that has left, or does not read what it was sent.
 """
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from timerwheel.engine import Engine
 from timerwheel.groups.config import INVISIBLE_MS_MAX, RECEIVE_MAX, Exponential, Start
@@ -29,7 +30,6 @@ from timerwheel.model.admission import RETRY_PREFIX
 from timerwheel.model.messages import Delivery, ReceiptResult
 from timerwheel.rocketmq.checkpoint import NUMBER_MAX, POP_CHECKPOINT, Checkpoint, acknowledged
 from timerwheel.rocketmq.codes import Result
-from timerwheel.rocketmq.held import Held
 from timerwheel.rocketmq.members import Members
 from timerwheel.rocketmq.name_server import BROKER, NameServer
 from timerwheel.rocketmq.pulls import ANSWER_BYTES_MAX, MESSAGES_MAX, filter_of
@@ -45,6 +45,8 @@ _FROM_THE_END: Final = 1
 _COUNT_BITS: Final = (MESSAGES_MAX - 1).bit_length()
 _LEASES: Final = NUMBER_MAX + 1 >> _COUNT_BITS
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 
@@ -53,6 +55,45 @@ class Place(NamedTuple):
 
     topic: str
     group: str
+
+
+class Held:
+    """Requests that wait for something to answer them with, at most `count_max`. Event loop only."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._held: dict[asyncio.Future[Any], Link] = {}
+        self._is_stopping = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no request can be held now."""
+        return self._is_stopping or len(self._held) >= self._count_max
+
+    async def wait(self, link: Link, work: Coroutine[Any, Any, T]) -> T | None:
+        """Hold a request of this connection; returns what `work` returns, None if it was broken off."""
+        task = asyncio.create_task(work)
+        self._held[task] = link
+        link.held(1)
+        try:
+            await asyncio.wait((task,))
+        finally:
+            task.cancel()
+            link.held(-1)
+            del self._held[task]
+        return None if task.cancelled() else task.result()
+
+    def closed(self, link: Link) -> None:
+        """A connection was closed: its held requests end."""
+        for task, holder in self._held.items():
+            if holder is link:
+                task.cancel()
+
+    def stop(self) -> None:
+        """End all held requests, and hold none any more."""
+        self._is_stopping = True
+        for task in self._held:
+            task.cancel()
 
 
 class Pops:

@@ -25,12 +25,12 @@ from timerwheel.api.http.traffic import Traffic
 from timerwheel.api.security import access
 from timerwheel.api.security.access import Access
 from timerwheel.api.service.families import by, counter, counters, gauge, gauges, histogram, histograms
-from timerwheel.api.service.kafka_metrics import kafka_families
 from timerwheel.api.service.loop_pauses import LoopPauses
 from timerwheel.api.service.rocketmq_metrics import rocketmq_families
 from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError
 from timerwheel.groups.config import UnknownGroupError
+from timerwheel.model.kafka_counts import BridgeState, KafkaCounts
 from timerwheel.push.stats import FAILURES_IN_ROW, SubscriptionCounts
 from timerwheel.runtime.counters import Counters
 from timerwheel.runtime.gauges import NAMED_MAX, GaugeValues, Survey
@@ -40,6 +40,7 @@ TEXT = "text/plain"
 CONTENT_TYPE = f"{TEXT}; version=0.0.4; charset=utf-8"
 BOUND_NAMES = ("5s", "1m", "5m", "15m", "1h", "4h", "8h", "24h")
 ANY_TIME = "any"
+KAFKA_RESULTS = ("scheduled", "recalls", "rejected", "repeated")
 
 
 class Metrics:
@@ -128,7 +129,7 @@ class ServiceCollector(Collector):
             yield from _surveyed(gauges.survey)
             yield _ages(self.ages_ms)
         if engine.counters.kafka is not None:
-            yield from kafka_families(engine.counters.kafka)
+            yield from _kafka(engine.counters.kafka)
         if self._rocketmq:
             yield from rocketmq_families(engine.counters, gauges)
 
@@ -313,3 +314,26 @@ def _surveyed(survey: Survey) -> Iterator[Metric]:
     ):
         values = [((group.topic, group.group), getattr(group, name)) for group in survey.groups]
         yield gauges(f"group_{name}_messages", about, ("topic", "group"), values)
+
+
+def _kafka(counts: KafkaCounts) -> Iterator[Metric]:
+    """Yield the metrics of the bridge to Kafka."""
+    sides = {"inlet": counts.inlet_state, "outlet": counts.outlet_state}
+    working = {side: int(state is BridgeState.WORKING) for side, state in sides.items()}
+    yield gauges("kafka_working", "1 while this side of the bridge works", ("side",), by(working))
+    fenced = int(counts.outlet_state is BridgeState.FENCED)
+    yield gauge("kafka_fenced", "1 if another process on a copy of the data sends instead", fenced)
+    taken = {result: getattr(counts, result) for result in KAFKA_RESULTS}
+    about = "Records taken from the inlet, by what became of them"
+    yield counters("kafka_inlet_records", about, ("result",), by(taken))
+    places = {str(partition): place for partition, place in counts.inlet.items()}
+    position = {partition: place.next for partition, place in places.items()}
+    yield gauges("kafka_inlet_position", "Offset of the next record to take", ("partition",), by(position))
+    lag = {partition: place.behind for partition, place in places.items()}
+    yield gauges("kafka_inlet_lag", "Offsets of the inlet that were not taken yet", ("partition",), by(lag))
+    sent = {"sent": counts.sent, "rejected": counts.not_sent, "lost": counts.lost}
+    about = "Messages that left the outlet, by where they went"
+    yield counters("kafka_outlet_messages", about, ("result",), by(sent))
+    yield counter("kafka_outlet_transactions", "Transactions committed", counts.transactions)
+    about = "Delivered messages that are not in Kafka yet"
+    yield gauge("kafka_outlet_behind_messages", about, counts.behind)

@@ -1,16 +1,20 @@
 """The report of an audit: one self-contained HTML page, light and dark, for screens of any width."""
 
+import datetime as dt
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
+from typing import Any
 
 import msgspec
+from matplotlib.figure import Figure
 
 from timerwheel.spark_jobs.audit.findings import MEANING, Rule
-from timerwheel.spark_jobs.audit.job import Audit
+from timerwheel.spark_jobs.audit.job import Audit, Histogram, HourBooks
 from timerwheel.spark_jobs.audit.kafka import KAFKA_MEANING, KafkaRule
-from timerwheel.spark_jobs.audit.plots import hours_plot, lateness_plot
+from timerwheel.spark_jobs.lateness.plots import over_time
 from timerwheel.spark_jobs.pages.page import page
+from timerwheel.spark_jobs.pages.svg import FIRST, about, count_axis, svg
 from timerwheel.spark_jobs.storage import join, write_atomically
 
 PAGE = "report.html"
@@ -52,10 +56,39 @@ def audit_page(audit: Audit, run: Run) -> str:
         {"meaning": _meaning},
         audit=audit,
         run=run,
-        lateness_plot=lateness_plot(audit.histogram),
-        hours_plot=hours_plot(audit.hours),
+        lateness_plot=_lateness_plot(audit.histogram),
+        hours_plot=_hours_plot(audit.hours),
     )
 
 
 def _meaning(rule: str) -> str:
     return MEANING[Rule(rule)] if rule in set(Rule) else KAFKA_MEANING[KafkaRule(rule)]
+
+
+def _lateness_plot(histogram: Sequence[Histogram]) -> str:
+    """Deliveries by lateness, in powers of two of a millisecond."""
+    counts: dict[int, int] = {}
+    for bar in histogram:
+        octave = bar.top_ms.bit_length()
+        counts[octave] = counts.get(octave, 0) + bar.delivered
+    octaves = range(max(counts, default=0) + 1)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        values = [counts.get(octave, 0) for octave in octaves]
+        axes.bar(octaves, values, color=FIRST, width=0.85)
+        labels = [about((1 << octave) - 1) for octave in octaves]
+        crowded = len(octaves) > 8  # noqa: PLR2004 - more labels than have room side by side
+        turned: Any = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
+        axes.set_xticks(octaves, labels, **turned)
+        count_axis(axes, values)
+        axes.set_xlabel("late by up to")
+        axes.set_ylabel("deliveries")
+
+    return svg(draw, 2.9, "Deliveries by lateness")
+
+
+def _hours_plot(hours: Sequence[HourBooks]) -> str:
+    """Deliveries by hour, and their lateness."""
+    times = [dt.datetime.fromtimestamp(hour.hour_ms / 1_000, dt.UTC) for hour in hours]
+    return over_time(times, [hour.lateness for hour in hours], dt.timedelta(hours=1), "hour (UTC)")

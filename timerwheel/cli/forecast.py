@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from timerwheel.cli.chart import Scale, draw_row, row_of
-from timerwheel.cli.options import word_option
+from timerwheel.cli.options import length_option, word_option
 from timerwheel.cli.output import Output, TimeOutput
 from timerwheel.cli.slots import SLOT_MS
 from timerwheel.cli.spark_options import (
@@ -19,11 +19,12 @@ from timerwheel.cli.spark_options import (
     find_logs,
     spark_job,
 )
-from timerwheel.cli.units import format_about
+from timerwheel.cli.units import format_about, length_between
 from timerwheel.clock import SystemClock
-from timerwheel.errors import AdmissionError, UnknownTopicError
-from timerwheel.model.durations import format_duration, parse_delay_ms
+from timerwheel.errors import UnknownTopicError
+from timerwheel.model.durations import format_duration
 from timerwheel.model.text import printable
+from timerwheel.spark_jobs.forecast.horizon import WITHIN_MAX_MS
 
 if TYPE_CHECKING:
     from timerwheel.spark_jobs.forecast.flatten import Flattening
@@ -37,26 +38,19 @@ COUNTS = "seconds.parquet"
 _CHARTS = ("minute", "hour", "day")
 
 
-def _within_ms(text: str) -> int:
-    from timerwheel.spark_jobs.forecast.horizon import WITHIN_MAX_MS
-
-    try:
-        length_ms = parse_delay_ms(text)
-    except AdmissionError as error:
-        raise typer.BadParameter(str(error), param_hint="--within") from None
-    if not 0 < length_ms <= WITHIN_MAX_MS:
-        raise typer.BadParameter(
-            f"{text!r}: give a length up to {format_duration(WITHIN_MAX_MS)}", param_hint="--within"
-        )
-    return length_ms
-
-
 def forecast(
     *,
     data: LogsOption,
-    within: Annotated[
-        str, typer.Option(metavar="LENGTH", help="How far to look ahead, at most 31d: 90s, 1h30m, 7d.")
-    ] = "7d",
+    within_ms: Annotated[
+        int,
+        length_option(
+            "--within",
+            "How far to look ahead: 90s, 1h30m, at most 31d; 7d by default.",
+            length_between(1, WITHIN_MAX_MS),
+            default_factory=lambda: "7d",
+            show_default=False,
+        ),
+    ],
     topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
     rate: Annotated[
         int | None,
@@ -81,7 +75,6 @@ def forecast(
 
     With --rate, also the jitter that would flatten the peaks. The service may be running.
     """
-    within_ms = _within_ms(within)
     logs = find_logs(data)
     from timerwheel.spark_jobs.forecast import job as jobs
     from timerwheel.spark_jobs.forecast.horizon import horizon_of

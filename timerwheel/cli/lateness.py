@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from timerwheel.cli.options import length_option
 from timerwheel.cli.output import JsonOutput, Output
 from timerwheel.cli.spark_options import require_spark
-from timerwheel.errors import AdmissionError
-from timerwheel.model.durations import format_duration, parse_delay_ms
+from timerwheel.model.durations import format_duration
 from timerwheel.model.text import printable
 from timerwheel.schedules.errors import ScheduleError
 from timerwheel.schedules.recurrence import zone_of
@@ -19,13 +19,6 @@ if TYPE_CHECKING:
 
 TOPICS_SHOWN = 20
 UTC = "UTC"
-
-
-def _target_ms(text: str) -> int:
-    try:
-        return parse_delay_ms(text)
-    except AdmissionError as error:
-        raise typer.BadParameter(str(error), param_hint="--target") from None
 
 
 def _zone(name: str) -> dt.tzinfo:
@@ -42,14 +35,20 @@ def lateness(
             metavar="AUDIT...", help="What `audit --out` wrote: directories, or URLs that fsspec reads."
         ),
     ],
+    *,
     out: Annotated[
         str, typer.Option(metavar="FILE", help="Where to write the page: a file or a URL.")
     ] = "lateness.html",
-    target: Annotated[
-        str, typer.Option(metavar="LENGTH", help="What counts as on time: 250ms, 1s, 1m.")
-    ] = "1s",
+    target_ms: Annotated[
+        int,
+        length_option(
+            "--target",
+            "What counts as on time: 250ms, 1m; 1s by default.",
+            default_factory=lambda: "1s",
+            show_default=False,
+        ),
+    ],
     zone: Annotated[str, typer.Option(metavar="NAME", help="Zone of the times: Europe/Berlin.")] = UTC,
-    *,
     output: JsonOutput,
 ) -> None:
     """Write a page about how late messages were delivered, by topic and time, from one audit or more.
@@ -57,7 +56,7 @@ def lateness(
     It needs the logs no more, and no Spark. Audits must not account for the same part of a log.
     """
     require_spark()
-    target_ms, tz = _target_ms(target), _zone(zone)
+    tz = _zone(zone)
     from timerwheel.spark_jobs.lateness.dashboard import dashboard
     from timerwheel.spark_jobs.lateness.report import lateness_page
     from timerwheel.spark_jobs.storage import write_atomically

@@ -2,18 +2,30 @@
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
+
+from timerwheel.errors import TimerwheelError
+from timerwheel.store.errors import StoreError
+
+logger = logging.getLogger("timerwheel")
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
-async def finished(work: Coroutine[Any, Any, T]) -> T:
-    """Return the outcome of `work`, which runs on if the caller is cancelled; its error is then dropped."""
+async def finished(work: Awaitable[T]) -> T:
+    """Return the outcome of `work`, which runs on if the caller is cancelled.
+
+    A refusal is dropped then, since nobody is left to hear it; an error that nobody expects is logged.
+    """
     task = asyncio.ensure_future(work)
-    task.add_done_callback(_seen)
-    return await asyncio.shield(task)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(_ended_alone)
+        raise
 
 
 def shielded(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
@@ -26,7 +38,7 @@ def shielded(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Corou
     return run
 
 
-def _seen(task: asyncio.Future[Any]) -> None:
-    """Mark the task's error as retrieved, because nobody may be left to await it."""
-    if not task.cancelled():
-        task.exception()
+def _ended_alone(task: asyncio.Future[Any]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, (TimerwheelError, StoreError)):
+        logger.error("work whose caller had left failed", exc_info=error)

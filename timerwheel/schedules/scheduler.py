@@ -35,6 +35,7 @@ from timerwheel.runtime.dedup_keys import DedupKeys
 from timerwheel.runtime.message_reader import MessageReader
 from timerwheel.runtime.recall import Recalls
 from timerwheel.runtime.sender import Sender
+from timerwheel.runtime.shielded import finished
 from timerwheel.schedules.errors import (
     ScheduleError,
     ScheduleFieldError,
@@ -234,8 +235,7 @@ class Scheduler:
         task = asyncio.create_task(change)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await asyncio.shield(task)
+        return await finished(task)
 
     async def _changed(
         self,
