@@ -14,7 +14,7 @@ from timerwheel.engine import Engine
 from timerwheel.model.shards import Shard
 from timerwheel.settings import Serving, Settings
 from timerwheel.shards.doors import Doors
-from timerwheel.shards.forwarder import Forwarder
+from timerwheel.shards.forwarder import REST_S_MAX, Forwarder
 from timerwheel.shards.front import Front
 from timerwheel.shards.layout import data_of
 from timerwheel.shards.leaders import Leaders, Place, Seek
@@ -53,9 +53,9 @@ class Shards:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def node(self, seek: Seek | None = None) -> "Node":
-        """Start another node; `seek` asks the elections who leads."""
-        node = Node(self, seek)
+    async def node(self, seek: Seek | None = None, rest_s_max: float = REST_S_MAX) -> "Node":
+        """Start another node; `seek` asks the elections who leads. The rest of an answer may take so long."""
+        node = Node(self, seek, rest_s_max)
         await self._stack.enter_async_context(node)
         return node
 
@@ -67,9 +67,10 @@ class Shards:
 class Node:
     """A node in front of shards."""
 
-    def __init__(self, shards: Shards, seek: Seek | None) -> None:
+    def __init__(self, shards: Shards, seek: Seek | None, rest_s_max: float) -> None:
         self._shards = shards
         self._seek = seek
+        self._rest_s_max = rest_s_max
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> "Node":
@@ -79,7 +80,7 @@ class Node:
         self.leaders = Leaders(places, doors, clock, self._seek)
         for place in self.leaders.places:
             place.leader, place.role = place.own_url, "leader"
-        self.forwarder = Forwarder(self.leaders, doors)
+        self.forwarder = Forwarder(self.leaders, doors, self._rest_s_max)
         handle = EngineHandle(self._shards.settings)
         front = Front(handle, serving, self.forwarder, "http://node", clock)
         server = Served(front.app())

@@ -6,12 +6,13 @@
    made, or the answer is 503 `not_ready`.
 3. If the connection breaks after the call was sent, the answer says that the outcome is unknown, unless the
    call may be repeated without harm. So it does if the process stops to answer at all, or was replaced.
+4. What has begun to answer ends soon, or is given up: no caller waits for a process that hangs in the middle.
 """
 
 import asyncio
 import errno
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 import aiohttp
@@ -28,7 +29,9 @@ from timerwheel.telemetry.logs import REQUEST_ID
 
 CONNECT_S_MAX = 2.0
 ANSWER_S_MAX = 90.0
-"""How long a shard may say nothing: longer than any call may wait for messages."""
+"""How long a shard may say nothing before it answers: longer than any call may wait for messages."""
+REST_S_MAX = 10.0
+"""How long the rest of an answer may take once it has begun, and a pause within a long one."""
 WHOLE_BYTES_MAX = 1 << 16
 """Larger answers are passed on in pieces."""
 WRITE_S_MAX = 30.0
@@ -141,9 +144,10 @@ def _named_by_connection(headers: Mapping[str, str]) -> frozenset[str]:
 class Forwarder:
     """See the module. Belongs to the event loop."""
 
-    def __init__(self, leaders: Leaders, doors: Doors) -> None:
+    def __init__(self, leaders: Leaders, doors: Doors, rest_s_max: float = REST_S_MAX) -> None:
         self.leaders = leaders
         self._doors = doors
+        self._rest_s_max = rest_s_max
         self.forwarded = 0
         self.repeated = 0
         self.interrupted = 0
@@ -156,7 +160,7 @@ class Forwarder:
         url = await self.leaders.found(shard)
         try:
             response = await self._made(shard, url, call)
-            if response.status != UNAVAILABLE or not await self._has_refused(shard, url, response):
+            if response.status != UNAVAILABLE or not await self._has_refused(shard, url, call, response):
                 return response
             response.release()
         except ShardNotReadyError:
@@ -199,25 +203,31 @@ class Forwarder:
             "carried out"
         )
 
-    async def _has_refused(self, shard: int, url: str, response: aiohttp.ClientResponse) -> bool:
+    async def _has_refused(self, shard: int, url: str, call: Call, response: aiohttp.ClientResponse) -> bool:
         """Whether a process refused a call because it does not serve the shard, and stored nothing."""
         try:
-            refusal = msgspec.json.decode(await response.read(), type=_Problem)
-        except (msgspec.DecodeError, aiohttp.ClientError, OSError, TimeoutError):
+            refusal = msgspec.json.decode(await self._rest(shard, call, response), type=_Problem)
+        except msgspec.DecodeError:
             return False
         if refusal.code != NotReadyError.code:
             return False
         self.leaders.heard(shard, url, refusal.leader)
         return True
 
+    async def _rest(self, shard: int, call: Call, response: aiohttp.ClientResponse) -> bytes:
+        """Return the body of an answer that has begun. Raises as `open`."""
+        try:
+            async with self.leaders.serving(shard), asyncio.timeout(self._rest_s_max):
+                return await response.read()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            response.close()
+            raise self._broken(shard, str(response.url.origin()), call) from error
+
     async def ask(self, shard: int, call: Call) -> Said:
         """Make a call and return its whole answer. Raises as `open`."""
         response = await self.open(shard, call)
         async with response:
-            try:
-                body = await response.read()
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                raise self._broken(shard, str(response.url.origin()), call) from error
+            body = await self._rest(shard, call, response)
             return Said(shard, response.status, headers_for_client(response.headers), body)
 
     async def of_own(self, place: Place, path: str, headers: Mapping[str, str]) -> bytes | None:
@@ -263,15 +273,18 @@ class Forwarder:
             if request.method == hdrs.METH_HEAD:
                 return _of_head(upstream, headers)
             if length is not None and length <= WHOLE_BYTES_MAX:
-                try:
-                    body = await upstream.read()
-                except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                    raise self._broken(shard, str(upstream.url.origin()), call) from error
+                body = await self._rest(shard, call, upstream)
                 return web.Response(body=body, status=upstream.status, headers=headers)
-            return await self._stream(request, shard, upstream, headers)
+            pause_s_max = None if call.waits else self._rest_s_max
+            return await self._stream(request, shard, upstream, headers, pause_s_max)
 
     async def _stream(
-        self, request: web.Request, shard: int, upstream: aiohttp.ClientResponse, headers: CIMultiDict[str]
+        self,
+        request: web.Request,
+        shard: int,
+        upstream: aiohttp.ClientResponse,
+        headers: CIMultiDict[str],
+        pause_s_max: float | None,
     ) -> web.StreamResponse:
         response = web.StreamResponse(status=upstream.status, headers=headers)
         if (request_id := REQUEST_ID.get()) is not None:
@@ -284,7 +297,7 @@ class Forwarder:
         await response.prepare(request)
         try:
             async with self.leaders.serving(shard):
-                async for part in upstream.content.iter_any():
+                async for part in _parts(upstream, pause_s_max):
                     async with asyncio.timeout(WRITE_S_MAX):
                         await response.write(part)
         except (aiohttp.ClientError, OSError, TimeoutError):
@@ -293,6 +306,16 @@ class Forwarder:
             return response
         await response.write_eof()
         return response
+
+
+async def _parts(upstream: aiohttp.ClientResponse, pause_s_max: float | None) -> AsyncIterator[bytes]:
+    """Yield the body of an answer as it comes; TimeoutError after a pause that is too long."""
+    while True:
+        async with asyncio.timeout(pause_s_max):
+            part = await upstream.content.readany()
+        if not part:
+            return
+        yield part
 
 
 def _of_head(upstream: aiohttp.ClientResponse, headers: CIMultiDict[str]) -> web.StreamResponse:

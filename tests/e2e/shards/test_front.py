@@ -345,6 +345,55 @@ async def hung() -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
+@pytest.mark.parametrize("status", [200, 503])
+async def test_an_answer_that_stops_in_the_middle_is_given_up(shards: Shards, status: int) -> None:
+    """The process hangs between the headers and the body, and the next look finds nothing wrong."""
+
+    writers: list[asyncio.StreamWriter] = []
+
+    async def begin(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        writer.write(b"HTTP/1.1 %d Begun\r\nContent-Type: application/json\r\n" % status)
+        writer.write(b"Content-Length: 50\r\n\r\n{")
+
+    node = await shards.node(rest_s_max=0.1)
+    async with await asyncio.start_server(begin, "127.0.0.1", 0) as hanging, asyncio.timeout(60):
+        host, port = hanging.sockets[0].getsockname()
+        node.leaders.places[2].leader = f"http://{host}:{port}"
+        topic = TOPICS[2]
+        sent = await call(node, "POST", "/v1/messages", json={"topic": topic})
+        assert (sent.status, sent.content["code"]) == (500, "outcome_unknown")
+        read = await call(node, "GET", f"/v1/topics/{topic}")
+        assert (read.status, read.content["code"]) == (503, "not_ready")
+        merged = await call(node, "GET", "/v1/topics")
+        assert (merged.status, merged.content["code"]) == (503, "not_ready")
+        close(writers)
+
+
+async def test_a_long_answer_that_pauses_for_too_long_is_cut_off(shards: Shards) -> None:
+    """What was passed on is not all of it, so it must not look so."""
+
+    writers: list[asyncio.StreamWriter] = []
+
+    async def begin(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+        writer.write(b"Content-Length: 100000\r\n\r\n{")
+
+    node = await shards.node(rest_s_max=0.1)
+    async with await asyncio.start_server(begin, "127.0.0.1", 0) as hanging, asyncio.timeout(60):
+        host, port = hanging.sockets[0].getsockname()
+        node.leaders.places[2].leader = f"http://{host}:{port}"
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await call(node, "GET", f"/v1/topics/{TOPICS[2]}")
+        close(writers)
+
+
+def close(writers: list[asyncio.StreamWriter]) -> None:
+    for writer in writers:
+        writer.close()
+
+
 async def test_a_change_by_id_tells_which_part_a_missing_shard_has_not_done(
     shards: Shards, node: Node
 ) -> None:
