@@ -8,7 +8,7 @@ from bench.peers.beanstalkd import Beanstalkd
 from bench.peers.redis import Redis
 from bench.peers.rocketmq.broker import RocketMQ
 from bench.peers.system import System
-from bench.peers.timerwheel import Timerwheel
+from bench.peers.timerwheel import Timerwheel, TimerwheelOnKafka
 
 
 class Known(NamedTuple):
@@ -21,11 +21,13 @@ class Known(NamedTuple):
 OURS = "timerwheel sync"
 OURS_ASYNC = "timerwheel async"
 OURS_GROUP = "timerwheel sync, group"
+OURS_KAFKA = "timerwheel, log in Kafka"
 
 SYSTEMS: dict[str, Known] = {
     OURS: Known(lambda place: Timerwheel(place, "sync"), Timerwheel.missing),
     OURS_ASYNC: Known(lambda place: Timerwheel(place, "async"), Timerwheel.missing),
     OURS_GROUP: Known(lambda place: Timerwheel(place, "sync", grouped=True), Timerwheel.missing),
+    OURS_KAFKA: Known(TimerwheelOnKafka, TimerwheelOnKafka.missing),
     "beanstalkd -f 0": Known(lambda place: Beanstalkd(place, 0), Beanstalkd.missing),
     "beanstalkd -f 50": Known(lambda place: Beanstalkd(place, 50), Beanstalkd.missing),
     "Redis AOF always": Known(lambda place: Redis(place, "always"), Redis.missing),

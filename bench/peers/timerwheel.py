@@ -1,6 +1,8 @@
 """This service, as `timerwheel serve` starts it."""
 
+import os
 import sys
+import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -9,6 +11,8 @@ from bench.peers.system import HOST, System, answers, free_port
 from bench.wires.wire import Spec
 
 GROUP = "bench"
+BROKERS = "TIMERWHEEL_BENCH_KAFKA"
+"""Environment variable with the brokers for the log in Kafka, HOST:PORT and more of them."""
 
 
 class Timerwheel(System):
@@ -88,3 +92,18 @@ class Timerwheel(System):
     def worker(self, topic: str, count_max: int, *, ack_with_next: bool) -> Spec:
         """As of each system, for a member of a group."""
         return super().worker(topic, count_max, ack_with_next=ack_with_next) | {"group": GROUP}
+
+
+class TimerwheelOnKafka(Timerwheel):
+    """The same with its log in Kafka: each start has a topic of its own there."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.name = "timerwheel, log in Kafka"
+        self.settings["log"] = "in Kafka, a copy on the disk"
+        self.flags += ("--journal", f"kafka://{os.environ[BROKERS]}/bench-{time.time_ns()}")
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Brokers are not started here: they may be on other machines."""
+        return None if os.environ.get(BROKERS) else f"set {BROKERS} to the HOST:PORT of brokers"

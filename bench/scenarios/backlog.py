@@ -12,7 +12,7 @@ import msgspec
 
 from bench.cost import Cost
 from bench.generator.plan import Delays, Load
-from bench.peers.registry import OURS
+from bench.peers.registry import OURS, OURS_KAFKA
 from bench.peers.timerwheel import Timerwheel
 from bench.runner import DAY_MS, Bench, fault_of, sent_figures
 from bench.scenarios.fire import steady
@@ -29,7 +29,7 @@ async def measure(bench: Bench) -> None:
     """Each backlog in each round; the service starts empty each time."""
     for number in range(1, bench.options.rounds + 1):
         for pending in bench.options.pending:
-            for name in bench.present([OURS]):
+            for name in bench.present([OURS, OURS_KAFKA]):
                 async with bench.running(name) as system:
                     assert isinstance(system, Timerwheel)
                     await _one(bench, system, number, pending)

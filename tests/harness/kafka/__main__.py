@@ -1,6 +1,8 @@
 """`python -m tests.harness.kafka fetch`: Kafka's jars from Maven Central, and an archive of their classes.
 
 `python -m tests.harness.kafka cluster`: brokers and nodes on this machine, until Ctrl-C.
+
+`python -m tests.harness.kafka broker`: one broker on this machine, until Ctrl-C, for the benchmark.
 """
 
 import shutil
@@ -29,9 +31,26 @@ def fetch() -> None:
     print(f"{len(list(LIBRARIES.glob('*.jar')))} jars in {LIBRARIES}")
 
 
+def broker() -> None:
+    """Run one broker; its address is the first line of the output."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with tempfile.TemporaryDirectory() as directory:
+        made = Broker(Path(directory))
+        try:
+            made.start()
+            print(made.address, flush=True)
+            signal.pause()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            made.kill()
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["cluster"]:
         run()
+    elif sys.argv[1:] == ["broker"]:
+        broker()
     elif sys.argv[1:] == ["fetch"]:
         fetch()
     else:
