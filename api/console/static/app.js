@@ -4,6 +4,7 @@ import * as address from "./address.js";
 import { keepToken, onTokenNeeded, token } from "./api.js";
 import { Attention } from "./attention.js";
 import { Charts } from "./charts.js";
+import { Cluster } from "./cluster.js";
 import { Feed } from "./feed.js";
 import { whenDue } from "./filter.js";
 import { Forecast } from "./forecast.js";
@@ -45,10 +46,12 @@ const feeds = {
   schedules: new Feed("/v1/schedules", "schedules", { always: true }),
 };
 const messages = new Messages();
+const cluster = new Cluster();
 const tabs = new Tabs(place("tabs"), place("panels"), [
   messages, topics(feeds.topics), groups(feeds.groups), new Letters(feeds.groups),
-  subscriptions(feeds.subscriptions), schedules(feeds.schedules),
+  subscriptions(feeds.subscriptions), schedules(feeds.schedules), cluster,
 ]);
+tabs.offer(cluster.name, address.read().list === cluster.name);
 const attention = new Attention(place("attention"), feeds, (counts) => tabs.mark(counts));
 offerTopics(place("topic-names"));
 new Panels({
@@ -68,9 +71,15 @@ function list(when) {
 /** After a change of the token, or when the service is back. */
 function renewLists() {
   tabs.renew();
+  offerCluster();
   charts.load();
   rights.learn();
   for (const feed of Object.values(feeds)) if (feed.poll.always) feed.renew();
+}
+
+/** A service of one process has no such list. */
+async function offerCluster() {
+  tabs.offer(cluster.name, (await cluster.exists()) || address.read().list === cluster.name);
 }
 
 // ------------------------------------------------------------------ live
@@ -143,5 +152,6 @@ theme.install(place("theme"), () => [forecast, charts].forEach((chart) => chart.
 
 charts.load();
 rights.learn();
+offerCluster();
 rights.changes.addEventListener("change", () => (place("send").hidden = !rights.may("send")));
 live.run();

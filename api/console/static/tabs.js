@@ -33,6 +33,11 @@ export class Tabs {
     address.go(address.to(name));
   }
 
+  /** Show or hide the tab of a list: not every service has it. */
+  offer(name, offered) {
+    this.tabs[this.sections.findIndex((section) => section.name === name)].hidden = !offered;
+  }
+
   /** Reload the list that is shown. */
   renew() {
     this.#shown.show();
@@ -75,14 +80,15 @@ export class Tabs {
   }
 
   #key(event) {
-    const last = this.tabs.length - 1;
-    const at = this.tabs.findIndex((tab) => tab.tabIndex === 0);
+    const offered = this.sections.filter((_, index) => !this.tabs[index].hidden);
+    const last = offered.length - 1;
+    const at = offered.indexOf(this.#shown);
     const next = {
       ArrowRight: at === last ? 0 : at + 1, ArrowLeft: at === 0 ? last : at - 1, Home: 0, End: last,
     }[event.key];
     if (next === undefined) return;
-    this.open(this.sections[next].name);
-    this.tabs[next].focus();
+    this.open(offered[next].name);
+    this.tabs[this.sections.indexOf(offered[next])].focus();
     event.preventDefault();
   }
 }
