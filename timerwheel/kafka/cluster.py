@@ -32,6 +32,18 @@ OF_THE_SERVICE: Final = frozenset(
 )
 """Properties on which the guarantees rest: a file may not set them."""
 
+REFUSED: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,  # noqa: SLF001 - so librdkafka's own errors are named
+    }
+)
+"""Errors that say that brokers do not let this user do what it asked for."""
+
 logger = logging.getLogger(__name__)
 client_logger = logging.getLogger(f"{__name__}.client")
 
@@ -187,6 +199,17 @@ def said(error: KafkaException) -> str:
     """Return what a client reports, in one line."""
     cause = error.args[0] if error.args else error
     return str(cause.str() if isinstance(cause, KafkaError) else cause).replace("\n", " ")
+
+
+def why_not(error: KafkaException, of: str) -> str:
+    """Return why brokers did not do what they were asked; `of` says what for, in a clause."""
+    cause = error.args[0] if error.args else None
+    if isinstance(cause, KafkaError) and cause.code() in REFUSED:
+        return (
+            f"the brokers refuse the Kafka user of this service, {of}: {said(error)}; doc/cluster.md lists "
+            "the rights that it needs"
+        )
+    return f"Kafka does not answer as it should: {said(error)}"
 
 
 def read_properties(path: Path) -> dict[str, str]:

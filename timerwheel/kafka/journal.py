@@ -11,7 +11,7 @@ stays open for too long would fence its own producer. Why this loses nothing, an
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event
 from typing import Any, Final
@@ -31,7 +31,7 @@ from confluent_kafka.cimpl import NewTopic
 from timerwheel.clock import Clock
 from timerwheel.errors import SettingsError
 from timerwheel.kafka import journal_topic
-from timerwheel.kafka.cluster import CALL_S, client_logger, said
+from timerwheel.kafka.cluster import CALL_S, client_logger, said, why_not
 from timerwheel.settings import JournalAddress
 from timerwheel.store.errors import JournalAwayError, JournalFencedError, JournalMismatchError, LogFailedError
 from timerwheel.store.journal import Extent, Placed, Run, label, labelled
@@ -63,6 +63,12 @@ FENCED: Final = frozenset(
     }
 )
 """Errors that say that another process has claimed the journal."""
+CANNOT_CONNECT: Final = frozenset(
+    {
+        KafkaError._AUTHENTICATION,  # noqa: SLF001 - as above
+        KafkaError._SSL,  # noqa: SLF001 - as above
+    }
+)
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +95,7 @@ class KafkaJournal:
         self._producer: Producer | None = None
         self._is_open = False
         self._opened_ms = self._appended_ms = 0
+        self._noted = ""  # why brokers do not let this service in
         try:
             with self._admin():
                 pass
@@ -105,7 +112,12 @@ class KafkaJournal:
         return {**common, **more}
 
     def _admin(self) -> AdminClient:
-        return AdminClient(self._properties | self._client())
+        return AdminClient(self._properties | self._client(error_cb=self._note))
+
+    def _note(self, error: KafkaError) -> None:
+        """A client reports why it cannot connect."""
+        if error.code() in CANNOT_CONNECT:
+            self._noted = error.str()
 
     def _consumer(self) -> Consumer:
         return Consumer(
@@ -160,7 +172,7 @@ class KafkaJournal:
         """Make a call about the topic, which is made first if it is missing."""
         until_ms = self._clock.monotonic_ms() + int(CLAIM_S * 1000)
         with _explained(), self._admin() as admin:
-            if self.topic not in admin.list_topics(timeout=CALL_S).topics:
+            if self.topic not in self._seen(admin):
                 self._make(admin)
             while True:
                 try:
@@ -171,9 +183,22 @@ class KafkaJournal:
                         raise
                 Event().wait(RETRY_S)
 
+    def _seen(self, admin: AdminClient) -> Collection[str]:
+        """Return the topics that the brokers show to this user."""
+        self._noted = ""
+        try:
+            return admin.list_topics(timeout=CALL_S).topics
+        except KafkaException as error:
+            admin.poll(0)
+            if self._noted:
+                raise JournalAwayError(
+                    f"the brokers do not let this service in: {self._noted}; see kafka_properties"
+                ) from error
+            raise
+
     def _lead(self, admin: AdminClient) -> Extent:
         self.close()
-        message_bytes_max = journal_topic.check(admin, self.topic)
+        message_bytes_max = journal_topic.check(admin, self.topic, self._properties.get("sasl.username", ""))
         self.run_bytes_max = message_bytes_max - RUN_OVERHEAD_BYTES
         self._producer = self._new_producer(message_bytes_max)
         self._until_done(self._producer.init_transactions, CLAIM_S)
@@ -196,8 +221,8 @@ class KafkaJournal:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise JournalMismatchError(
-                    f"the Kafka topic {self.topic} is missing and cannot be made: {said(error)}; make it "
-                    "yourself, as doc/cluster.md says"
+                    f"the Kafka topic {self.topic} is missing, or may not be seen by this user, and cannot "
+                    f"be made: {said(error)}; make it yourself, as doc/cluster.md says"
                 ) from None
         logger.info("made the Kafka topic %s with %d replicas", self.topic, replicas)
 
@@ -363,4 +388,4 @@ def _error_of(error: KafkaException) -> LogFailedError:
         return JournalFencedError(
             "another process has claimed the journal: it leads now, and this one stores nothing more"
         )
-    return JournalAwayError(f"Kafka does not answer as it should: {said(error)}")
+    return JournalAwayError(why_not(error, "which keeps the log there"))

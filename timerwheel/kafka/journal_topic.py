@@ -5,7 +5,7 @@ delete from it.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from confluent_kafka import KafkaException, TopicCollection
@@ -15,7 +15,7 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from timerwheel.kafka.cluster import CALL_S, said
-from timerwheel.store.errors import JournalMismatchError
+from timerwheel.store.errors import JournalAwayError, JournalMismatchError
 
 REPLICAS: Final = 3
 MESSAGE_BYTES_MAX: Final = 80 << 20
@@ -28,6 +28,13 @@ WANTED: Final = {
     "unclean.leader.election.enable": ("false", "an election could lose acknowledged messages"),
 }
 """What the topic must be set to, and what happens otherwise."""
+RIGHTS: Final = {
+    "Read": AclOperation.READ,
+    "Write": AclOperation.WRITE,
+    "Delete": AclOperation.DELETE,
+    "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
+}
+"""Rights to the topic without which a leader could not work; deleting records is a part of retention."""
 
 logger = logging.getLogger(__name__)
 
@@ -41,12 +48,16 @@ def config(replicas: int) -> dict[str, str]:
     }
 
 
-def check(admin: AdminClient, topic: str) -> int:
-    """Check a topic that exists; returns its `max.message.bytes`.
+def check(admin: AdminClient, topic: str, user: str) -> int:
+    """Check a topic that exists; returns its `max.message.bytes`. `user` is this service's, if known.
 
-    Raises JournalMismatchError for a setting with which messages would be lost, and KafkaException.
+    Raises JournalMismatchError for a setting with which messages would be lost, JournalAwayError if this user
+    lacks a right, and KafkaException.
     """
-    described = admin.describe_topics(TopicCollection([topic]), request_timeout=CALL_S)[topic].result()
+    described = admin.describe_topics(
+        TopicCollection([topic]), include_authorized_operations=True, request_timeout=CALL_S
+    )[topic].result()
+    _check_rights(topic, described.authorized_operations)
     if len(described.partitions) != 1:
         raise JournalMismatchError(
             f"the Kafka topic {topic} has {len(described.partitions)} partitions; a log has one. Give "
@@ -59,8 +70,18 @@ def check(admin: AdminClient, topic: str) -> int:
     if (warning := doubt(topic, values, len(described.partitions[0].replicas))) is not None:
         logger.warning("%s", warning)
     _check_verification(admin, described.partitions[0].leader.id)
-    _check_readers(admin, topic)
+    _check_readers(admin, topic, user)
     return int(values["max.message.bytes"])
+
+
+def _check_rights(topic: str, granted: Collection[AclOperation] | None) -> None:
+    """Raise JournalAwayError for rights to the topic that this user lacks: it may get them at any time."""
+    missing = [name for name, right in RIGHTS.items() if granted and right not in granted]
+    if missing:
+        raise JournalAwayError(
+            f"the Kafka user of this service lacks rights to the topic {topic}: {', '.join(missing)}; "
+            "doc/cluster.md lists those that it needs"
+        )
 
 
 def refuse_lossy(topic: str, values: Mapping[str, str]) -> None:
@@ -107,7 +128,7 @@ def _check_verification(admin: AdminClient, broker: int) -> None:
         )
 
 
-def _check_readers(admin: AdminClient, topic: str) -> None:
+def _check_readers(admin: AdminClient, topic: str, user: str) -> None:
     """Warn if others can read the topic: anyone who has the log can forge message ids and receipts."""
     wanted = AclBindingFilter(
         ResourceType.TOPIC,
@@ -129,7 +150,14 @@ def _check_readers(admin: AdminClient, topic: str) -> None:
         )
         return
     readers = {rule.principal for rule in rules if rule.operation in (AclOperation.READ, AclOperation.ALL)}
-    if not readers or "User:*" in readers:
+    others = readers - {f"User:{user}"} if user else set()
+    if others and "User:*" not in others:
+        logger.warning(
+            "%s can read the Kafka topic %s, and so forge message ids; let only the service read it",
+            ", ".join(sorted(others)),
+            topic,
+        )
+    elif not readers or "User:*" in readers:
         logger.warning(
             "anyone can read the Kafka topic %s, and so forge message ids; let only the service read and "
             "write it, with an ACL",

@@ -30,8 +30,6 @@ _SETTINGS = """\
 process.roles=broker,controller
 node.id={number}
 controller.quorum.voters={voters}
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}
-advertised.listeners=PLAINTEXT://{host}:{port}
 controller.listener.names=CONTROLLER
 log.dirs={data}
 auto.create.topics.enable=false
@@ -45,6 +43,24 @@ share.coordinator.state.topic.num.partitions=2
 share.coordinator.state.topic.replication.factor={replicas}
 share.coordinator.state.topic.min.isr={in_sync}
 group.initial.rebalance.delay.ms=0
+"""
+_OPEN = """\
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}
+advertised.listeners=PLAINTEXT://{host}:{port}
+"""
+# Who comes by the listener INTERNAL may do everything: the broker itself, and the test that gives rights.
+_GUARDED = """\
+listeners=INTERNAL://{host}:{internal},CLIENTS://{host}:{port},CONTROLLER://{host}:{controller}
+advertised.listeners=INTERNAL://{host}:{internal},CLIENTS://{host}:{port}
+listener.security.protocol.map=INTERNAL:PLAINTEXT,CLIENTS:SASL_SSL,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=INTERNAL
+sasl.enabled.mechanisms=SCRAM-SHA-512
+listener.name.clients.scram-sha-512.sasl.jaas.config=\
+org.apache.kafka.common.security.scram.ScramLoginModule required;
+ssl.keystore.type=PEM
+ssl.keystore.location={certificate}
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
 """
 # Controllers of a cluster could not vote: they ask each other before the rules are read.
 _AUTHORIZER = """\
@@ -71,29 +87,45 @@ class Broker:
     """One broker; `kill` and `start` may follow each other, its data stays.
 
     It is the `number`th of a cluster whose controllers have these ports; by default a cluster of its own.
+    With a certificate, it takes clients over TLS who log in with SCRAM, and do what an ACL lets them; at the
+    address `internal` it lets everybody do everything.
     """
 
-    def __init__(self, directory: Path, number: int = 1, controllers: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        number: int = 1,
+        controllers: Sequence[int] = (),
+        certificate: Path | None = None,
+        host: str = HOST,
+    ) -> None:
+        self._host = host
         controllers = controllers or (reserved_port(),)
         self._directory = directory
         self._data = directory / "data"
         self.port = reserved_port()
-        self.address = f"{HOST}:{self.port}"
+        self.address = f"{host}:{self.port}"
+        internal = reserved_port() if certificate is not None else self.port
+        self.internal = f"{host}:{internal}"
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
         self._settings = directory / "server.properties"
         self._settings.write_text(
             _SETTINGS.format(
-                host=HOST,
-                port=self.port,
                 number=number,
-                controller=controllers[number - 1],
-                voters=",".join(f"{at}@{HOST}:{port}" for at, port in enumerate(controllers, 1)),
+                voters=",".join(f"{at}@{host}:{port}" for at, port in enumerate(controllers, 1)),
                 replicas=len(controllers),
                 in_sync=max(len(controllers) - 1, 1),
                 data=self._data,
             )
-            + (_AUTHORIZER if len(controllers) == 1 else "")
+            + (_OPEN if certificate is None else _GUARDED).format(
+                host=host,
+                port=self.port,
+                internal=internal,
+                controller=controllers[number - 1],
+                certificate=certificate,
+            )
+            + (_AUTHORIZER if certificate is None and len(controllers) == 1 else "")
         )
         tool = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(self._settings)]
         with (directory / "format.txt").open("wb") as out:
@@ -116,7 +148,7 @@ class Broker:
         """Wait until it listens."""
         assert self._process is not None
         until = time.monotonic() + READY_S
-        while not _listens(self.port):
+        while not _listens(self._host, self.port):
             assert self._process.poll() is None, (self._directory / "broker.txt").read_text()[-2000:]
             assert time.monotonic() < until, "the broker does not listen"
             time.sleep(0.05)
@@ -150,9 +182,9 @@ class Brokers:
             broker.kill()
 
 
-def _listens(port: int) -> bool:
+def _listens(host: str, port: int) -> bool:
     try:
-        socket.create_connection((HOST, port), timeout=1).close()
+        socket.create_connection((host, port), timeout=1).close()
     except OSError:
         return False
     return True

@@ -1,0 +1,224 @@
+"""Brokers with TLS, SASL and an authorizer: the service with just the rights that doc/cluster.md names."""
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from tests.e2e.kafka.test_journal_serve import delivered, is_ready, send, until
+from tests.harness.certificates import Authority
+from tests.harness.kafka.broker import Broker, missing
+from tests.harness.kafka.rights import Right, User
+from tests.harness.processes import ROOT, serving
+from timerwheel.clock import SystemClock
+from timerwheel.kafka.election import KafkaElection
+from timerwheel.kafka.journal import KafkaJournal
+from timerwheel.settings import JournalAddress
+from timerwheel.store.errors import JournalAwayError, JournalMismatchError, StoreError
+from timerwheel.store.journal import Run, RunKind
+
+pytestmark = pytest.mark.skipif(missing(own=True) is not None, reason=f"needs Kafka: {missing(own=True)}")
+
+PATIENCE_S = 60
+
+
+def documented() -> list[Right]:
+    """The table of doc/cluster.md."""
+    text = (ROOT / "doc" / "cluster.md").read_text().partition("\n## Rights\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (topic|group|transactional id|cluster) \| (.*?) \| (.*?) \|", text, re.MULTILINE)
+    found = []
+    for kind, where, operations in rows:
+        name = re.sub(r"prefix |`", "", where).strip()
+        found += [Right(kind, name, one, where.startswith("prefix")) for one in operations.split(", ")]
+    return found
+
+
+RIGHTS = documented()
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(Path(tmp_path_factory.mktemp("authority")))
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Broker]:
+    certificate = authority.issue("broker").both
+    broker = Broker(Path(tmp_path_factory.mktemp("guarded")), certificate=certificate)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.kill()
+
+
+@pytest.fixture
+def user(guarded: Broker, authority: Authority) -> User:
+    return User(guarded, f"timerwheel-{time.time_ns()}", "secret", authority.certificate)
+
+
+class Own:
+    """The rights of a cluster of one's own, and what needs them."""
+
+    def __init__(self, broker: Broker, user: User) -> None:
+        self.cluster = f"shop-{time.time_ns()}"
+        self.address = JournalAddress(broker.address, self.cluster)
+        self.rights = [right._replace(name=right.name.replace("shop", self.cluster)) for right in RIGHTS]
+        self.user = user
+
+    def without(self, *taken: str) -> None:
+        """Take away those that are named so."""
+        kept = [right for right in self.rights if str(right).replace(self.cluster, "shop") not in taken]
+        assert len(kept) == len(self.rights) - len(taken)
+        self.user.may(kept)
+
+    def journal(self) -> KafkaJournal:
+        return KafkaJournal(self.address, self.user.properties, SystemClock())
+
+
+@pytest.fixture
+def own(guarded: Broker, user: User) -> Own:
+    return Own(guarded, user)
+
+
+def test_the_rights_are_documented() -> None:
+    assert len(RIGHTS) == 10
+    assert Right("group", "shop-log.", "Read", is_prefix=True) in RIGHTS
+
+
+def test_the_service_works_with_just_these_rights(own: Own, tmp_path: Path) -> None:
+    own.user.may(own.rights)
+    flags = (
+        *("--journal", f"kafka://{own.address.servers}/{own.cluster}"),
+        *("--kafka-properties", own.user.write_properties(tmp_path / "kafka.properties")),
+    )
+    with serving(tmp_path / "data", *flags) as service:
+        until(lambda: is_ready(service))
+        send(service, "one", "two")
+        assert sorted(delivered(service, 2)) == ["one", "two"]
+        said = service.end()
+    assert "claimed the Kafka topic" in said
+    assert "can read the Kafka topic" not in said
+    assert "cannot check" not in said
+
+
+LACKS = "lacks rights to the topic"
+REFUSED = "brokers refuse the Kafka user of this service"
+
+
+def claim(journal: KafkaJournal) -> None:
+    journal.claim()
+    journal.append([Run(RunKind.RECORDS, 0, b"x")])
+
+
+@pytest.mark.parametrize(
+    ("taken", "match"),
+    [
+        ("Read topic shop-log", f"{LACKS} shop-.*: Read;"),
+        ("Write topic shop-log", f"{LACKS} shop-.*: Write;"),
+        ("Delete topic shop-log", f"{LACKS} shop-.*: Delete;"),
+        ("DescribeConfigs topic shop-log", f"{LACKS} shop-.*: DescribeConfigs;"),
+        ("Write transactional id shop-log", f"{REFUSED}, which keeps the log there: .*ransactional ?[iI]d"),
+    ],
+)
+def test_a_leader_that_lacks_a_right_says_which(own: Own, taken: str, match: str) -> None:
+    own.user.may(own.rights)
+    own.journal().claim()
+    own.without(taken)
+    with pytest.raises(JournalAwayError, match=match) as caught:
+        claim(own.journal())
+    assert "doc/cluster.md lists" in str(caught.value)
+    own.user.may(own.rights)
+    claim(own.journal())
+
+
+def test_a_topic_that_cannot_be_made_or_seen_is_told(own: Own) -> None:
+    own.without("Create topic shop-log")
+    with pytest.raises(
+        JournalMismatchError, match=r"cannot be made: .*uthorization failed; make it yourself"
+    ):
+        own.journal().claim()
+
+
+def test_a_node_that_may_not_join_the_group_says_so_and_goes_on_once_it_may(own: Own) -> None:
+    own.user.may(own.rights)
+    own.journal().claim()
+    own.without("Read group shop-leader")
+
+    async def run() -> None:
+        election = KafkaElection(own.address, own.user.properties, SystemClock(), "http://node")
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(JournalAwayError, match=f"{REFUSED}, which joins the group .*-leader"):
+                await election.won()
+            own.user.may(own.rights)
+            while True:
+                with contextlib.suppress(JournalAwayError):
+                    await election.won()
+                    break
+            while election.leads_until_ms < SystemClock().uptime_ms():
+                await asyncio.sleep(0.05)
+        await election.leave()
+
+    asyncio.run(run())
+
+
+def test_without_the_rights_of_the_cluster_it_works_and_warns(
+    own: Own, caplog: pytest.LogCaptureFixture
+) -> None:
+    own.without("Describe cluster kafka-cluster", "DescribeConfigs cluster kafka-cluster")
+    claim(own.journal())
+    assert "cannot check that the brokers have transaction.partition.verification.enable=true" in caplog.text
+    assert "anyone who reaches the brokers may be able to read" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"sasl.password": "wrong"}, "do not let this service in: .*[Aa]uthentication"),
+        ({"ssl.ca.location": ""}, "do not let this service in: .*certificate"),
+    ],
+)
+def test_brokers_that_do_not_let_it_in_are_told(own: Own, change: dict[str, str], match: str) -> None:
+    properties = {**own.user.properties, **change}
+    journal = KafkaJournal(
+        own.address, {name: value for name, value in properties.items() if value}, SystemClock()
+    )
+    with pytest.raises(StoreError, match=match):
+        journal.claim()
+
+
+def test_a_topic_that_others_may_read_is_told(
+    guarded: Broker, own: Own, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    own.user.may(own.rights)
+    own.journal().claim()
+    assert "can read the Kafka topic" not in caplog.text
+    everybody = Everybody(guarded, authority)
+    everybody.may([Right("topic", f"{own.cluster}-log", "Read")])
+    own.journal().claim()
+    assert f"anyone can read the Kafka topic {own.cluster}-log" in caplog.text
+
+
+class Everybody(User):
+    """All users."""
+
+    def __init__(self, broker: Broker, authority: Authority) -> None:
+        super().__init__(broker, "someone", "secret", authority.certificate)
+        self.name = "*"
+
+
+def test_another_user_who_may_read_the_topic_is_named(
+    guarded: Broker, own: Own, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    own.user.may(own.rights)
+    own.journal().claim()
+    other: Sequence[Right] = [Right("topic", f"{own.cluster}-log", "Read")]
+    User(guarded, "curious", "secret", authority.certificate).may(other)
+    own.journal().claim()
+    assert "User:curious can read the Kafka topic" in caplog.text
