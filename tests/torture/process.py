@@ -20,10 +20,13 @@ _POLL_S = 0.01
 class Service:
     """One data directory and port; at most one process at a time. `with` ends what still runs."""
 
-    def __init__(self, data: Path, port: int, errors: Path) -> None:
+    def __init__(self, data: Path, port: int, errors: Path, host: str = "127.0.0.1") -> None:
         self.data = data
         self.port = port
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://{host}:{port}"
+        self.command = list(COMMAND)
+        """What starts it; another one may run it elsewhere."""
+        self._host = host
         self._errors = errors
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -36,10 +39,10 @@ class Service:
             self._process.wait()
 
     def start(self, *flags: object) -> None:
-        place = ("--host", "127.0.0.1", "--port", self.port, "--data", self.data, "--disk-reserve", 0)
+        place = ("--host", self._host, "--port", self.port, "--data", self.data, "--disk-reserve", 0)
         with self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
-                [*COMMAND, "serve", *map(str, (*place, *flags))],
+                [*self.command, "serve", *map(str, (*place, *flags))],
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 env=environment(),
