@@ -155,6 +155,7 @@ def _document(table: list[Route]) -> Route:
         needs=Need.OPEN,
         handler=handler,
         answer=dict,
+        needs_engine=False,
     )
 
 

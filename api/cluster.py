@@ -30,6 +30,11 @@ class Cluster:
         """Return once this node is to lead."""
         await self.election.won()
 
+    @property
+    def leads_until_ms(self) -> int:
+        """Until when, by `Clock.uptime_ms`, no other node can have been told to lead."""
+        return self.election.leads_until_ms
+
     def report(self, position: int) -> None:
         """Take note that the copy goes up to this position."""
         self.is_copying, self.position = True, position

@@ -131,6 +131,16 @@ class EngineHandle:
         return "the service is stopping" if self.stopping else f"the service is not ready: {self.status}"
 
     @property
+    def has_lead(self) -> bool:
+        """Whether it is certain, without asking, that no other node leads; True while there is no engine."""
+        return self._engine is None or self._engine.lead.is_certain
+
+    async def assure_lead(self) -> None:
+        """Return if no other node leads, or there is no engine; NotReadyError if that is not certain."""
+        if self._engine is not None:
+            await self._engine.lead.assure()
+
+    @property
     def ready(self) -> bool:
         """Whether new messages are accepted."""
         return self._engine is not None and self._engine.ready and not self.stopping

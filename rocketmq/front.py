@@ -184,7 +184,7 @@ class Remoting:
             request.answer(Answer(Result.SYSTEM_BUSY, remark="too much is in progress; try again"))
             return
         try:
-            found = handler(request)
+            found = handler(request) if self._engine.lead.is_certain else self._assured(handler, request)
         except Exception as error:  # noqa: BLE001 - whatever it is becomes an answer
             request.answer(answer_of(error))
             return
@@ -194,6 +194,12 @@ class Remoting:
             task = asyncio.create_task(self._serve(request, found))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    async def _assured(self, handler: Handler, request: Request) -> Answer | None:
+        """Serve a request once it is certain that no other process leads."""
+        await self._engine.lead.assure()
+        found = handler(request)
+        return found if found is None or isinstance(found, Answer) else await found
 
     async def _serve(self, request: Request, work: Awaitable[Answer]) -> None:
         try:

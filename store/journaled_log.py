@@ -289,6 +289,15 @@ class JournaledLog(CommitLog):
                 self._fail(error)
                 raise
 
+    def confirm(self) -> None:
+        """Store a run without bytes: when this returns, no other process had claimed the journal at its call.
+
+        Raises as `append`.
+        """
+        if self._failed is not None:
+            raise LogFailedError(self._failed)
+        self._store([Run(RunKind.RECORDS, self.tail, b"")])
+
     def sync(self) -> None:
         """Make the copy durable, and note its end in the mark."""
         super().sync()

@@ -21,6 +21,9 @@ class Clock(Protocol):
     def monotonic_ms(self) -> int:
         """Milliseconds that never step, with an arbitrary origin."""
 
+    def uptime_ms(self) -> int:
+        """Milliseconds since the machine started: they go on while it sleeps, unlike `monotonic_ms`."""
+
     async def wait_until(self, due_ms: int | None, wake: asyncio.Event) -> None:
         """Return when the wall clock reads `due_ms`, when `wake` is set, or early after a step.
 
@@ -50,6 +53,10 @@ class SystemClock:
     def monotonic_ms(self) -> int:
         """Monotonic milliseconds."""
         return time.monotonic_ns() // 1_000_000
+
+    def uptime_ms(self) -> int:
+        """Milliseconds since the machine started, those in which it slept among them."""
+        return time.clock_gettime_ns(_UPTIME_CLOCK) // 1_000_000
 
     async def wait_until(self, due_ms: int | None, wake: asyncio.Event) -> None:
         """Wait for the event, until the due time, at most `LONGEST_SLEEP_MS` at once."""
@@ -102,6 +109,9 @@ def _give_turn(waiting: deque[asyncio.Future[None]]) -> None:
     if waiting:
         waiting[0].get_loop().call_soon(_give_turn, waiting)
 
+
+# Other systems than Linux have no such clock; their monotonic one may stop while the machine sleeps.
+_UPTIME_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 _CLOCK_REALTIME = 0
 _TFD_TIMER_ABSTIME = 1

@@ -39,6 +39,7 @@ from timerwheel.runtime.gauges import Gauges
 from timerwheel.runtime.group_commit import GroupCommit
 from timerwheel.runtime.in_flight import InFlight
 from timerwheel.runtime.indexer import Indexer
+from timerwheel.runtime.lead import Lead, alone
 from timerwheel.runtime.level_guard import deliver_overlong
 from timerwheel.runtime.listings import Listings
 from timerwheel.runtime.message_reader import MessageReader
@@ -92,6 +93,7 @@ class Engine:
         self.rules = Rules.of(settings)
         self.counters = Counters(clock)
         self.life = Life()
+        self.lead = alone(clock)
         self.disk = DiskSpace(files, settings)
         self.progress: tuple[int, int] = (0, 0)
         self._files = files
@@ -159,6 +161,8 @@ class Engine:
         """Recover and begin; `status` and `progress` tell how far it is."""
         settings, clock, threads = self.settings, self.clock, self._threads
         now_ms = clock.now_ms()
+        if election is not None:
+            self.lead = Lead(clock, lambda: election.leads_until_ms, self._confirm_lead)
         self._lock = DirectoryLock(settings.data, purpose="timerwheel", now_text=format_ms(now_ms))
         try:
             await threads.index(close_to_others, settings.data)
@@ -261,6 +265,7 @@ class Engine:
             threads=self._threads,
             files=self._files,
             life=self.life,
+            lead=self.lead,
             disk=self.disk,
             counters=self.counters,
             log=log,
@@ -462,6 +467,16 @@ class Engine:
         while True:
             await self.clock.sleep_for(_CHECK_INTERVAL_MS)
             await self._threads.log(log.rest)
+
+    async def _confirm_lead(self) -> None:
+        """Have the journal confirm that this process leads; the engine fails if it does not."""
+        log = self.core.log
+        assert isinstance(log, JournaledLog)
+        try:
+            await self._threads.log(log.confirm)
+        except StoreError as error:
+            self._fail(str(error))
+            raise
 
     async def _feed(self) -> None:
         """Let the indexer load at once when the near wheel ran dry behind the clock."""

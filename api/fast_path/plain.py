@@ -68,7 +68,12 @@ class PlainRequests:
     def access(self, message: RawRequestMessage, body: bytes, need: Need) -> Access | None:
         """Return the caller's access, or None if the state, the request or the caller rules this path out."""
         handle = self.handle
-        if not handle.ready or handle.traces is not None or logger.isEnabledFor(logging.DEBUG):
+        if (
+            not handle.ready
+            or not handle.has_lead
+            or handle.traces is not None
+            or logger.isEnabledFor(logging.DEBUG)
+        ):
             return None
         if not is_plain(message) or len(body) > self._bytes_max:
             return None

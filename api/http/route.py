@@ -146,6 +146,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     takes_properties: bool = False  # query parameters that are not in the type are properties
     bodies: Mapping[str, Any] = MappingProxyType({})
     problems: tuple[str, ...] = ()
+    needs_engine: bool = True  # refused while it is not certain that this node still leads
 
     @property
     def may_compress(self) -> bool:
@@ -203,6 +204,7 @@ def call(  # noqa: PLR0913 - what a call declares besides is in `facts`
             name=name,
             handler=handler,
             problems=(*of_engine, *known, *of_body, *problems),
+            needs_engine=needs_engine,
             **{"summary": summary, **facts},
         )
         reads = {

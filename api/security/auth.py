@@ -179,6 +179,8 @@ class Auth:
         if needs is not Need.OPEN:
             self.began(request, found)
         try:
+            if call is not None and call.needs_engine and not self._handle.has_lead:
+                await self._handle.assure_lead()  # before anything is read: what is found then is not old
             if whole:
                 plain = found.token is None and call is not None and not call.audited  # the common way
                 return await (

@@ -77,6 +77,7 @@ class ServiceCalls:
         """
         if not self._handle.ready:
             raise self._handle.not_ready
+        await self._handle.assure_lead()
         role = UNSET if self._handle.cluster is None else self._handle.role
         refusal = self._handle.engine.disk.refusal
         if refusal is None:

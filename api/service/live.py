@@ -106,6 +106,7 @@ class Live:
 
     async def _go_on(self, engine: Engine) -> None:
         while engine is self._handle.engine:
+            await self._handle.assure_lead()
             began_ms = engine.clock.monotonic_ms()
             second = self._figures.newest if self._figures is not None else None
             self._publish("tick", tick_of(engine, self._handle.status, second))

@@ -125,6 +125,7 @@ def _unary(name: str, handler: Callable[[Any, Any, Any], Awaitable[None]], servi
     async def serve(request: Any, context: Any) -> Any:
         answer = answer_class()
         try:
+            await service.assure_lead()
             await handler(service.call(context), sound(request), answer)
             if not answer.status.code:
                 answer.status.code, answer.status.message = OK

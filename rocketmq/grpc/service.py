@@ -115,6 +115,10 @@ class Service:
             raise NotReadyError("the service is stopping")
         return Call(context, self._callers)
 
+    async def assure_lead(self) -> None:
+        """Return if no other process leads; NotReadyError if that is not certain."""
+        await self._engine.lead.assure()
+
     def count(self, call: str, code: int) -> None:
         """Count a call that was answered with this code."""
         self._engine.counters.front_calls["grpc", call, CODE_NAMES[code]] += 1

@@ -12,6 +12,7 @@ class MemoryElection:
         self.url = url
         self.is_won = False
         self.leader_url: str | None = None
+        self.leads_until_ms = 1 << 62
         self.positions: list[int] = []
         self.left = 0
         self._won = asyncio.Event()

@@ -28,6 +28,7 @@ pytestmark = [
 KILLS = int(os.environ.get("TIMERWHEEL_TORTURE_KILLS") or 30)
 BROKER_KILLS = max(KILLS // 3, 1)
 ZOMBIE_CALLS = 1_000
+READS = 400
 
 
 async def test_after_kills_that_take_the_disk_along_the_books_are_right(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ class Killer(threading.Thread):
                 broker.start()
 
 
-async def test_a_woken_leader_answers_no_write_with_success(tmp_path: Path) -> None:
+async def test_a_woken_leader_answers_no_call_with_success(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "broker")
     flags = [part for flag in journal_of(broker.address).items() for part in flag]
     answers: Counter[int] = Counter()
@@ -129,17 +130,31 @@ async def test_a_woken_leader_answers_no_write_with_success(tmp_path: Path) -> N
                 for one in pending[:10]:
                     await client.recall(one.id)
             calls = [write_to(first.url, number, pending[number % 50].id) for number in range(ZOMBIE_CALLS)]
-            asking = asyncio.gather(*calls)
+            reads = [read_from(first.url, number, pending[number % 10].id) for number in range(READS)]
+            asking = asyncio.gather(*calls, *reads)
             await asyncio.sleep(0.5)  # so that many wait in the sockets of the one that sleeps
             first.signal(signal.SIGCONT)
             answers.update(await asking)
-            print(answers)
+            print(sorted(answers.items()))
             assert not [status for status in answers if 200 <= status < 300], answers
             async with Client(second.url, retry_ms=0) as client:
                 waiting = {message.id async for message in client.pending()}
             assert waiting == {one.id for one in pending[10:]}
         finally:
             broker.kill()
+
+
+async def read_from(url: str, number: int, message_id: str) -> int:
+    """Ask for what the successor has changed; returns the status, 0 without an answer."""
+    path = (f"/v1/messages/{message_id}", "/v1/messages", "/v1/wheel", "/v1/topics/t")[number % 4]
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session,
+            session.get(url + path) as response,
+        ):
+            return response.status
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return 0
 
 
 async def write_to(url: str, number: int, message_id: str) -> int:

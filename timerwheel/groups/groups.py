@@ -140,6 +140,8 @@ class Groups:
             made = GroupConfig(
                 start=start or "head", tags="*" if tags is None else tags, backoff=backoff or Ladder()
             )
+        lead = self._parts.core.lead
+        await lead.assure()
         runtime, config = await self._runtime(topic, group, tags, start, made)
         if not 1 <= count_max <= RECEIVE_MAX:
             raise GroupFieldError(f"max = {count_max}: must be from 1 to {RECEIVE_MAX}")
@@ -156,6 +158,7 @@ class Groups:
                     return found
                 if not more:
                     await look.wait(left_ms)
+                    await lead.assure()  # after a pause leases may only seem to have ended
                 if runtime is not self.runtimes.get(group_topic(topic, group)):
                     return []  # the group was deleted
         return []

@@ -3,6 +3,8 @@
     group      CLUSTER-leader, over the topic CLUSTER-log, which has one partition; who has it is to lead
     client.id  the URL of the node: so the group is the list of nodes
     dead       a node that sends no heartbeat for 6 s; the others learn of it half a second later
+    certain    the leader commits an offset each second: the coordinator takes it from a member alone, and
+               gives the partition to no other for 6 s then (`timerwheel.kafka.tenure`)
     copied     the offset that a node commits for the group CLUSTER-log.URL, so that Kafka's own tools show
                how far behind it is
 
@@ -17,16 +19,16 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from timerwheel.clock import Clock
-from timerwheel.kafka.cluster import CALL_S, client_logger, said
+from timerwheel.kafka.cluster import CALL_S, REFUSED, client_logger, said, why_not
+from timerwheel.kafka.tenure import SESSION_MS, Tenure
 from timerwheel.runtime.election import Node
 from timerwheel.settings import JournalAddress
 from timerwheel.store.errors import JournalAwayError
 
-SESSION_MS: Final = 6_000
 HEARTBEAT_MS: Final = 500
 POLL_S: Final = 0.1
 LOOK_MS: Final = 1_000
@@ -44,6 +46,13 @@ logger = logging.getLogger(__name__)
 def has_partitions(assignment: bytes) -> bool:
     """Whether a member's assignment, as the consumer protocol encodes it, names a topic."""
     return int.from_bytes(assignment[2:6], "big", signed=True) > 0  # a version, then the number of topics
+
+
+def _raise_refusal(polled: Message | None, group: str) -> None:
+    """Raise JournalAwayError if the brokers do not let this user take part; they may at any later time."""
+    error = None if polled is None else polled.error()
+    if error is not None and error.code() in REFUSED:
+        raise JournalAwayError(why_not(KafkaException(error), f"which joins the group {group}"))
 
 
 def group_of(address: JournalAddress) -> str:
@@ -118,6 +127,7 @@ class KafkaElection:
         self._has_voted = False
         self._shared_ms: int | None = None  # since when another process takes part with this URL
         self._position: int | None = None
+        self._tenure = Tenure()
 
     # ------------------------------------------------------------------ on the event loop
 
@@ -126,9 +136,14 @@ class KafkaElection:
         """Whether this process is to lead."""
         return self._won.done() and not self._lost.done()
 
+    @property
+    def leads_until_ms(self) -> int:
+        """Until when, by `Clock.uptime_ms`, no other process can have been told to lead."""
+        return self._tenure.until_ms
+
     async def won(self) -> None:
         """Take part; return once this process is to lead."""
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             loop = asyncio.get_running_loop()
             self._begin()
             self._leaving.clear()
@@ -181,7 +196,7 @@ class KafkaElection:
                 for url, leads in sorted(leaders.items())
             ]
         except KafkaException as error:
-            raise JournalAwayError(f"Kafka does not answer as it should: {said(error)}") from error
+            raise JournalAwayError(why_not(error, f"which asks for the group {self.group}")) from error
 
     def _behind(self, url: str, end: int) -> int | None:
         with self._copy_consumer(url) as consumer:
@@ -194,6 +209,8 @@ class KafkaElection:
         """Take part until `leave`; what it cannot go on after ends the engine, or the wait for one."""
         try:
             self._vote(loop)
+        except JournalAwayError as error:
+            loop.call_soon_threadsafe(self._fail, error)
         except Exception as error:  # nobody awaits a thread: the engine would wait forever
             logger.exception("the election failed")
             loop.call_soon_threadsafe(self._fail, error)
@@ -209,16 +226,19 @@ class KafkaElection:
             if partitions:
                 consumer.pause(partitions)
                 self._acting = False
+                self._tenure.begin(self._clock.uptime_ms())
                 self._ended.clear()
                 post(self._win)
 
         def revoked(consumer: Consumer, partitions: list[TopicPartition]) -> None:
             if partitions:
+                self._tenure.end()
                 post(self._lose)
                 self._ended.wait(END_S_MAX)
             consumer.incremental_unassign(partitions)
 
         def forgotten(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            self._tenure.end()
             post(self._lose)
             consumer.incremental_unassign(partitions)
 
@@ -234,12 +254,15 @@ class KafkaElection:
         finally:
             consumer.close()
             copied.close()
+            self._tenure.end()
 
     def _take_part(self, consumer: Consumer, copied: Consumer, post: Callable[..., None]) -> None:
         look_ms = commit_ms = 0
         committed: int | None = None
         while not self._leaving.is_set():
-            consumer.poll(POLL_S)
+            _raise_refusal(consumer.poll(POLL_S), self.group)
+            if self._tenure.should_ask(asked_ms := self._clock.uptime_ms()):
+                self._ask(consumer, asked_ms)
             now_ms = self._clock.monotonic_ms()
             if now_ms >= look_ms and (self._acting or not self.is_won):
                 look_ms = now_ms + LOOK_MS
@@ -288,6 +311,21 @@ class KafkaElection:
             return False
         return {one.url for one in found} == {self.url}
 
+    def _ask(self, consumer: Consumer, asked_ms: int) -> None:
+        """Commit an offset as a member of the group: the answer shows that this node still is one."""
+        offset = max(self._position or 0, 0)
+        place = TopicPartition(self.topic, PARTITION, offset, metadata=str(asked_ms))
+        try:
+            consumer.commit(offsets=[place], asynchronous=True)
+        except KafkaException as error:
+            logger.debug("cannot ask whether this node leads: %s", said(error))
+
+    def _answered(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+        """The coordinator has answered what was asked, or nobody has in time."""
+        for place in places:
+            if error is None and place.error is None and place.metadata:
+                self._tenure.confirmed(int(place.metadata))
+
     def _commit(self, copied: Consumer, position: int) -> None:
         try:
             copied.commit(offsets=[TopicPartition(self.topic, PARTITION, position)], asynchronous=True)
@@ -299,6 +337,7 @@ class KafkaElection:
             self._common
             | {
                 "group.id": self.group,
+                "on_commit": self._answered,
                 "session.timeout.ms": SESSION_MS,
                 "heartbeat.interval.ms": HEARTBEAT_MS,
                 "partition.assignment.strategy": "cooperative-sticky",
@@ -324,6 +363,7 @@ class KafkaElection:
         for waited in (self._won, self._lost):
             if not waited.done():
                 waited.set_exception(error)
+                waited.exception()  # nobody may be waiting for it
 
     def _lose(self) -> None:
         self._has = False

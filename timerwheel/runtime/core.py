@@ -12,6 +12,7 @@ from timerwheel.runtime.counters import Counters
 from timerwheel.runtime.disk_space import DiskSpace
 from timerwheel.runtime.group_commit import GroupCommit
 from timerwheel.runtime.in_flight import InFlight
+from timerwheel.runtime.lead import Lead
 from timerwheel.runtime.record_cache import RecordCache
 from timerwheel.runtime.threads import Threads
 from timerwheel.settings import Settings
@@ -82,6 +83,7 @@ class Core:
     threads: Threads
     files: Files
     life: Life
+    lead: Lead
     disk: DiskSpace
     counters: Counters
     log: CommitLog

@@ -6,6 +6,10 @@
 
 An election only says who should lead. That two never do is for the journal to see to: a claim shuts out the
 leader before it (`timerwheel.store.journal`). So an election may be late, or wrong, and nothing is lost.
+
+What is stored asks the journal; what is only read does not. So a leader answers nothing unless the election
+has confirmed lately that it leads (`leads_until_ms`): one that was replaced while it slept would tell what
+was true before.
 """
 
 from typing import NamedTuple, Protocol
@@ -40,7 +44,11 @@ class Node(NamedTuple):
 
 
 class Candidate(Protocol):
-    """What an engine that stands by asks of an election."""
+    """What an engine asks of an election."""
+
+    @property
+    def leads_until_ms(self) -> int:
+        """Until when, by `Clock.uptime_ms`, no other process can have been told to lead; while won only."""
 
     async def won(self) -> None:
         """Take part; return once this process is to lead. Raises JournalAwayError."""

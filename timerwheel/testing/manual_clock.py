@@ -22,6 +22,10 @@ class ManualClock:
         """Return the milliseconds by which the clock was advanced."""
         return self.mono_ms
 
+    def uptime_ms(self) -> int:
+        """Return the milliseconds by which the clock was advanced."""
+        return self.mono_ms
+
     def advance(self, duration_ms: int) -> None:
         """Let this much time pass."""
         self.wall_ms += duration_ms

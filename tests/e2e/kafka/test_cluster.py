@@ -161,6 +161,68 @@ async def test_a_leader_that_wakes_stands_by_and_acknowledges_nothing(team: Team
     await has(team, second, "after", "before")
 
 
+async def test_a_leader_that_wakes_does_not_tell_what_was_true_before(team: Team) -> None:
+    """What it answers is stored without the journal: only the election can say that it is not old."""
+    first, second = await pair(team)
+    await send(first, "taken")
+    async with Client(first.url) as client:
+        waiting = await client.send("orders", "recalled", delay="1h")
+    group = "/v1/topics/orders/groups/w"
+    first.signal(signal.SIGSTOP)
+    await until(lambda: team.leads(second))
+    async with Client(second.url) as client:
+        await client.recall(waiting.id)
+    taken = await team.call(
+        second, "POST", f"{group}/receive", {"create": True, "start": "head", "wait_ms": 20_000}
+    )
+    receipts = [one["receipt"] for one in taken.content["messages"]]
+    assert (await team.call(second, "POST", f"{group}/ack", {"receipts": receipts})).status == 200
+    calls: list[tuple[str, str, object]] = [
+        ("GET", f"/v1/messages/{waiting.id}", None),
+        ("GET", "/v1/messages", None),
+        ("GET", "/v1/topics", None),
+        ("GET", "/v1/topics/orders/queues/0/messages?offset=0", None),
+        ("GET", "/v1/wheel", None),
+        ("GET", "/readyz", None),
+        ("POST", f"{group}/receive", {"create": True, "start": "head"}),
+        ("DELETE", f"/v1/messages/{waiting.id}", None),
+    ]
+    asked = [asyncio.create_task(team.call(first, *call)) for call in calls for _ in range(4)]
+    await asyncio.sleep(0.2)  # so that they wait in the sockets of the one that sleeps
+    first.signal(signal.SIGCONT)
+    answers = [await one for one in asked]
+    assert {answer.status for answer in answers} <= {0, 503}, answers
+    assert {answer.content["code"] for answer in answers if answer.status} == {"not_ready"}
+    await until(lambda: team.stands_by(first))
+
+
+async def test_a_leader_goes_on_answering_while_other_nodes_come_and_go(team: Team) -> None:
+    """The group decides anew each time, and waits for one that was killed."""
+    first, second = await pair(team)
+    asked: list[int] = []
+    over = asyncio.Event()
+
+    async def ask() -> None:
+        while not over.is_set():
+            asked.append((await team.call(first, "GET", "/v1/topics")).status)
+            await asyncio.sleep(0.02)
+
+    asking = asyncio.create_task(ask())
+    second.signal(signal.SIGKILL)
+    await second.killed()
+    third = team.start("third")
+    await until(lambda: team.stands_by(third))
+
+    async def has_forgotten() -> bool:
+        nodes = (await team.call(first, "GET", "/v1/cluster")).content["nodes"]
+        return {node["url"] for node in nodes} == {first.url, third.url}
+
+    await until(has_forgotten)
+    over.set()
+    await asking
+    assert set(asked) == {200}
+
+
 async def test_a_leader_that_is_stopped_hands_over_at_once(team: Team) -> None:
     first, second = await pair(team)
     await send(first, "before")

@@ -26,6 +26,9 @@ class QuickClock:
     def monotonic_ms(self) -> int:
         return self.now
 
+    def uptime_ms(self) -> int:
+        return self.now
+
     async def sleep_for(self, duration_ms: int) -> None:
         self.waits.append(duration_ms)
         self.now += duration_ms

@@ -2,8 +2,11 @@
 
 import asyncio
 
+import pytest
+
 from tests.harness.consumers import ack, bodies, put, receive, send, spin
-from timerwheel.store.errors import CorruptionError
+from timerwheel.errors import NotReadyError
+from timerwheel.store.errors import CorruptionError, JournalFencedError
 
 LONG_MS = 60_000
 
@@ -149,3 +152,25 @@ async def test_what_came_back_here_and_there_is_found_whole_and_in_order(world):
     await ack(world, *(one for number, one in enumerate(held) if number not in wanted))
     await world.advance(LONG_MS)
     assert bodies(await receive(world, 60)) == [str(number) for number in wanted]
+
+
+async def test_a_consumer_that_waits_is_given_nothing_once_another_process_may_lead(world):
+    """After a long pause leases seem to have ended; the successor may have had them acknowledged."""
+    await world.open()
+    await put(world)
+    await send(world, "a")
+    assert bodies(await receive(world)) == ["a"]
+    [waits] = await waiting(world, 1)
+
+    async def refuse() -> None:
+        raise JournalFencedError("another process has claimed the journal")
+
+    lead = world.engine.lead
+    lead._until_ms, lead._confirm = lambda: -1, refuse
+    await world.advance(60_000)
+    with pytest.raises(NotReadyError, match="another one may"):
+        await waits
+    with pytest.raises(NotReadyError):
+        await receive(world)
+    lead._until_ms = lambda: 1 << 62
+    assert bodies(await receive(world)) == ["a"]

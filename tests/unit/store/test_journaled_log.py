@@ -356,3 +356,22 @@ def test_whatever_leaders_do_the_journal_has_what_was_acknowledged_once(seed: in
     assert len(found) == len(set(found))
     runs = [labelled(*one) for one in journal.runs]
     assert counted(runs) == b"".join(data for _, data in sorted(segments(files).items()))
+
+
+def test_a_run_without_bytes_confirms_the_lead_and_leaves_the_log_as_it_is() -> None:
+    journal, files = MemoryJournal(), FaultyFiles()
+    log = opened(journal, files)
+    append(log, unit(1))
+    before, runs = segments(files), len(journal.runs)
+    log.confirm()
+    assert len(journal.runs) == runs + 1
+    append(log, unit(2))
+    log.confirm()
+    assert segments(files).keys() == before.keys()
+    other = FaultyFiles()
+    copied = opened(journal, other)
+    assert bodies(copied) == bodies(log)
+    with pytest.raises(JournalFencedError):
+        log.confirm()
+    with pytest.raises(LogFailedError):
+        append(log, unit(3))

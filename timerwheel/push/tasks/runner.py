@@ -30,7 +30,7 @@ from yarl import URL
 
 from timerwheel.clock import Clock
 from timerwheel.engine import Engine
-from timerwheel.errors import TimerwheelError
+from timerwheel.errors import NotReadyError, TimerwheelError
 from timerwheel.groups.config import INVISIBLE_MS_MAX, UnknownGroupError
 from timerwheel.groups.receipts import attempt_in, place_in
 from timerwheel.model.messages import Delivery, MessageView, ReceiptResult
@@ -376,6 +376,7 @@ class QueueRunner:
         try:
             reply, found = None, None
             try:
+                await self._assured()
                 found = await self._read(one)
                 if found is not None and await self._extend(one.receipt, LEASE_MS):
                     reply = await self._attempt(found, one)
@@ -395,6 +396,14 @@ class QueueRunner:
                 self.calling.discard(one.place)
             if host not in self._workers:
                 self._rest(host, lane)
+
+    async def _assured(self) -> None:
+        """Return once it is certain that no other process calls the tasks by now."""
+        while True:
+            try:
+                return await self._engine.lead.assure()
+            except NotReadyError:
+                await self._clock.sleep_for(RETRY_MS)
 
     async def _read(self, one: Waiting) -> Found | None:
         found = await self._groups.message_of(self.topic, GROUP, one.receipt)
