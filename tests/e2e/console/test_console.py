@@ -323,6 +323,10 @@ def test_the_words_about_a_rush_end_before_the_needle_and_its_ring_hides_no_mark
             assert page.locator(".rush-mark ~ .marks").count() == 4, "marks are drawn over the ring"
 
 
+def test_a_service_of_one_process_has_no_list_of_nodes(shared):
+    expect(shared.get_by_role("tab")).to_have_count(len(TABS))
+
+
 def test_what_is_wrong_is_in_a_strip_of_links_on_the_tabs_and_in_the_title(browser, url):
     now_ms = ask(url, "GET", "/v1/wheel")["now_ms"]
     body = stream(now_ms, overdue=7, refusing="the disk is full")
