@@ -201,12 +201,13 @@ class Remoting:
         found = handler(request)
         return found if found is None or isinstance(found, Answer) else await found
 
-    async def _serve(self, request: Request, work: Awaitable[Answer]) -> None:
+    async def _serve(self, request: Request, work: Awaitable[Answer | None]) -> None:
         try:
             answer = await work
         except Exception as error:  # noqa: BLE001 - as above
             answer = answer_of(error)
-        request.answer(answer)
+        if answer is not None:  # else the handler answers by itself
+            request.answer(answer)
 
     def _count(self, code: int, result: int) -> None:
         """Count a request that was answered; clients choose codes, so those not served share a name."""

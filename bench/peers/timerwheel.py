@@ -100,7 +100,7 @@ class TimerwheelOnKafka(Timerwheel):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.name = "timerwheel, log in Kafka"
-        self.settings["log"] = "in Kafka, a copy on the disk"
+        self.settings = {**self.settings, "log": "in Kafka, a copy on the disk"}
         self.flags += ("--journal", f"kafka://{os.environ[BROKERS]}/bench-{time.time_ns()}")
 
     @classmethod
