@@ -32,7 +32,7 @@ class Cluster:
 
     @property
     def leads_until_ms(self) -> int:
-        """Until when, by `Clock.uptime_ms`, no other node can have been told to lead."""
+        """Until when, by `Clock.uptime_ms`, the election can have chosen no other node."""
         return self.election.leads_until_ms
 
     def report(self, position: int) -> None:

@@ -198,7 +198,7 @@ def _check_compacted(admin: AdminClient, positions: str) -> None:
 def said(error: KafkaException) -> str:
     """Return what a client reports, in one line."""
     cause = error.args[0] if error.args else error
-    return str(cause.str() if isinstance(cause, KafkaError) else cause).replace("\n", " ")
+    return str(cause.str() if isinstance(cause, KafkaError) else cause).replace("\n", " ").rstrip(".")
 
 
 def why_not(error: KafkaException, of: str) -> str:

@@ -138,7 +138,7 @@ class KafkaElection:
 
     @property
     def leads_until_ms(self) -> int:
-        """Until when, by `Clock.uptime_ms`, no other process can have been told to lead."""
+        """Until when, by `Clock.uptime_ms`, the group can have chosen no other process."""
         return self._tenure.until_ms
 
     async def won(self) -> None:

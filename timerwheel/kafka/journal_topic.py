@@ -159,7 +159,8 @@ def _check_readers(admin: AdminClient, topic: str, user: str) -> None:
         )
     elif not readers or "User:*" in readers:
         logger.warning(
-            "anyone can read the Kafka topic %s, and so forge message ids; let only the service read and "
+            "anyone can read the Kafka topic %s, and so forge message ids%s; let only the service read and "
             "write it, with an ACL",
             topic,
+            "" if readers else ", as far as this user sees, unless it lacks the right to see who can",
         )

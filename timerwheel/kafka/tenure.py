@@ -25,7 +25,7 @@ class Tenure:
 
     def __init__(self) -> None:
         self.until_ms = NEVER
-        """Until when no other node can have been told to lead."""
+        """Until when the group can have chosen no other node."""
         self._begun_ms: int | None = None
         self._ask_ms = 0
 

@@ -48,7 +48,7 @@ class Candidate(Protocol):
 
     @property
     def leads_until_ms(self) -> int:
-        """Until when, by `Clock.uptime_ms`, no other process can have been told to lead; while won only."""
+        """Until when, by `Clock.uptime_ms`, the election can have chosen no other process; while won only."""
 
     async def won(self) -> None:
         """Take part; return once this process is to lead. Raises JournalAwayError."""

@@ -3,7 +3,7 @@
 What is stored asks the journal anyway. What is only read does not: a process that was replaced while it slept
 would tell what was true before. So one of two things has to be certain when a call arrives:
 
-1. The election has confirmed lately that no other process can have been told to lead. This costs nothing.
+1. The election has confirmed lately that it can have chosen no other process. This costs nothing.
 2. Else the journal takes an empty run from this process now, so no other has claimed it. All who ask before
    it is stored share it, but for those who come when it is on its way already: they share the next one.
 
@@ -29,15 +29,15 @@ class Lead:
     ) -> None:
         """`until_ms` says until when, by `Clock.uptime_ms`, it is certain; `confirm` asks the journal."""
         self._clock = clock
-        self._until_ms = until_ms
-        self._confirm = confirm
+        self.until_ms = until_ms
+        self.confirm = confirm
         self._running: asyncio.Task[None] | None = None
         self._next: asyncio.Task[None] | None = None
 
     @property
     def is_certain(self) -> bool:
         """Whether no other process can lead by now; if not, `assure` may find out."""
-        return self._clock.uptime_ms() < self._until_ms()
+        return self._clock.uptime_ms() < self.until_ms()
 
     async def assure(self) -> None:
         """Return if no other process leads; NotReadyError if that is not certain in time."""
@@ -58,7 +58,7 @@ class Lead:
         if before is not None:
             await asyncio.wait((before,))
         self._running, self._next = self._next, None
-        await self._confirm()
+        await self.confirm()
 
 
 def _seen(asked: asyncio.Task[None]) -> None:

@@ -166,11 +166,11 @@ async def test_a_consumer_that_waits_is_given_nothing_once_another_process_may_l
         raise JournalFencedError("another process has claimed the journal")
 
     lead = world.engine.lead
-    lead._until_ms, lead._confirm = lambda: -1, refuse
+    lead.until_ms, lead.confirm = lambda: -1, refuse
     await world.advance(60_000)
     with pytest.raises(NotReadyError, match="another one may"):
         await waits
     with pytest.raises(NotReadyError):
         await receive(world)
-    lead._until_ms = lambda: 1 << 62
+    lead.until_ms = lambda: 1 << 62
     assert bodies(await receive(world)) == ["a"]
