@@ -99,6 +99,7 @@ class Engine:
         self._files = files
         self._threads = threads
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._candidate: Candidate | None = None
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._stored_until = 0
 
@@ -161,6 +162,7 @@ class Engine:
         """Recover and begin; `status` and `progress` tell how far it is."""
         settings, clock, threads = self.settings, self.clock, self._threads
         now_ms = clock.now_ms()
+        self._candidate = election
         if election is not None:
             self.lead = Lead(clock, lambda: election.leads_until_ms, self._confirm_lead)
         self._lock = DirectoryLock(settings.data, purpose="timerwheel", now_text=format_ms(now_ms))
@@ -463,10 +465,12 @@ class Engine:
                 await self._threads.log(log.sync)
 
     async def _rest(self, log: JournaledLog) -> None:
-        """Each second: let the journal tidy up."""
+        """Each second: let the journal tidy up, and others know how far this process is."""
         while True:
             await self.clock.sleep_for(_CHECK_INTERVAL_MS)
             await self._threads.log(log.rest)
+            if self._candidate is not None:
+                self._candidate.report(log.position)
 
     async def _confirm_lead(self) -> None:
         """Have the journal confirm that this process leads; the engine fails if it does not."""

@@ -54,7 +54,7 @@ class Candidate(Protocol):
         """Take part; return once this process is to lead. Raises JournalAwayError."""
 
     def report(self, position: int) -> None:
-        """Say up to which position of the journal this process has copied it."""
+        """Say up to which position of the journal this process has it, also while it leads."""
 
 
 class Election(Candidate, Protocol):
