@@ -19,7 +19,35 @@ WHEEL = "tests/unit/wheel/test_slot_table.py"
 COLUMNS = "tests/integration/runtime/test_column_sends.py"
 ARROW = "tests/e2e/api/test_http_arrow.py"
 
+WAITING = "tests/integration/groups/test_groups_waiting.py"
+LEAD = "tests/e2e/api/http/test_http_lead.py"
+
 MUTANTS = [
+    # ------------------------------------------------------------------ who leads
+    Mutant(
+        "lead-not-asked",
+        "api/security/auth.py",
+        "a leader that was replaced answers no call from what it has",
+        "if call is not None and call.needs_engine and not self._handle.has_lead:",
+        "if call is None and not self._handle.has_lead:",
+        (f"{LEAD}::test_a_leader_that_was_replaced_answers_no_call",),
+    ),
+    Mutant(
+        "lead-question-shared-late",
+        "timerwheel/runtime/lead.py",
+        "who asks while a question is on its way waits for the next one",
+        "self._running, self._next = self._next, None",
+        "self._running = self._next",
+        ("tests/unit/runtime/test_lead.py::test_all_who_ask_before_the_journal_does_share_what_it_says",),
+    ),
+    Mutant(
+        "lead-not-asked-after-a-pause",
+        "timerwheel/groups/groups.py",
+        "a consumer that waits is given nothing by a leader that slept",
+        "                    await lead.assure()  # after a pause leases may only seem to have ended",
+        "                    pass",
+        (f"{WAITING}::test_a_consumer_that_waits_is_given_nothing_once_another_process_may_lead",),
+    ),
     # ------------------------------------------------------------------ sends in columns
     Mutant(
         "columns-torn-unit",
