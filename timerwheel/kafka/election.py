@@ -314,7 +314,7 @@ class KafkaElection:
     def _ask(self, consumer: Consumer, asked_ms: int) -> None:
         """Commit an offset as a member of the group: the answer shows that this node still is one.
 
-        It is the end of the journal, as far as this node knows, so that the group has no lag in Kafka's tools.
+        It is the end of the journal, as far as this node knows: so the group has no lag in Kafka's tools.
         """
         offset = max(self._position or 0, 0)
         place = TopicPartition(self.topic, PARTITION, offset, metadata=str(asked_ms))
