@@ -17,6 +17,7 @@ from timerwheel.api.fast_path.plain import PlainRequests, Sender, Taken, head_of
 from timerwheel.api.http.problems import RequestError, of_error
 from timerwheel.api.http.route import Need
 from timerwheel.api.messages import intake
+from timerwheel.engine import Engine
 from timerwheel.errors import RefusedError, TimerwheelError
 from timerwheel.model.messages import Outgoing, Receipt
 from timerwheel.runtime.sender import PendingSend, is_keyed
@@ -73,11 +74,12 @@ class FastSends:
 
     def _begin_array(self, taken: TakenSend) -> bool:
         try:
-            begun = self._handle.engine.sender.begin(taken.messages)
+            engine = self._handle.engine
+            begun = engine.sender.begin(taken.messages)
         except Exception:  # noqa: BLE001 - the ordinary path meets it again
             self._requests.refund(taken, len(taken.messages))
             return False
-        self._answer_when_stored(begun, [taken], _in_one)
+        self._answer_when_stored(engine, begun, [taken], _in_one)
         return True
 
     def _gather(self, taken: TakenSend) -> None:
@@ -102,15 +104,14 @@ class FastSends:
         """Send them together. Refused messages take the ordinary path; if more are refused then, all do."""
         for _ in range(2):
             try:
-                begun = self._handle.engine.sender.begin(
-                    [taken.messages[0] for taken in arrived], separate=True
-                )
+                engine = self._handle.engine
+                begun = engine.sender.begin([taken.messages[0] for taken in arrived], separate=True)
             except RefusedError as error:
                 wrong = {fault.index for fault in error.faults}
             except Exception:  # noqa: BLE001 - as above
                 break
             else:
-                return self._answer_when_stored(begun, arrived, _one_by_one)
+                return self._answer_when_stored(engine, begun, arrived, _one_by_one)
             self._decline([taken for place, taken in enumerate(arrived) if place in wrong])
             arrived = [taken for place, taken in enumerate(arrived) if place not in wrong]
             if not arrived:
@@ -121,13 +122,18 @@ class FastSends:
         for taken in arrived:
             self._requests.decline(taken)
 
-    def _answer_when_stored(self, begun: PendingSend, arrived: list[TakenSend], encode: Encode) -> None:
+    def _answer_when_stored(
+        self, engine: Engine, begun: PendingSend, arrived: list[TakenSend], encode: Encode
+    ) -> None:
         self._requests.taken += len(arrived)
-        begun.stored.add_done_callback(lambda _: self._answer_all(begun, arrived, encode))
+        begun.stored.add_done_callback(lambda _: self._answer_all(engine, begun, arrived, encode))
 
-    def _answer_all(self, begun: PendingSend, arrived: list[TakenSend], encode: Encode) -> None:
+    def _answer_all(
+        self, engine: Engine, begun: PendingSend, arrived: list[TakenSend], encode: Encode
+    ) -> None:
+        """Answer by what became of the write, also if the engine has been closed to callers since."""
         try:
-            contents = encode(self._handle.engine.sender.receipts(begun))
+            contents = encode(engine.sender.receipts(begun))
             status, head = CREATED, head_of(CREATED)
         except Exception as error:  # noqa: BLE001 - whatever it is becomes an answer
             refusal = of_error(error)

@@ -81,14 +81,16 @@ class TopicCalls:
     @_changes("POST", f"{TOPIC}/pause", "pauseTopic")
     async def pause(self, _: web.Request, path: TopicPath) -> web.Response:
         """Pause a topic: deliver none of its messages to consumers until it is resumed."""
-        await self._handle.engine.topics.pause(path.topic)
-        return responses.json(self._handle.engine.queues.topic(path.topic))
+        engine = self._handle.engine
+        await engine.topics.pause(path.topic)
+        return responses.json(engine.queues.topic(path.topic))
 
     @_changes("POST", f"{TOPIC}/resume", "resumeTopic")
     async def resume(self, _: web.Request, path: TopicPath) -> web.Response:
         """Resume a paused topic."""
-        await self._handle.engine.topics.resume(path.topic)
-        return responses.json(self._handle.engine.queues.topic(path.topic))
+        engine = self._handle.engine
+        await engine.topics.resume(path.topic)
+        return responses.json(engine.queues.topic(path.topic))
 
     @_changes(
         "POST",

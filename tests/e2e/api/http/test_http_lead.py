@@ -3,21 +3,40 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from tests.harness.faulty import FaultyFiles
 from tests.harness.memory_election import MemoryElection
-from tests.harness.memory_journal import MemoryJournal
+from tests.harness.memory_journal import MemoryJournal, MemoryLeader
 from timerwheel.api.server import serve
 from timerwheel.settings import Serving, Settings
+from timerwheel.store.journal import Run
 
 GROUP = "/v1/topics/a/groups/g"
 SIGN = {"X-Requested-With": "tests"}
 ALWAYS_MS, NEVER_MS = 1 << 62, -1
+PATIENCE_S = 60.0
+
+
+class HeldLeader(MemoryLeader):
+    """Whose journal takes runs when the test lets it."""
+
+    def __init__(self, journal: MemoryJournal) -> None:
+        super().__init__(journal, FaultyFiles(), 1 << 22)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.waits = 0
+
+    def append(self, runs: Sequence[Run]) -> list[int]:
+        self.waits += not self.gate.is_set()
+        self.gate.wait(PATIENCE_S)
+        return super().append(runs)
 
 
 class Leader:
@@ -27,6 +46,7 @@ class Leader:
         self.election = MemoryElection()
         self.election.win()
         self.journal = MemoryJournal()
+        self.held = HeldLeader(self.journal)
         self._session = session
         self._url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.task = asyncio.create_task(
@@ -34,7 +54,7 @@ class Leader:
                 Settings(data=data, disk_reserve_bytes=0),
                 Serving(port=0),
                 self._url.set_result,
-                journal=self.journal.leader(run_bytes_max=1 << 22),
+                journal=self.held,
                 election=lambda _: self.election,
             )
         )
@@ -123,3 +143,23 @@ async def test_streams_end_when_another_node_leads(leader: Leader) -> None:
         leader.journal.leader().claim()
         for ended in (stream, live):
             assert b"not_ready" in (await ended.content.read()).rpartition(b"event: end")[2]
+
+
+@pytest.mark.parametrize("count", [1, 20])
+async def test_a_send_that_is_stored_while_the_lead_goes_is_never_called_refused(
+    leader: Leader, count: int
+) -> None:
+    """Its answer comes after the engine was closed to callers, and says what became of it."""
+    await leader.call("POST", "/v1/messages", {"topic": "a", "body": "before"})
+    wanted = [{"topic": "a", "body": str(number), "delay_ms": 3_600_000} for number in range(count)]
+    leader.held.gate.clear()
+    sending = asyncio.create_task(leader.call("POST", "/v1/messages", wanted[0] if count == 1 else wanted))
+    async with asyncio.timeout(PATIENCE_S):
+        while not leader.held.waits:
+            await asyncio.sleep(0.01)
+        leader.election.lose()
+        while (await leader.call("GET", "/readyz"))[0] != 503:
+            await asyncio.sleep(0.01)
+        leader.held.gate.set()
+        status, content = await sending
+    assert status == 201, content
