@@ -140,7 +140,7 @@ async def nodes(tmp_path: Path, namespace: Namespace, broker: Broker) -> AsyncIt
 async def test_a_node_that_is_cut_off_refuses_and_goes_on_by_itself(
     nodes: Nodes, namespace: Namespace
 ) -> None:
-    nodes.inside.start(*nodes.flags)
+    nodes.inside.start(*nodes.flags, "--open-to-all")
     await nodes.inside.ready()
     sent = [f"before {number}" for number in range(50)]
     for body in sent:
@@ -166,7 +166,7 @@ async def test_a_node_that_is_cut_off_refuses_and_goes_on_by_itself(
 async def test_a_leader_that_is_cut_off_is_replaced_and_answers_nothing_more(
     nodes: Nodes, namespace: Namespace
 ) -> None:
-    nodes.inside.start(*nodes.flags)
+    nodes.inside.start(*nodes.flags, "--open-to-all")
     await nodes.inside.ready()
     nodes.outside.start(*nodes.flags)
     sent = [f"before {number}" for number in range(50)]
