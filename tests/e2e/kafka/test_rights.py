@@ -12,11 +12,14 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from tests.e2e.kafka.test_journal_serve import delivered, is_ready, send, until
+from tests.e2e.kafka.test_journal_serve import call, delivered, is_ready, send, until
 from tests.harness.certificates import Authority
 from tests.harness.kafka.broker import Broker, missing
+from tests.harness.kafka.clients import Clients
 from tests.harness.kafka.rights import Right, User
-from tests.harness.processes import ROOT, serving
+from tests.harness.ports import reserved_port
+from tests.harness.processes import ROOT, RunningService, serving
+from tests.torture.process import Service
 from timerwheel.clock import SystemClock
 from timerwheel.kafka.election import KafkaElection
 from timerwheel.kafka.journal import KafkaJournal
@@ -29,9 +32,9 @@ pytestmark = pytest.mark.skipif(missing(own=True) is not None, reason=f"needs Ka
 PATIENCE_S = 60
 
 
-def documented() -> list[Right]:
-    """The table of doc/cluster.md."""
-    text = (ROOT / "doc" / "cluster.md").read_text().partition("\n## Rights\n")[2].partition("\n## ")[0]
+def documented(page: str) -> list[Right]:
+    """The table of a page."""
+    text = (ROOT / "doc" / page).read_text().partition("# Rights\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (topic|group|transactional id|cluster) \| (.*?) \| (.*?) \|", text, re.MULTILINE)
     found = []
     for kind, where, operations in rows:
@@ -40,7 +43,7 @@ def documented() -> list[Right]:
     return found
 
 
-RIGHTS = documented()
+RIGHTS, OF_BRIDGE = documented("cluster.md"), documented("kafka.md")
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +93,13 @@ def own(guarded: Broker, user: User) -> Own:
 
 def test_the_rights_are_documented() -> None:
     assert len(RIGHTS) == 10
-    assert Right("group", "shop-log.", "Read", is_prefix=True) in RIGHTS
+    assert Right("group", "shop-log", "Read", is_prefix=True) in RIGHTS
+
+
+def has_copied(leader: RunningService) -> bool:
+    """Whether a standby has everything."""
+    nodes = call(leader, "/v1/cluster")["nodes"]
+    return [node["behind"] for node in nodes] == [0, 0]
 
 
 def test_the_service_works_with_just_these_rights(own: Own, tmp_path: Path) -> None:
@@ -103,7 +112,11 @@ def test_the_service_works_with_just_these_rights(own: Own, tmp_path: Path) -> N
         until(lambda: is_ready(service))
         send(service, "one", "two")
         assert sorted(delivered(service, 2)) == ["one", "two"]
-        said = service.end(signal.SIGTERM).err
+        with Service(tmp_path / "standby", reserved_port(), tmp_path / "stderr") as standby:
+            standby.start(*flags)
+            until(lambda: has_copied(service))
+            said = standby.errors()
+        said += service.end(signal.SIGTERM).err
     assert "claimed the Kafka topic" in said
     assert "can read the Kafka topic" not in said
     assert "cannot check" not in said
@@ -224,3 +237,33 @@ def test_another_user_who_may_read_the_topic_is_named(
     User(guarded, "curious", "secret", authority.certificate).may(other)
     own.journal().claim()
     assert "User:curious can read the Kafka topic" in caplog.text
+
+
+def test_the_bridge_works_with_just_the_rights_of_its_page(
+    guarded: Broker, user: User, tmp_path: Path
+) -> None:
+    number = time.time_ns()
+    inlet, target = f"timers{number}", f"orders{number}"
+    named = {"timers": inlet, "each target": target}
+    user.may(
+        [
+            right._replace(name=named.get(right.name, right.name.replace("timers.", f"{inlet}.")))
+            for right in OF_BRIDGE
+        ]
+    )
+    clients = Clients(guarded.internal)
+    clients.make(target)
+    flags = (
+        *("--kafka", guarded.address, "--kafka-inlet", inlet),
+        *("--kafka-properties", user.write_properties(tmp_path / "kafka.properties")),
+    )
+    with serving(tmp_path / "data", *flags) as service:
+        until(lambda: f"{inlet}.positions" in clients.topics())
+        headers = [("TIMER_TOPIC", target.encode()), ("TIMER_DELAY_MS", b"50")]
+        clients.send(inlet, b"due", headers)
+        clients.send(inlet, b"nowhere", [("TIMER_TOPIC", f"{target}-unknown".encode())])
+        clients.flush()
+        assert [one.value for one in clients.read_count(target, 1)] == [b"due"]
+        assert [one.value for one in clients.read_count(f"{inlet}.rejected", 1)] == [b"nowhere"]
+        said = service.end(signal.SIGTERM).err
+    assert "cannot check" not in said

@@ -131,6 +131,11 @@ class Clients:
         consumer.close()
         return found
 
+    def topics(self) -> frozenset[str]:
+        """The names of all topics."""
+        with AdminClient({"bootstrap.servers": self.address}) as admin:
+            return frozenset(admin.list_topics(timeout=CALL_S).topics)
+
     def ends(self, topic: str) -> dict[int, int]:
         """The offset behind the last record of each partition."""
         consumer = Consumer({"bootstrap.servers": self.address, "group.id": "tests"})
