@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.admin import AdminClient
 
 from timerwheel.clock import Clock
-from timerwheel.kafka.cluster import CALL_S, REFUSED, client_logger, said, why_not
+from timerwheel.kafka.cluster import CALL_S, client_logger, said, why_not
 from timerwheel.kafka.tenure import SESSION_MS, Tenure
 from timerwheel.runtime.election import Node
 from timerwheel.settings import JournalAddress
@@ -39,6 +39,8 @@ SHARED_MS: Final = 30_000
 END_S_MAX: Final = 20.0
 """How long the group waits for the engine of a node that is not to lead any longer."""
 PARTITION: Final = 0
+FORBIDDEN: Final = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED})
+"""Errors that last until somebody gives a right; a broker that starts may refuse a log-in by mistake."""
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ def has_partitions(assignment: bytes) -> bool:
 def _raise_refusal(polled: Message | None, group: str) -> None:
     """Raise JournalAwayError if the brokers do not let this user take part; they may at any later time."""
     error = None if polled is None else polled.error()
-    if error is not None and error.code() in REFUSED:
+    if error is not None and error.code() in FORBIDDEN:
         raise JournalAwayError(why_not(KafkaException(error), f"which joins the group {group}"))
 
 
