@@ -111,6 +111,13 @@ class MemoryGroups:
             self._wake[topic, group].set()
         return [ReceiptResult(receipt, True) for receipt in receipts]
 
+    def put_back(self, topic: str, group: str, receipts: Sequence[str]) -> None:
+        for receipt in receipts:
+            item = self._find(topic, group, receipt)
+            if item is not None:
+                item.receipt, item.ready_ms, item.attempt = None, self.clock.now_ms(), item.attempt - 1
+        self._wake[topic, group].set()
+
     def retry_ms(self, _topic: str, _group: str, _attempt: int, delay_ms: int | None = None) -> int | None:
         return BACKOFF_MS if delay_ms is None else delay_ms
 

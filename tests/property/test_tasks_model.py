@@ -183,7 +183,7 @@ class Life:
         await self.world.advance(self.random.choice((1, 300, 1_000, 6_000, 60_000)))
 
     async def restart(self) -> None:
-        await self.push.tasks.close(grace_ms=0)
+        await self.push.tasks.close(grace_ms=2_000)  # as a planned stop does: calls in progress end
         await self.world.restart()
         await self.start()
 

@@ -10,8 +10,8 @@
 3. At most `concurrency` requests are in progress, and no more than its `Pace` allows, which also says when
    the next one may begin.
 4. Retry-After delays the message by its full length, and all requests of the subscription by at most 60 s.
-5. With a rate limit, no more requests begin in any second; a message waits for its turn in the group, without
-   a lease. Each process counts for itself: after a restart the first second is a new one.
+5. With a rate limit, no more requests arrive in any second, see `rate_limit`; a message waits for its turn in
+   the group, without a lease. After a restart the limit is used up at first: the run before may have done so.
 6. A message that its endpoint acknowledges later holds no request, slot or width. At most LATER_ACKS_MAX of
    a subscription are so; then it takes no more until one is settled, or its lease has ended.
 
@@ -32,8 +32,10 @@ from timerwheel.groups.groups import Groups
 from timerwheel.model.messages import Delivery, MessageView
 from timerwheel.push.ack_urls import AckUrls
 from timerwheel.push.attempts import Attempt, AttemptLog
+from timerwheel.push.flight import Flight
 from timerwheel.push.outcome import Outcome, Taken
-from timerwheel.push.pace import Pace, RateLimit
+from timerwheel.push.pace import Pace
+from timerwheel.push.rate_limit import RateLimit
 from timerwheel.push.stats import Health, Stats, StatsView, SubscriptionCounts
 from timerwheel.push.subscription import Subscription
 from timerwheel.runtime.counters import Counters
@@ -74,8 +76,10 @@ class Slots:
 class Calls(Protocol):
     """The part of `timerwheel.push.endpoint.Caller` that a dispatcher uses."""
 
-    async def attempt(self, subscription: Subscription, message: MessageView, number: int = 1) -> Outcome:
-        """Deliver once; `number` counts the attempts from 1."""
+    async def attempt(
+        self, subscription: Subscription, message: MessageView, number: int = 1, flight: Flight | None = None
+    ) -> Outcome:
+        """Deliver once; `number` counts the attempts from 1, `flight` is told when it is sent."""
 
 
 class Counted:
@@ -90,9 +94,11 @@ class Counted:
         self._groups = groups
         self._clock = clock
 
-    async def attempt(self, subscription: Subscription, message: MessageView, number: int = 1) -> Outcome:
+    async def attempt(
+        self, subscription: Subscription, message: MessageView, number: int = 1, flight: Flight | None = None
+    ) -> Outcome:
         """Deliver once."""
-        outcome = await self._calls.attempt(subscription, message, number)
+        outcome = await self._calls.attempt(subscription, message, number, flight)
         self._measures.attempted(outcome.kind, outcome.latency_ms)
         now_ms = self._clock.now_ms()
         made = Attempt.of(outcome, message.id, number, now_ms)
@@ -127,7 +133,9 @@ class Dispatcher:
         on_gone: Callable[[Subscription, str], Awaitable[None]],
         *,
         ack_urls: AckUrls | None = None,
+        restarted: bool = False,
     ) -> None:
+        """With `restarted`, an earlier run of the service may just have used up the rate limit."""
         self.subscription = subscription
         self._groups = groups
         self._caller = caller
@@ -140,7 +148,7 @@ class Dispatcher:
         self._stats = Stats()
         self._largest_bytes = 1
         self._pace = Pace()
-        self._limit = RateLimit(subscription.rate_limit)
+        self._limit = RateLimit(subscription.rate_limit, clock.monotonic_ms() if restarted else None)
         self._reserved = 0
         self._held = 0  # shared slots
         self._loop: asyncio.Task[None] | None = None
@@ -166,7 +174,7 @@ class Dispatcher:
         if subscription.url != self.subscription.url:
             self._pace.resume_ms = 0
         if subscription.rate_limit != self.subscription.rate_limit:
-            self._limit.change(subscription.rate_limit)
+            self._limit.change(subscription.rate_limit, self._clock.monotonic_ms())
         self.subscription = subscription
         self._notify()
 
@@ -329,9 +337,14 @@ class Dispatcher:
                 wait_ms=wait_ms,
             )
             now_ms = self._clock.monotonic_ms()
-            self._limit.begin(now_ms, len(deliveries))
+            room = self._limit.room(now_ms)
+            if room is not None and room < len(deliveries):  # the limit was lowered, or a request repeated
+                beyond = [delivery.receipt for delivery in deliveries[room:]]
+                self._groups.put_back(subscription.topic, subscription.group, beyond)
+                deliveries = deliveries[:room]
             for delivery in deliveries:
-                task = asyncio.create_task(self._deliver(delivery, now_ms + subscription.lease_ms))
+                flight = Flight(self._limit, self._clock)
+                task = asyncio.create_task(self._deliver(delivery, now_ms + subscription.lease_ms, flight))
                 self._under_way.add(task)
                 task.add_done_callback(self._ended)
         finally:
@@ -358,22 +371,24 @@ class Dispatcher:
 
     # ------------------------------------------------------------------ delivering
 
-    async def _deliver(self, delivery: Delivery, lease_end_ms: int) -> None:
+    async def _deliver(self, delivery: Delivery, lease_end_ms: int, flight: Flight) -> None:
         """Deliver a message whose lease ends then, by the monotonic clock."""
         self._granted[delivery.receipt] = 0
         try:
-            await self._attempt(delivery, lease_end_ms)
+            await self._attempt(delivery, lease_end_ms, flight)
         finally:
+            flight.end()
             del self._granted[delivery.receipt]
 
-    async def _attempt(self, delivery: Delivery, lease_end_ms: int) -> None:
+    async def _attempt(self, delivery: Delivery, lease_end_ms: int, flight: Flight) -> None:
         subscription = self.subscription
         self._largest_bytes = max(len(delivery.message.body), self._largest_bytes * 7 // 8, 1)
         called = subscription
         if self._ack_urls is not None:
             place = (subscription.topic, subscription.group)
             called = subscription.with_headers(self._ack_urls.headers(*place, delivery.receipt))
-        outcome = await self._caller.attempt(called, delivery.message, delivery.attempt)
+        outcome = await self._caller.attempt(called, delivery.message, delivery.attempt, flight)
+        flight.end()
         self._stats.record(outcome, self._clock.now_ms())
         failures, width_max = self._stats.failures_in_row, self.subscription.concurrency
         self._pace.steer(outcome, failures, width_max, self._clock.monotonic_ms())

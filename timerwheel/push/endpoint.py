@@ -25,6 +25,7 @@ from timerwheel.clock import Clock
 from timerwheel.model.messages import MessageView
 from timerwheel.push.addresses import NOT_PUBLIC, guarded_sockets
 from timerwheel.push.answers import Connector
+from timerwheel.push.flight import Flight
 from timerwheel.push.outcome import Outcome, classify, failed
 from timerwheel.push.request import headers_of
 from timerwheel.push.resolver import PooledResolver
@@ -43,7 +44,8 @@ logger = logging.getLogger(__name__)
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One request to make: `headers` returns those of a request at a time, since they are signed with it.
 
-    `name` says in logs whose it is. Of the answer's body the first `kept_bytes` are kept.
+    `name` says in logs whose it is. Of the answer's body the first `kept_bytes` are kept. `flight` is told
+    when it is sent.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     timeout_ms: int
     method: str = "POST"
     kept_bytes: int = 0
+    flight: Flight | None = None
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -86,6 +89,8 @@ class Caller:
         )
         trace = aiohttp.TraceConfig()
         trace.on_connection_reuseconn.append(_note_reuse)
+        trace.on_request_headers_sent.append(_note_sent)
+        trace.on_request_chunk_sent.append(_note_sent)
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -95,8 +100,10 @@ class Caller:
             trace_configs=[trace],
         )
 
-    async def attempt(self, subscription: Subscription, message: MessageView, number: int = 1) -> Outcome:
-        """Deliver once; `number` counts the attempts from 1.
+    async def attempt(
+        self, subscription: Subscription, message: MessageView, number: int = 1, flight: Flight | None = None
+    ) -> Outcome:
+        """Deliver once; `number` counts the attempts from 1, `flight` is told when it is sent.
 
         Every failure is an outcome; only a cancellation raises, and ends the request.
         While `calls_max` are in progress the next one waits; its time begins after that.
@@ -108,6 +115,7 @@ class Caller:
             body=message.body,
             timeout_ms=subscription.timeout_ms,
             kept_bytes=ANSWER_KEPT_BYTES_MAX,
+            flight=flight,
         )
         reply = await self.call(call)
         return msgspec.structs.replace(reply.outcome, answer=reply.body.decode(errors="replace"))
@@ -133,7 +141,7 @@ class Caller:
         return msgspec.structs.replace(reply, outcome=outcome)
 
     async def _exchange(self, call: Call, replies: list[Reply]) -> None:
-        trace = SimpleNamespace(reused=False)
+        trace = SimpleNamespace(reused=False, flight=call.flight)
         try:
             try:
                 reply = await self._request(call, trace)
@@ -141,7 +149,9 @@ class Caller:
                 if not trace.reused:
                     raise
                 # The receiver closed an idle connection as we took it: not its fault, and not an attempt.
-                reply = await self._request(call, SimpleNamespace(reused=False))
+                if call.flight is not None:
+                    await call.flight.repeat()
+                reply = await self._request(call, SimpleNamespace(reused=False, flight=call.flight))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             reply = Reply(failed(_reason(error)))
         except Exception as error:  # whatever it is, the attempt must end, or its lease is kept
@@ -176,6 +186,12 @@ class Caller:
 
 async def _note_reuse(_session: aiohttp.ClientSession, context: SimpleNamespace, _parameters: Any) -> None:  # noqa: ANN401
     context.trace_request_ctx.reused = True
+
+
+async def _note_sent(_session: aiohttp.ClientSession, context: SimpleNamespace, _parameters: Any) -> None:  # noqa: ANN401
+    flight: Flight | None = context.trace_request_ctx.flight
+    if flight is not None:
+        flight.sent()
 
 
 def _reason(error: Exception) -> str:

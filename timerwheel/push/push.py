@@ -100,7 +100,13 @@ class Push:
         self._closing = False
         self._opened: Caller | None = None
         self._ack_urls = ack_urls or AckUrls(secrets.token_bytes(), 0, "")
-        self.tasks = Tasks(engine, allow_private=allow_private, calls_max=calls_max, ack_urls=self._ack_urls)
+        self.tasks = Tasks(
+            engine,
+            allow_private=allow_private,
+            calls_max=calls_max,
+            ack_urls=self._ack_urls,
+            traces=traces,
+        )
         self.acks = Acks(engine, self._ack_urls, self.tasks, self._dispatchers)
         engine.topic_deletions.on_ending.append(self._end_topic)
 
@@ -113,7 +119,7 @@ class Push:
             try:
                 subscription = from_value(value)
                 if subscription.topic not in self._engine.topics.ending:
-                    self._add(subscription)
+                    self._add(subscription, restarted=True)
             except SubscriptionError as error:
                 logger.error("subscription %s cannot be read, so it does not deliver: %s", key, error)  # noqa: TRY400
         await self.tasks.start(self._opened)
@@ -173,10 +179,15 @@ class Push:
         every = [dispatcher.counts() for dispatcher in self._dispatchers.values()]
         return sorted(every, key=lambda one: (one.failures_in_row, one.failed, one.delivered), reverse=True)
 
-    def attempts(self, subscription_id: str) -> list[Attempt]:
-        """Return its last attempts since the service started, newest first; UnknownSubscriptionError."""
+    def attempts(
+        self, subscription_id: str, limit: int | None = None, cursor: str | None = None
+    ) -> tuple[list[Attempt], str | None]:
+        """Return a page of its last attempts since the service started, newest first, and the next cursor.
+
+        Raises UnknownSubscriptionError, IllegalCursorError.
+        """
         self._find(subscription_id)
-        return self._attempts.last(subscription_id)
+        return self._attempts.page(subscription_id, limit, cursor)
 
     async def send_again(self, subscription_id: str, message_id: str) -> Attempt:
         """Deliver a message of its topic once more now, even while paused; its group does not notice.
@@ -389,7 +400,7 @@ class Push:
             [Put(ConfigTable.SUBSCRIPTION, subscription.id, to_value(subscription))]
         )
 
-    def _add(self, subscription: Subscription) -> None:
+    def _add(self, subscription: Subscription, *, restarted: bool = False) -> None:
         engine = self._engine
         caller: Calls = Counted(self._caller, engine.counters, self._attempts, engine.groups, engine.clock)
         if self._traces is not None:
@@ -402,6 +413,7 @@ class Push:
             slots=self._slots,
             on_gone=self.disable,
             ack_urls=self._ack_urls,
+            restarted=restarted,
         )
         self._dispatchers[subscription.id] = dispatcher
         if subscription.status == "active":

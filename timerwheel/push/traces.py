@@ -3,8 +3,9 @@
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
-from timerwheel.model.messages import Delivery, Outgoing, Receipt
+from timerwheel.model.messages import Delivery, MessageView, Outgoing, Receipt
 from timerwheel.push.dispatcher import Calls
+from timerwheel.push.endpoint import Reply
 
 Store = Callable[[Sequence[Outgoing]], Awaitable[list[Receipt]]]
 
@@ -20,6 +21,9 @@ class Traces(Protocol):
 
     def calls(self, calls: Calls) -> Calls:
         """Wrap the calls of push, to trace them."""
+
+    async def call(self, message: MessageView, attempt: int, make: Callable[[], Awaitable[Reply]]) -> Reply:
+        """Make a call of a task, and return its reply."""
 
     async def close(self) -> None:
         """Make no more spans; export the rest, if that does not take long."""

@@ -1,7 +1,8 @@
 """OpenTelemetry spans of sends and deliveries. Needs the extra `otel`.
 
     send <topic>      producer: a child of the sender's span; one for all messages of a call with one context
-    deliver <topic>   consumer: begins a trace that links to the sender's, since years may lie between them
+    deliver <topic>   consumer: begins a trace that links to the sender's, since years may lie between them.
+                      A receive of a worker, an attempt of a push, a call of a task or its callback
 
 1. A message without context, or of a trace that is not recorded, costs a check of its properties and no span.
 2. Spans hold names, ids, sizes and times: no bodies, no keys, no properties.
@@ -15,7 +16,7 @@ The destination of spans, and everything else that OpenTelemetry decides, is rea
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -29,8 +30,11 @@ from timerwheel.clock import Clock
 from timerwheel.model.messages import Delivery, MessageView, Outgoing, Receipt
 from timerwheel.model.trace_context import TRACEPARENT, TRACESTATE, context_of, is_sampled
 from timerwheel.push.dispatcher import Calls
+from timerwheel.push.endpoint import Reply
+from timerwheel.push.flight import Flight
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.subscription import Subscription
+from timerwheel.push.tasks.task import GROUP
 from timerwheel.push.traces import Store
 from timerwheel.version import version
 
@@ -136,6 +140,19 @@ class OtelTraces:
         name = f"deliver {message.topic}"
         return self._tracer.start_span(name, Context(), SpanKind.CONSUMER, attributes, [sender])
 
+    async def call(self, message: MessageView, attempt: int, make: Callable[[], Awaitable[Reply]]) -> Reply:
+        """Make a call of a task in a span from the call to the answer, unless its trace is not recorded."""
+        span = self.begin_delivery(message, GROUP, "process")
+        if span is None:
+            return await make()
+        span.set_attribute("timerwheel.attempt", attempt)
+        try:
+            reply = await make()
+            _note(span, reply.outcome)
+            return reply
+        finally:
+            span.end()
+
     async def _breathe(self, made: int) -> None:
         """Yield between spans: thousands of them must not delay a due message."""
         if made % BREATHE_SPANS == 0:
@@ -162,18 +179,17 @@ class _TracedCalls:
         self._calls = calls
         self._traces = traces
 
-    async def attempt(self, subscription: Subscription, message: MessageView, number: int = 1) -> Outcome:
+    async def attempt(
+        self, subscription: Subscription, message: MessageView, number: int = 1, flight: Flight | None = None
+    ) -> Outcome:
         """Deliver once."""
         span = self._traces.begin_delivery(message, subscription.group, "process")
         if span is None:
-            return await self._calls.attempt(subscription, message, number)
+            return await self._calls.attempt(subscription, message, number, flight)
         span.set_attribute("timerwheel.subscription", subscription.id)
         try:
-            outcome = await self._calls.attempt(subscription, message, number)
-            if outcome.status is not None:
-                span.set_attribute("http.response.status_code", outcome.status)
-            if outcome.kind != "delivered":
-                _fail(span, str(outcome.status or outcome.kind), outcome.reason)
+            outcome = await self._calls.attempt(subscription, message, number, flight)
+            _note(span, outcome)
             return outcome
         finally:
             span.end()
@@ -194,6 +210,14 @@ def _attributes(operation: str, kind: str) -> dict[str, str | int]:
 
 def _sender(properties: Mapping[str, str]) -> Context:
     return _propagator.extract(context_of(properties), Context())
+
+
+def _note(span: Span, outcome: Outcome) -> None:
+    """Note what came of a request to an endpoint."""
+    if outcome.status is not None:
+        span.set_attribute("http.response.status_code", outcome.status)
+    if outcome.kind != "delivered":
+        _fail(span, str(outcome.status or outcome.kind), outcome.reason)
 
 
 def _fail(span: Span, kind: str, detail: str | None = None) -> None:

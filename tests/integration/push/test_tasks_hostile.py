@@ -305,7 +305,7 @@ async def test_a_queue_that_could_not_start_keeps_its_limits_and_its_secret(site
     assert "task queue mail cannot start, so its tasks wait" in caplog.text
     world.files.space_bytes = space
     task = await site.create(queue="mail", body=b"{}")
-    await site.until_state(task, "succeeded")
+    await site.until_state(task, "succeeded", step_ms=100)  # after a start its limit is used up for a second
     assert site.tasks.get_queue("mail").rate_limit == 5
     with pytest.raises(RotationError):  # it has a secret, which is not another
         await site.tasks.put_queue("mail", TaskQueueOptions(secret=SECRET))

@@ -2,12 +2,16 @@
 
 import random
 
+import msgspec
+
 from tests.harness.consumers import put, receive
 from tests.harness.receiver import Receiver
 from tests.harness.spans import PARENT, STATE, Kept, place
 from tests.harness.tasking import Tasking
+from timerwheel.groups.config import Exponential
 from timerwheel.model.messages import Outgoing
 from timerwheel.push.push import Push
+from timerwheel.push.tasks.task import Task
 
 CONTEXT = {"traceparent": PARENT, "tracestate": STATE}
 HOUR_MS = 3_600_000
@@ -88,3 +92,40 @@ async def test_a_push_has_the_context_as_headers_at_every_attempt_and_a_span_for
     assert len(spans) == len(tried) == len(kept.all())
     assert {place(link.context) for span in spans for link in span.links} == {PARENT}
     assert spans[-1].attributes["http.response.status_code"] == 200
+
+
+async def test_a_task_and_its_callback_have_spans_that_link_to_who_made_the_task(world):
+    await world.open()
+    kept = Kept(world.clock)
+    async with Receiver() as receiver:
+        site = Tasking(world, receiver)
+        site.push = Push(world.engine, allow_private=True, traces=kept.traces)
+        await site.push.start()
+        try:
+            receiver.behave["hook"] = [500, 200]
+            task = Task(
+                url=receiver.url(),
+                callback=receiver.url("report"),
+                backoff=Exponential(1_000, 1.0, 1_000),
+            )
+
+            def traced(message: Outgoing) -> Outgoing:
+                return msgspec.structs.replace(message, properties=dict(CONTEXT))
+
+            await site.tasks.create("mail", task, b"", more=traced)
+            await site.tasks.create("mail", task, b"", more=lambda message: message)
+            await site.until(lambda: len(receiver.bodies("report")) == 2, step_ms=200)
+            calls = world.engine.counters.task_calls
+            await site.until(lambda: calls["delivered"] == 4)
+        finally:
+            await site.push.close()
+        seen = [got.path for got in receiver.got if got.headers.get("traceparent") == PARENT]
+    [sent] = kept.named("send %TASK%mail")
+    assert place(sent.parent) == PARENT
+    delivered = kept.named("deliver %TASK%mail")
+    assert {place(link.context) for span in delivered for link in span.links} == {PARENT}
+    assert len(delivered) == len(seen) == len(kept.all()) - 1
+    assert seen[-1] == "report"
+    statuses = {span.attributes["http.response.status_code"] for span in delivered}
+    assert 200 in statuses
+    assert all(span.attributes["timerwheel.attempt"] >= 1 for span in delivered)

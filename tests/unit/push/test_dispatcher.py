@@ -32,7 +32,9 @@ class Endpoint:
         self.most_under_way = 0
         self._waiting: list[asyncio.Future[Outcome]] = []
 
-    async def attempt(self, _subscription: Subscription, message: MessageView, number: int = 1) -> Outcome:
+    async def attempt(
+        self, _subscription: Subscription, message: MessageView, number: int = 1, _flight: object = None
+    ) -> Outcome:
         self.attempts.append(message.id)
         self.numbers.append(number)
         self.under_way += 1

@@ -14,6 +14,7 @@ import orjson
 
 from timerwheel.model.admission import ENVELOPE_PROPERTY
 from timerwheel.model.messages import MessageView
+from timerwheel.model.trace_context import context_of
 from timerwheel.push.endpoint import Reply
 from timerwheel.push.request import CONTENT_TYPE_PROPERTY, TAGS_PROPERTY
 from timerwheel.push.tasks.task import Task, TaskOutcome, log_topic_of, topic_of
@@ -54,7 +55,11 @@ def records_of(ended: Ended, outcome: TaskOutcome) -> list[tuple[bytes, str]]:
     url = task.callback if state == "succeeded" else task.failure_callback if state == "failed" else None
     if url is not None:
         report = _callback_of(task, url, ended.message.id)
-        properties = {CONTENT_TYPE_PROPERTY: _CALLBACK_TYPE, ENVELOPE_PROPERTY: report.text()}
+        properties = {
+            CONTENT_TYPE_PROPERTY: _CALLBACK_TYPE,
+            ENVELOPE_PROPERTY: report.text(),
+            **context_of(ended.message.properties),  # of the call that made the task
+        }
         topic = topic_of(ended.queue)
         found.append((_record(topic, properties, report_of(ended, outcome), outcome.finished_ms), topic))
     return found

@@ -23,9 +23,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
+from functools import partial
 from heapq import nsmallest
 from typing import NamedTuple
 
+import msgspec
 from yarl import URL
 
 from timerwheel.clock import Clock
@@ -37,14 +39,16 @@ from timerwheel.model.messages import Delivery, MessageView, ReceiptResult
 from timerwheel.push.ack_urls import AckUrls
 from timerwheel.push.dispatcher import RETRY_MS
 from timerwheel.push.endpoint import Caller, Reply
+from timerwheel.push.flight import Flight
 from timerwheel.push.outcome import Outcome, Taken, failed
-from timerwheel.push.pace import RateLimit
+from timerwheel.push.rate_limit import RateLimit
 from timerwheel.push.subscription import LEASE_MARGIN_MS
 from timerwheel.push.tasks.call import call_of
 from timerwheel.push.tasks.lane import Lane, Places, Waiting
 from timerwheel.push.tasks.outcome import Ended, records_of
 from timerwheel.push.tasks.task import GROUP, End, Task, TaskOutcome, topic_of
 from timerwheel.push.tasks.task_queue import TaskQueue
+from timerwheel.push.traces import Traces
 from timerwheel.store.errors import StoreError
 from timerwheel.store.record import Identity
 from timerwheel.telemetry.background import in_background
@@ -104,7 +108,7 @@ def host_of(url: str) -> str:
 class QueueRunner:
     """The calls of one queue."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its surroundings, and the last two have defaults
         self,
         name: str,
         queue: TaskQueue,
@@ -112,7 +116,11 @@ class QueueRunner:
         caller: Caller,
         places: Places,
         ack_urls: AckUrls,
+        *,
+        traces: Traces | None = None,
+        restarted: bool = False,
     ) -> None:
+        """With `restarted`, an earlier run of the service may just have used up the rate limit."""
         self.name = name
         self.queue = queue
         self.topic = topic_of(name)
@@ -123,12 +131,13 @@ class QueueRunner:
         self._groups = engine.groups
         self._clock: Clock = engine.clock
         self._caller = caller
+        self._traces = traces
         self._ack_urls = ack_urls
         self._later: dict[str, asyncio.Task[None]] = {}  # receipt -> what ends it when its time is over
         self._settling: dict[tuple[int, int], asyncio.Task[bool]] = {}
         self._all_places = places
         self._places = Places(queue.concurrency)
-        self._limit = RateLimit(queue.rate_limit)
+        self._limit = RateLimit(queue.rate_limit, self._clock.monotonic_ms() if restarted else None)
         self._rate_turn = asyncio.Lock()
         self._rate_changed: asyncio.Future[None] | None = None
         self._lanes: dict[str, Lane] = {}
@@ -154,7 +163,7 @@ class QueueRunner:
     def replace(self, queue: TaskQueue) -> None:
         """Have other limits or secrets from the next request on."""
         if queue.rate_limit != self.queue.rate_limit:
-            self._limit.change(queue.rate_limit)
+            self._limit.change(queue.rate_limit, self._clock.monotonic_ms())
             if self._rate_changed is not None and not self._rate_changed.done():
                 self._rate_changed.set_result(None)
         if queue.concurrency != self.queue.concurrency:
@@ -303,10 +312,10 @@ class QueueRunner:
                 return
             one = lane.waiting.popleft()
             self._left(1)
-            self._limit.begin(self._clock.monotonic_ms(), 1)
+            flight = Flight(self._limit, self._clock)
             lane.began()
             self.calling.add(one.place)
-            call = asyncio.create_task(self._call(host, lane, one, failing=failing))
+            call = asyncio.create_task(self._call(host, lane, one, flight, failing=failing))
             self._calls[call] = one
             call.add_done_callback(self._called)
 
@@ -372,17 +381,18 @@ class QueueRunner:
 
     # ------------------------------------------------------------------ calling
 
-    async def _call(self, host: str, lane: Lane, one: Waiting, *, failing: bool) -> None:
+    async def _call(self, host: str, lane: Lane, one: Waiting, flight: Flight, *, failing: bool) -> None:
         try:
             reply, found = None, None
             try:
                 await self._assured()
                 found = await self._read(one)
                 if found is not None and await self._extend(one.receipt, LEASE_MS):
-                    reply = await self._attempt(found, one)
+                    reply = await self._attempt(found, one, flight)
             except UnknownGroupError:
                 return  # the queue was deleted
             finally:
+                flight.end()
                 self._give_places(failing=failing)
                 lane.ended(None if reply is None or reply.outcome in _NOT_CALLED else reply.outcome)
             if found is not None and reply is not None:
@@ -413,14 +423,17 @@ class QueueRunner:
         message, identity = found
         return Found(message, identity, Task.of(message.envelope))
 
-    async def _attempt(self, found: Found, one: Waiting) -> Reply:
+    async def _attempt(self, found: Found, one: Waiting, flight: Flight) -> Reply:
         if found.task is None:
             return Reply(NOT_A_TASK)
         if one.attempt > found.task.max_attempts:  # the lease of its last attempt ended in another run
             return Reply(NOT_SETTLED)
         ack_headers = self._ack_urls.headers(self.topic, GROUP, one.receipt)
         call = call_of(found.message, found.task, self.name, self.queue.secrets, one.attempt, ack_headers)
-        reply = await self._caller.call(call)
+        make = partial(self._caller.call, msgspec.structs.replace(call, flight=flight))
+        reply = await (
+            make() if self._traces is None else self._traces.call(found.message, one.attempt, make)
+        )
         self._engine.counters.called(reply.outcome.kind, reply.outcome.latency_ms)
         return reply
 

@@ -46,6 +46,7 @@ from timerwheel.push.tasks.task_queue import (
     UnknownTaskQueueError,
 )
 from timerwheel.push.tasks.view import TaskPage, TaskState, TaskView, view_of
+from timerwheel.push.traces import Traces
 from timerwheel.runtime.shielded import shielded
 from timerwheel.schedules.spec import ScheduleInfo, ScheduleSpec
 from timerwheel.state.config_table import ConfigTable, Put
@@ -69,8 +70,10 @@ class Tasks:
         allow_private: bool,
         calls_max: int,
         ack_urls: AckUrls,
+        traces: Traces | None = None,
     ) -> None:
         self._engine = engine
+        self._traces = traces
         self._ack_urls = ack_urls
         self._allow_private = allow_private
         self._places = Places(max(calls_max // 2, 2))
@@ -137,7 +140,10 @@ class Tasks:
         sender.check_accepting()
         if not sender.check([message]) and not sender.topics_without_room([message.topic]):
             await self.queue(queue)  # else the send refuses it, and makes no queue
-        (receipt,) = await sender.send([message])
+        if self._traces is None:
+            (receipt,) = await sender.send([message])
+        else:
+            (receipt,) = await self._traces.send([message], sender.send)
         return receipt
 
     async def schedule(self, queue: str, task: Task, name: str | None, spec: ScheduleSpec) -> ScheduleInfo:
@@ -367,7 +373,7 @@ class Tasks:
             return runner
         queue = TaskQueue.of(value)
         await self._make_group(name)
-        return self._add(name, queue)
+        return self._add(name, queue, restarted=True)
 
     async def _store(self, name: str, queue: TaskQueue) -> None:
         self._engine.topics.check_open([topic_of(name)])
@@ -389,9 +395,18 @@ class Tasks:
             await groups.delete(topic, GROUP)
             await groups.put_own(topic, GROUP, config)
 
-    def _add(self, name: str, queue: TaskQueue) -> QueueRunner:
+    def _add(self, name: str, queue: TaskQueue, *, restarted: bool = False) -> QueueRunner:
         assert self._caller is not None, "start comes first"
-        runner = QueueRunner(name, queue, self._engine, self._caller, self._places, self._ack_urls)
+        runner = QueueRunner(
+            name,
+            queue,
+            self._engine,
+            self._caller,
+            self._places,
+            self._ack_urls,
+            traces=self._traces,
+            restarted=restarted,
+        )
         self._runners[name] = runner
         runner.start()
         return runner
