@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import etags, responses
 from timerwheel.api.http.bodies import JSON_BODY_VALUES_MAX
+from timerwheel.api.http.problems import RequestError
 from timerwheel.api.http.route import ADMISSION, STORE, Need, call
 from timerwheel.api.http.steps import made_of
 from timerwheel.api.messages import intake
@@ -32,6 +33,7 @@ from timerwheel.wire.schedules import (
 )
 
 SCHEDULE = "/v1/schedules/{name}"
+RUNS_DEFAULT = 10
 CONTENT = ("conflicting_body", "conflicting_tags", "conflicting_keys", "illegal_key")
 
 _reads = partial(call, needs=Need.SEND, answer=Schedule, known=("unknown_schedule",))
@@ -137,10 +139,17 @@ class ScheduleCalls:
         receipt = await self._handle.engine.schedules.run_now(path.name, given(body.key))
         return responses.json(receipt, 200 if receipt.duplicate else 201)
 
-    @_reads("GET", f"{SCHEDULE}/runs", "listRuns", answer=NextRuns)
+    @_reads("GET", f"{SCHEDULE}/runs", "listRuns", answer=NextRuns, problems=("illegal_cursor",))
     async def runs(self, _: web.Request, path: SchedulePath, params: RunsQuery) -> web.Response:
         """List the next runs of a schedule."""
-        return responses.json(NextRuns(self._handle.engine.schedules.next_runs(path.name, params.count)))
+        if params.count is not UNSET and params.limit is not UNSET:
+            raise RequestError("invalid_parameter", "count is the older name of limit: give only limit")
+        limit = params.count_max or given(params.count) or RUNS_DEFAULT
+        after_ms = 0 if params.after is None else list_cursor.number_of(params.after)
+        found = self._handle.engine.schedules.next_runs(path.name, limit, after_ms)
+        # A full page may be the last: the next one is empty then.
+        cursor = list_cursor.encode(list_cursor.number_key(found[-1].run_ms)) if len(found) == limit else None
+        return responses.json(NextRuns(found, params.answered(cursor)))
 
 
 def spec_of(new: NewSchedule) -> ScheduleSpec:

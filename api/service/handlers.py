@@ -10,11 +10,13 @@ from timerwheel.api.http import query, responses
 from timerwheel.api.http.problems import RequestError
 from timerwheel.api.http.route import Need, call
 from timerwheel.api.security import access
+from timerwheel.model import list_cursor
 from timerwheel.model.messages import WheelInfo
 from timerwheel.runtime.election import NoStandbyError
 from timerwheel.tokens import Scope
 from timerwheel.wire.cluster import ClusterInfo, Moved, MoveQuery, NodeInfo
 from timerwheel.wire.fields import given
+from timerwheel.wire.paging import PageQuery
 from timerwheel.wire.service import Health, Levels, Readiness, ReadinessQuery, Slots, SlotsQuery
 from timerwheel.wire.tokens import TokenInfo
 
@@ -39,17 +41,20 @@ class ServiceCalls:
         """
         return responses.json(await self._handle.engine.messages.wheel())
 
-    @_reads("/v1/wheel/slots", "listSlots", answer=Slots)
+    @_reads("/v1/wheel/slots", "listSlots", answer=Slots, problems=("illegal_cursor",))
     async def slots(self, _: web.Request, params: SlotsQuery) -> web.Response:
         """List the slots of the wheel with their counts."""
         query.check_range("from_ms", params.from_ms, "to_ms", params.to_ms)
-        slots = await self._handle.engine.messages.slots(given(params.level), params.from_ms, params.to_ms)
-        return responses.json(Slots(slots))
+        every = await self._handle.engine.messages.slots(given(params.level), params.from_ms, params.to_ms)
+        slots, cursor = list_cursor.page(every, list_cursor.slot_key, params.count_max, params.after)
+        return responses.json(Slots(slots, params.answered(cursor)))
 
-    @_reads("/v1/levels", "listLevels", answer=Levels)
-    async def levels(self, _: web.Request) -> web.Response:
+    @_reads("/v1/levels", "listLevels", answer=Levels, problems=("illegal_cursor",))
+    async def levels(self, _: web.Request, params: PageQuery) -> web.Response:
         """List the delay levels with the pending messages of each."""
-        return responses.json(Levels(await self._handle.engine.messages.levels()))
+        every = await self._handle.engine.messages.levels()
+        levels, cursor = list_cursor.page(every, list_cursor.level_key, params.count_max, params.after)
+        return responses.json(Levels(levels, params.answered(cursor)))
 
     @_reads("/v1/token", "getToken", answer=TokenInfo, needs_engine=False)
     async def token(self, request: web.Request) -> web.Response:

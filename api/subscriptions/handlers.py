@@ -132,13 +132,14 @@ class SubscriptionCalls:
         """Finish a rotation: sign with the newest secret only."""
         return responses.json(await self._handle.push.finish_rotation(path.id))
 
-    @_reads("GET", f"{SUBSCRIPTION}/attempts", "listAttempts", answer=Attempts)
-    async def attempts(self, _: web.Request, path: SubscriptionPath) -> web.Response:
+    @_reads("GET", f"{SUBSCRIPTION}/attempts", "listAttempts", answer=Attempts, problems=("illegal_cursor",))
+    async def attempts(self, _: web.Request, path: SubscriptionPath, params: PageQuery) -> web.Response:
         """List its last attempts since the service started.
 
         The newest comes first.
         """
-        return responses.json(Attempts(self._handle.push.attempts(path.id)))
+        found, cursor = self._handle.push.attempts(path.id, params.count_max, params.after)
+        return responses.json(Attempts(found, params.answered(cursor)))
 
     @_reads(
         "POST",

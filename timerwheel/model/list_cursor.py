@@ -1,4 +1,4 @@
-"""Pages of a list that is sorted by a key, such as a name. Pure.
+"""Pages of a list that is sorted by a key, such as a name or a number. Pure.
 
 The cursor is the key of the last item. So a page begins at the same place whatever was added or removed, and
 an item that is there all the time is listed once. It means the same in every shard.
@@ -14,6 +14,7 @@ import msgspec
 
 from timerwheel.errors import IllegalCursorError
 from timerwheel.model.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
+from timerwheel.model.messages import LevelInfo, SlotInfo
 
 T = TypeVar("T")
 Key = tuple[str, ...]
@@ -30,8 +31,7 @@ def decode(cursor: str) -> Key:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         return msgspec.json.decode(raw, type=tuple[str, ...])
     except (binascii.Error, msgspec.DecodeError, ValueError) as error:
-        detail = f"{cursor!r} is not a cursor of this call; use one from the previous page"
-        raise IllegalCursorError(detail) from error
+        raise _foreign(cursor) from error
 
 
 def page(
@@ -54,6 +54,33 @@ _SYSTEM = (SYSTEM_TOPIC_TIMER, SYSTEM_TOPIC_LEVELS)
 def name_key(name: str) -> Key:
     """Return the key of what has a name."""
     return (name,)
+
+
+def number_key(number: int) -> Key:
+    """Return the key of what has a number, from 0."""
+    return (f"{number:020d}",)
+
+
+def number_of(cursor: str) -> int:
+    """Return the number in a cursor that `number_key` made; IllegalCursorError."""
+    match decode(cursor):
+        case (text,) if text.isascii() and text.isdigit():
+            return int(text)
+    raise _foreign(cursor)
+
+
+def level_key(level: LevelInfo) -> Key:
+    """Return the key of a delay level: its number."""
+    return number_key(level.level)
+
+
+def slot_key(slot: SlotInfo) -> Key:
+    """Return the key of a slot of the wheel: finest first, then by time."""
+    return number_key(slot.end_ms - slot.start_ms) + number_key(slot.start_ms)
+
+
+def _foreign(cursor: str) -> IllegalCursorError:
+    return IllegalCursorError(f"{cursor!r} is not a cursor of this call; use one from the previous page")
 
 
 def topic_key(name: str) -> Key:

@@ -12,10 +12,13 @@ from typing import Literal
 
 import msgspec
 
+from timerwheel.model import list_cursor
+from timerwheel.model.list_cursor import number_key
 from timerwheel.push.outcome import Outcome
 
 ATTEMPTS_MAX = 50
 ATTEMPTS_TOTAL_MAX = 20_000
+_NEWEST = 1 << 62  # attempts are numbered as they are made, and sorted by how far they are from this
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,22 +59,30 @@ class AttemptLog:
 
     def __init__(self, total_max: int = ATTEMPTS_TOTAL_MAX) -> None:
         self._total_max = total_max
+        self._made = 0
         self._total = 0
-        self._of: OrderedDict[str, deque[Attempt]] = OrderedDict()  # the latest one to be called is last
+        self._of: OrderedDict[str, deque[tuple[int, Attempt]]] = (
+            OrderedDict()
+        )  # the latest one to be called is last
 
     def add(self, subscription_id: str, attempt: Attempt) -> None:
         """Keep an attempt."""
         own = self._of.setdefault(subscription_id, deque(maxlen=ATTEMPTS_MAX))
         self._total += len(own) < ATTEMPTS_MAX
-        own.append(attempt)
+        self._made += 1
+        own.append((self._made, attempt))
         self._of.move_to_end(subscription_id)
         while self._total > self._total_max:
             _, forgotten = self._of.popitem(last=False)
             self._total -= len(forgotten)
 
-    def last(self, subscription_id: str) -> list[Attempt]:
-        """Return the attempts of a subscription, newest first."""
-        return list(reversed(self._of.get(subscription_id, ())))
+    def page(
+        self, subscription_id: str, limit: int | None = None, cursor: str | None = None
+    ) -> tuple[list[Attempt], str | None]:
+        """Return attempts, newest first, and the cursor of those before them; IllegalCursorError."""
+        own = self._of.get(subscription_id, ())
+        page, cursor = list_cursor.page(own, lambda one: number_key(_NEWEST - one[0]), limit, cursor)
+        return [attempt for _, attempt in page], cursor
 
     def forget(self, subscription_id: str) -> None:
         """Drop the attempts of a subscription that is deleted."""

@@ -182,15 +182,15 @@ class Scheduler:
         """Return every schedule, by name; all in one step of the event loop."""
         return [info for name in self.names() if (info := self.find(name)) is not None]
 
-    def next_runs(self, name: str, count: int) -> list[NextRun]:
-        """Return the next runs, at most NEXT_RUNS_MAX, in order; none if it is paused.
+    def next_runs(self, name: str, count: int, after_ms: int = 0) -> list[NextRun]:
+        """Return the next runs after `after_ms`, at most NEXT_RUNS_MAX, in order; none if it is paused.
 
         Raises UnknownScheduleError.
         """
         stored = self._known(name)
         if stored.spec.paused:
             return []
-        runs = stored.due_after(name, self._clock.now_ms())
+        runs = stored.due_after(name, max(self._clock.now_ms(), after_ms))
         return [
             NextRun(run_ms, stored.spec.jittered(name, run_ms))
             for run_ms in islice(runs, max(min(count, NEXT_RUNS_MAX), 0))

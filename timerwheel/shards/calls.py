@@ -36,6 +36,7 @@ from timerwheel.shards.sends import Sends
 from timerwheel.wire.groups import DeadQuery
 from timerwheel.wire.messages import PendingQuery
 from timerwheel.wire.paging import PageQuery
+from timerwheel.wire.service import SlotsQuery
 from timerwheel.wire.tasks import TasksQuery
 from timerwheel.wire.transactions import OpenQuery
 
@@ -85,8 +86,8 @@ class Calls:
             "listSubscriptions": self._listed(partial(merging.lists, "subscriptions")),
             "getWheel": self._merged(merging.wheel),
             "getLiveHistory": self._merged(merging.figures),
-            "listSlots": self._merged(merging.slots),
-            "listLevels": self._merged(merging.levels),
+            "listSlots": self._listed(merging.slots, SlotsQuery),
+            "listLevels": self._listed(merging.levels),
             "createTask": self._create_task,
             "listTasks": self._list_tasks,
             "listTaskQueues": self._listed(partial(merging.lists, "queues")),
@@ -277,12 +278,14 @@ class Calls:
 
         return handler_of
 
-    def _listed(self, merge: Callable[[Iterable[bytes], PageQuery], object]) -> Callable[[Route], Handler]:
-        """Return what merges pages of a list that is sorted by names."""
+    def _listed(
+        self, merge: Callable[[Iterable[bytes], PageQuery], object], kind: type[PageQuery] = PageQuery
+    ) -> Callable[[Route], Handler]:
+        """Return what merges pages of a list whose cursors mean the same in every shard."""
 
         def handler_of(route: Route) -> Handler:
             async def answer(request: web.Request) -> web.StreamResponse:
-                wanted = query.read(request, PageQuery)
+                wanted = query.read(request, kind)
                 return await self._merge(request, route, lambda found: merge(found, wanted))
 
             return answer

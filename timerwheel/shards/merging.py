@@ -255,20 +255,27 @@ def _first(times_ms: Iterable[int | None]) -> int | None:
     return min(known) if known else None
 
 
-def slots(bodies: Iterable[bytes]) -> Slots:
-    """Add up the slots of the wheels of shards."""
+def slots(bodies: Iterable[bytes], wanted: PageQuery = WHOLE) -> Slots:
+    """Add up the slots of the wheels of shards; each gave its first slots behind the cursor."""
     found: dict[tuple[str, int], SlotInfo] = {}
+    more = False
     for body in bodies:
-        for one in msgspec.json.decode(body, type=Slots).slots:
+        given = msgspec.json.decode(body, type=Slots)
+        more |= given.cursor not in (UNSET, None)
+        for one in given.slots:
             other = found.get((one.level, one.start_ms))
             count = one.count if other is None else one.count + other.count
             found[one.level, one.start_ms] = msgspec.structs.replace(one, count=count)
-    return Slots(sorted(found.values(), key=lambda one: one.start_ms))
+    slot_key = list_cursor.slot_key
+    taken = sorted(found.values(), key=slot_key)[: wanted.count_max]
+    more |= len(taken) < len(found)
+    return Slots(taken, wanted.answered(list_cursor.encode(slot_key(taken[-1])) if more and taken else None))
 
 
-def levels(bodies: Iterable[bytes]) -> Levels:
-    """Add up the delay levels, which are the same in each shard."""
-    found = [msgspec.json.decode(body, type=Levels).levels for body in bodies]
+def levels(bodies: Iterable[bytes], _: PageQuery = WHOLE) -> Levels:
+    """Add up the delay levels, which are the same in each shard, and so are their pages."""
+    pages = [msgspec.json.decode(body, type=Levels) for body in bodies]
+    found = [page.levels for page in pages]
     return Levels(
         [
             msgspec.structs.replace(
@@ -277,7 +284,8 @@ def levels(bodies: Iterable[bytes]) -> Levels:
                 next_due_ms=_first(one.next_due_ms for one in each),
             )
             for each in zip(*found, strict=True)
-        ]
+        ],
+        pages[0].cursor,
     )
 
 

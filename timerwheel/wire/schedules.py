@@ -10,7 +10,7 @@ from timerwheel.model.instants import instant_or_none
 from timerwheel.schedules.recurrence import RepeatedHour, SkippedHour
 from timerwheel.schedules.spec import NEXT_RUNS_MAX, RUN_KEY_CHARACTERS_MAX, Missed, NextRun, ScheduleInfo
 from timerwheel.wire.fields import Answer, Int64, Json, Natural, text_or_bytes
-from timerwheel.wire.paging import PagedCursor
+from timerwheel.wire.paging import PagedCursor, PageQuery
 
 
 class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -129,12 +129,15 @@ class NextRuns(msgspec.Struct, frozen=True):
     """The next runs, in order; none if it is paused or has ended."""
 
     runs: list[NextRun]
+    cursor: PagedCursor = UNSET
 
 
-class RunsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many runs."""
+class RunsQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
+    """Which of the next runs; 10 by default."""
 
-    count: Annotated[int, Meta(ge=1, le=NEXT_RUNS_MAX)] = 10
+    count: Annotated[int, Meta(ge=1, le=NEXT_RUNS_MAX, description="The older name of limit")] | UnsetType = (
+        UNSET
+    )
 
 
 class SchedulePath(msgspec.Struct, frozen=True):

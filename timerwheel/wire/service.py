@@ -8,18 +8,21 @@ from msgspec import UNSET, UnsetType
 from timerwheel.model.messages import LevelInfo, SlotInfo
 from timerwheel.wire.cluster import Role
 from timerwheel.wire.fields import INT64_MAX, Natural
+from timerwheel.wire.paging import PagedCursor, PageQuery
 
 
 class Slots(msgspec.Struct, frozen=True):
-    """Slots in use, earliest first."""
+    """Slots in use, those of the finest level first, each level by time."""
 
     slots: list[SlotInfo]
+    cursor: PagedCursor = UNSET
 
 
 class Levels(msgspec.Struct, frozen=True):
     """The delay levels."""
 
     levels: list[LevelInfo]
+    cursor: PagedCursor = UNSET
 
 
 class FigureHistory(msgspec.Struct, frozen=True):
@@ -72,7 +75,7 @@ class Readiness(msgspec.Struct, frozen=True, omit_defaults=True):
     shards: list[ShardReadiness] | UnsetType = UNSET
 
 
-class SlotsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SlotsQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
     """Which slots: of one level or all, those that start in `from_ms` ≤ start < `to_ms`."""
 
     level: Literal["second", "minute", "hour", "day"] | UnsetType = UNSET

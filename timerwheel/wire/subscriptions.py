@@ -29,6 +29,7 @@ class Attempts(msgspec.Struct, frozen=True):
     """The last attempts of a subscription since the service started, newest first."""
 
     attempts: list[Attempt]
+    cursor: PagedCursor = UNSET
 
 
 class SendAgain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

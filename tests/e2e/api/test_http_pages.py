@@ -11,6 +11,7 @@ async def filled(service):
     for number in range(5):
         name = f"n{number}"
         await service.send([{"topic": name, "keys": "k", "delay_ms": 3_600_000 * (number % 2)}])
+        await service.send([{"topic": name, "delay_ms": 86_400_000 * (number + 2)}])
         for path, body in (
             (f"/v1/topics/{name}/groups/g", {"max_attempts": 1}),
             (f"/v1/topics/n0/groups/{name}", {}),
@@ -40,7 +41,10 @@ LISTS = [
     ("/v1/transactions?", "transactions", ("id",)),
     ("/v1/messages?", "messages", ("id",)),
     ("/v1/messages?key=k&", "messages", ("id",)),
+    ("/v1/levels?", "levels", ("level",)),
+    ("/v1/wheel/slots?", "slots", ("level", "start_ms")),
 ]
+OTHERS = ("/v1/schedules/n0/runs?", "/v1/subscriptions/n0/attempts?")
 
 
 async def pages(service, path, field):
@@ -70,7 +74,7 @@ async def test_pages_of_two_have_everything_once_in_the_order_of_the_whole(fille
     assert len(whole[field]) >= 5
 
 
-@pytest.mark.parametrize("path", [path for path, _, _ in LISTS])
+@pytest.mark.parametrize("path", [*(path for path, _, _ in LISTS), *OTHERS])
 @pytest.mark.parametrize(
     ("query", "code"),
     [
@@ -82,6 +86,9 @@ async def test_pages_of_two_have_everything_once_in_the_order_of_the_whole(fille
 )
 async def test_limits_and_cursors_that_cannot_be_are_refused_by_every_list(service, path, query, code):
     await service.send([{"topic": "n0"}])
+    await service.call("PUT", "/v1/schedules/n0", json={"topic": "n0", "every": "1h"})
+    hook = {"id": "n0", "topic": "n0", "url": "https://example.com/"}
+    await service.call("POST", "/v1/subscriptions", json=hook)
     answer = await service.call("GET", path + query)
     assert (answer.status, answer.code) == (400, code)
 
@@ -99,3 +106,17 @@ async def test_dead_letters_are_paged_by_cursor_or_by_offset(service):
         page = (await service.call("GET", f"{path}limit=2&from=1")).content
         assert (page["next_offset"], page["cursor"]) == (3, "3")
         assert (await service.call("GET", f"{path}cursor=x")).code == "illegal_cursor"
+
+
+async def test_the_runs_of_a_schedule_go_on_behind_the_cursor_until_it_ends(service):
+    schedule = {"topic": "t", "every": "1h", "end_ms": 10**13}
+    made = await service.call("PUT", "/v1/schedules/s", json=schedule)
+    end_ms = made.content["next_run_ms"] + 5 * 3_600_000
+    await service.call("PUT", "/v1/schedules/s", json={**schedule, "end_ms": end_ms})
+    whole = (await service.call("GET", "/v1/schedules/s/runs")).content
+    assert (len(whole["runs"]), "cursor" in whole) == (5, False)
+    found = await pages(service, "/v1/schedules/s/runs?", "runs")
+    assert [one for page in found for one in page] == whole["runs"]
+    assert (await service.call("GET", "/v1/schedules/s/runs?count=2")).content == {"runs": whole["runs"][:2]}
+    both = await service.call("GET", "/v1/schedules/s/runs?count=2&limit=2")
+    assert (both.status, both.code) == (400, "invalid_parameter")

@@ -120,6 +120,17 @@ def test_wheels_and_slots_are_added_up():
     assert merging.slots([encode(slots), encode(slots)]).slots == [SlotInfo("second", 5000, 6000, 4)]
 
 
+def test_a_page_of_slots_has_the_first_of_all_shards_and_goes_on_behind_them():
+    both, minute = SlotInfo("second", 5000, 6000, 2), SlotInfo("minute", 0, 60_000, 1)
+    third = SlotInfo("second", 7000, 8000, 1)
+    bodies = [encode(Slots([both, minute], None)), encode(Slots([both, third], "more"))]
+    page = merging.slots(bodies, PageQuery(limit=2))
+    assert page.slots == [SlotInfo("second", 5000, 6000, 4), third]
+    assert page.cursor == list_cursor.encode(list_cursor.slot_key(third))
+    last = merging.slots([encode(Slots([minute], None)), encode(Slots([], None))], PageQuery(limit=2))
+    assert (last.slots, last.cursor) == ([minute], None)
+
+
 def test_live_figures_are_added_up_and_the_worst_lateness_counts():
     ticks = [
         Tick(1, "ready", 2, {"accepted_total": 3.0, "lateness_ms_p99": 4.0}),
