@@ -226,7 +226,7 @@ class Pulls:
             if len(parts) == pull.count or (parts and size_bytes + len(data) > ANSWER_BYTES_MAX):
                 break
             offset += 1
-            if looks_inside and not self._is_for(pull, data):
+            if self._engine.groups.has_expired(data) or (looks_inside and not self._is_for(pull, data)):
                 continue
             part = plain_form(data, log_offset, offset - 1, packed_host)
             if part is None:

@@ -20,7 +20,10 @@ def backoff_ms(attempt: int) -> int:
 
 
 class Sent:
-    """A message: fresh, held, waiting or ready, until it is done, dead or expired."""
+    """A message: fresh, held, waiting or ready, until it is done, dead or expired.
+
+    `at_ms` is when its lease ends, by the clock that never steps, or when its retry is due, by the other one.
+    """
 
     def __init__(self, body: str, delivered_ms: int, ttl_ms: int | None, attempts: int | None) -> None:
         self.body = body
@@ -32,15 +35,15 @@ class Sent:
         self.at_ms = 0
         self.receipt = ""
 
-    def ending(self, config: GroupConfig, now_ms: int, next_ms: int) -> str | None:
-        """What becomes of it when an attempt failed and the next is at `next_ms`; None if it has that."""
-        if self.ttl_ms is not None and now_ms - self.delivered_ms >= self.ttl_ms:
+    def ending(self, config: GroupConfig, age_ms: int, wait_ms: int) -> str | None:
+        """What becomes of it when an attempt failed and the next comes after a wait; None if it has that."""
+        if self.ttl_ms is not None and age_ms >= self.ttl_ms:
             return "expired"
         if self.attempt >= (self.own_attempts or config.max_attempts):
             return "dead"
-        if self.ttl_ms is not None and next_ms - self.delivered_ms >= self.ttl_ms:
+        if self.ttl_ms is not None and age_ms + wait_ms >= self.ttl_ms:
             return "expired"
-        too_old = config.max_age_ms is not None and next_ms - self.delivered_ms >= config.max_age_ms
+        too_old = config.max_age_ms is not None and age_ms + wait_ms >= config.max_age_ms
         return "dead" if self.attempt and too_old else None
 
 
@@ -56,22 +59,29 @@ class LimitsModel(EngineMachine):
 
     def open(self) -> None:
         self.open_engine(retention_ms=10**12)
+        self.steps: list[tuple[int, int]] = []  # those of an earlier run are forgotten
+        self.latest_ms = self.clock.now_ms()
         self.settle()
 
     def settle(self) -> None:
         self.run(settle(self.engine))
         now_ms = self.clock.now_ms()
         for one in self.sent:
-            if one.state == "held" and one.at_ms <= now_ms:
-                self.fail(one, one.at_ms + backoff_ms(one.attempt))
+            if one.state == "held" and one.at_ms <= self.clock.monotonic_ms():
+                ended_ms = one.at_ms + now_ms - self.clock.monotonic_ms()
+                self.fail(one, ended_ms + backoff_ms(one.attempt))
             if one.state == "waiting" and one.at_ms <= now_ms:
                 one.state = "ready"
             allowed = one.own_attempts or self.config.max_attempts
             if one.state == "ready" and one.attempt >= allowed:
                 one.state = self.end_of("dead")
 
+    def age_ms(self, one: Sent) -> int:
+        stepped_ms = sum(by for latest, by in self.steps if one.delivered_ms <= latest)
+        return self.clock.now_ms() - one.delivered_ms - stepped_ms
+
     def fail(self, one: Sent, next_ms: int) -> None:
-        ending = one.ending(self.config, self.clock.now_ms(), next_ms)
+        ending = one.ending(self.config, self.age_ms(one), next_ms - self.clock.now_ms())
         one.state = "waiting" if ending is None else self.end_of(ending)
         one.at_ms = next_ms
 
@@ -89,17 +99,16 @@ class LimitsModel(EngineMachine):
 
     @rule()
     def receive(self) -> None:
-        now_ms = self.clock.now_ms()
         found = self.run(self.engine.groups.receive(*PLACE, count_max=1_000))
         got = {delivery.message.body.decode(): delivery for delivery in found}
         for one in self.sent:
             if one.state not in ("fresh", "ready"):
                 continue
-            if (ending := one.ending(self.config, now_ms, now_ms)) is not None:
+            if (ending := one.ending(self.config, self.age_ms(one), 0)) is not None:
                 one.state = self.end_of(ending)
                 continue
             one.attempt += 1
-            one.state, one.at_ms = "held", now_ms + INVISIBLE_MS
+            one.state, one.at_ms = "held", self.clock.monotonic_ms() + INVISIBLE_MS
             delivery = got.pop(one.body)
             assert delivery.attempt == one.attempt
             one.receipt = delivery.receipt
@@ -123,6 +132,15 @@ class LimitsModel(EngineMachine):
     @rule(duration_ms=st.one_of(st.integers(1, 3_000), st.integers(1, 70_000)))
     def advance(self, duration_ms: int) -> None:
         self.clock.advance(duration_ms)
+        self.settle()
+
+    @rule(by_ms=st.one_of(st.integers(-100_000, -20_000), st.integers(20_000, 100_000)))
+    def step_clock(self, by_ms: int) -> None:
+        """A step forward makes no message older; after a step back they live longer."""
+        self.latest_ms = max(self.latest_ms, self.clock.now_ms())
+        self.clock.step(by_ms)
+        if by_ms > 0:
+            self.steps.append((self.latest_ms, by_ms))
         self.settle()
 
     @rule(

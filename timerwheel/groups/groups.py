@@ -70,6 +70,7 @@ from timerwheel.state.groups import (
     dead_topic,
     group_topic,
 )
+from timerwheel.state.limited_records import is_limited, limits_of
 from timerwheel.store.errors import CorruptionError, NoSpaceError
 from timerwheel.store.record import Identity, decode_header
 
@@ -281,6 +282,13 @@ class Groups:
         return [
             (receipt, max(lease.end_ms - now_ms, 0)) for receipt, lease in zip(receipts, leases, strict=True)
         ]
+
+    def has_expired(self, record: bytes) -> bool:
+        """Whether the TTL of a delivered message is over; `record` is its record in the log."""
+        if not is_limited(record):
+            return False
+        limits = limits_of(record)
+        return limits.ttl_ms is not None and self._parts.ages.age_ms(limits.from_ms) >= limits.ttl_ms
 
     def put_back(self, topic: str, group: str, receipts: Sequence[str]) -> None:
         """Take back leases that no consumer has heard of; no attempt counts."""

@@ -45,27 +45,31 @@ class Ages:
     """The age of delivered messages, whatever is done to the wall clock while the service runs.
 
     A message that is too old ends for a group, which cannot be undone. So a clock that is stepped forward
-    must not make it older: a step does not count for messages that were delivered before it. After a step
-    back messages seem younger, and live longer by that at most. A step while the service is down cannot be
-    noticed.
+    must not make it older: a step does not count for messages that were delivered before it. These are all
+    that were delivered by the latest time that the clock had read, also if it was stepped back since. After a
+    step back messages seem younger, and live longer by that at most. A step while the service is down cannot
+    be noticed.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ahead_ms = clock.now_ms() - clock.monotonic_ms()
-        self._steps: list[tuple[int, int]] = []  # wall time before the step, milliseconds forward
+        self._latest_ms = clock.now_ms()
+        self._steps: list[tuple[int, int]] = []  # latest wall time before the step, milliseconds forward
 
     def look(self) -> None:
         """Notice a step; call this now and then, so that later deliveries are not taken for earlier ones."""
         now_ms = self._clock.now_ms()
         step_ms = now_ms - self._clock.monotonic_ms() - self._ahead_ms
         if abs(step_ms) >= STEP_MS:
+            self._latest_ms = max(self._latest_ms, now_ms - step_ms)
             if step_ms > 0:
-                self._steps.append((now_ms - step_ms, step_ms))
+                self._steps.append((self._latest_ms, step_ms))
             if len(self._steps) > STEPS_MAX:
                 (first_ms, first), (second_ms, second) = self._steps[:2]
                 self._steps[:2] = [(max(first_ms, second_ms), first + second)]
             self._ahead_ms += step_ms
+        self._latest_ms = max(self._latest_ms, now_ms)
 
     @property
     def remembered(self) -> int:

@@ -335,3 +335,15 @@ async def test_a_stream_of_a_client_that_has_gone_ends(service):
     events.close()
     async with asyncio.timeout(20 * engine_handle.LOOK_UP_MS / 1000):
         await asyncio.wait(serving)
+
+
+async def test_a_stream_has_no_message_whose_ttl_is_over(service):
+    await service.call("POST", "/v1/topics/orders/pause")
+    opened = await Stream.open(service.url)
+    await service.send(
+        [{"topic": "orders", "body": "late", "ttl_ms": 1}, {"topic": "orders", "body": "kept"}]
+    )
+    await asyncio.sleep(0.002)
+    await service.call("POST", "/v1/topics/orders/resume")
+    assert (await opened.message())["body"] == "kept"
+    opened.writer.close()

@@ -501,3 +501,15 @@ async def test_bytes_that_are_no_http2_and_connections_that_stay_half_open_harm_
 async def test_a_call_without_a_client_id_is_refused(front):
     front.caller.client_id = ""
     assert (await front.call("Heartbeat")).status.code == Code.CLIENT_ID_REQUIRED
+
+
+async def test_a_receive_has_no_message_whose_ttl_is_over(front):
+    short = {"TIMER_TTL_MS": "10000"}
+    await front.send(message(message_id="a", body=b"a", user=short), message(message_id="b", user=short))
+    await front.send(message(message_id="c", body=b"c"))
+    await front.advance(9_999)
+    _, (first,) = await front.receive(count=1)
+    await front.advance(1)
+    _, (second,) = await front.receive()
+    assert (first.body, second.body) == (b"a", b"c")
+    assert (await front.receive())[0] is Code.MESSAGE_NOT_FOUND

@@ -192,3 +192,30 @@ async def test_a_group_of_a_paused_topic_has_nothing_due_and_nothing_to_wait_for
     assert not waiting.done()
     await engine.topics.resume("orders")
     assert await waiting
+
+
+async def test_a_receive_that_waits_for_the_resume_gets_no_message_whose_ttl_is_over(world):
+    engine = await world.open()
+    await put(world)
+    await engine.topics.pause("orders")
+    waiting = asyncio.create_task(engine.groups.receive("orders", "g", count_max=9, wait_ms=60_000))
+    await send(world, "late", TIMER_TTL_MS="10000")
+    await send(world, "kept")
+    await world.advance(10_000)
+    await engine.topics.resume("orders")
+    assert bodies(await waiting) == ["kept"]
+
+
+@pytest.mark.parametrize("step_ms", [-86_400_000, 86_400_000])
+async def test_a_step_of_the_clock_ends_no_pause_and_no_message_that_waits_for_the_resume(world, step_ms):
+    engine = await world.open()
+    await put(world)
+    await engine.topics.pause("orders")
+    await send(world, "a", TIMER_TTL_MS="60000")
+    await world.step(step_ms)
+    await send(world, "b", TIMER_TTL_MS="60000")
+    await world.advance(30_000)
+    assert await receive(world) == []
+    assert engine.topics.paused("orders")
+    await engine.topics.resume("orders")
+    assert bodies(await receive(world)) == ["a", "b"]

@@ -6,6 +6,7 @@ import pytest
 
 from tests.harness.consumers import gated, spin
 from timerwheel.groups.config import Exponential, GroupConfig, GroupDiffersError
+from timerwheel.model.messages import Outgoing
 from timerwheel.push.subscription import Draft
 
 SPINS_MAX = 20_000
@@ -129,3 +130,15 @@ async def test_nothing_of_a_paused_topic_is_pushed_until_the_resume(site):
     assert site.receiver.got == []
     await engine.topics.resume("orders")
     await site.until(lambda: sorted(site.receiver.bodies()) == [b"now", b"timer"])
+
+
+async def test_a_message_whose_ttl_is_over_is_not_pushed(site):
+    await site.subscribe()
+    await site.push.pause("s")
+    await site.world.engine.sender.send(
+        [Outgoing("orders", b"late", {"TIMER_TTL_MS": "10000"}), Outgoing("orders", b"kept", {})]
+    )
+    await site.world.advance(10_000)
+    await site.push.resume("s")
+    await site.until(lambda: site.push.stats("s").delivered == 1)
+    assert site.receiver.bodies() == [b"kept"]

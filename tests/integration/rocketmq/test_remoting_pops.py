@@ -696,3 +696,13 @@ async def test_a_pop_of_a_paused_topic_waits_for_the_resume(world, peer):
     assert peer.answer_now(frame) is None
     await world.engine.topics.resume("orders")
     assert bodies_in(await peer.answer_to(frame)) == [b"a"]
+
+
+async def test_a_pop_has_no_message_whose_ttl_is_over(world, peer):
+    await store(world, b"a", b"b", TIMER_TTL_MS="10000")
+    await store(world, b"c")
+    await world.advance(9_999)
+    assert bodies_in(await pop(peer, maxMsgNums=1)) == [b"a"]
+    await world.advance(1)
+    assert bodies_in(await pop(peer)) == [b"c"]
+    assert (await pop(peer)).code == Result.POLLING_TIMEOUT

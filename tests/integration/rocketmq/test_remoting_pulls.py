@@ -330,3 +330,17 @@ async def test_a_stop_answers_the_held_pulls_of_a_paused_topic(world, remoting, 
     answer = peer.answer_now(frame)
     assert answer is not None
     assert answer.code == Result.PULL_NOT_FOUND
+
+
+async def test_a_pull_passes_over_messages_whose_ttl_is_over(world, peer):
+    await store(world, b"a", b"b", TIMER_TTL_MS="10000")
+    await store(world, b"c")
+    await world.advance(9_999)
+    assert bodies_in(await peer.pull()) == [b"a", b"b", b"c"]
+    await world.advance(1)
+    answer = await peer.pull()
+    assert (bodies_in(answer), bounds(answer)) == ([b"c"], (3, 0, 3))
+    await store(world, b"d", TIMER_TTL_MS="1")
+    await world.advance(1)
+    none = await peer.pull(offset=3)
+    assert (none.code, bounds(none)[0]) == (Result.PULL_RETRY_NOW, 4)

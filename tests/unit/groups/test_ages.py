@@ -30,3 +30,19 @@ def test_however_often_the_clock_is_stepped_what_is_remembered_is_bounded_and_no
         stepped_ms = ago * (HOUR_MS + 1_000)
         assert ages.age_ms(clock.now_ms() - stepped_ms) == ago * 1_000
     assert ages.age_ms(clock.now_ms() - 2 * STEPS_MAX * (HOUR_MS + 1_000)) <= 2 * STEPS_MAX * 1_000
+
+
+def test_a_step_back_and_a_longer_one_forward_make_no_message_older_than_it_is():
+    clock = ManualClock()
+    ages = Ages(clock)
+    clock.advance(10_000)
+    first_ms = clock.now_ms()
+    clock.advance(1_000)
+    clock.step(-HOUR_MS)
+    ages.look()
+    clock.advance(1_000)
+    clock.step(HOUR_MS + 60_000)
+    ages.look()
+    clock.advance(1_000)
+    assert ages.age_ms(first_ms) <= 3_000
+    assert ages.age_ms(clock.now_ms() - 500) == 500
