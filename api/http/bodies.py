@@ -1,12 +1,13 @@
 """Reads request bodies: whole, or as JSON of one of the wire's types."""
 
 from functools import cache
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from aiohttp import hdrs, web
 
 from timerwheel.api.http import budget
+from timerwheel.api.http.field_hints import with_hint
 from timerwheel.api.http.json_steps import DIRECT_BYTES, Text, check_values
 from timerwheel.api.http.json_value import exact_number
 from timerwheel.api.http.problems import RequestError
@@ -149,14 +150,14 @@ async def decode(body: Text, kind: type[T], values_max: int = JSON_VALUES_MAX) -
     try:
         found: T = _decoder(kind).decode(body)
     except (ValueError, RecursionError) as error:
-        raise unreadable(error, body) from None
+        raise unreadable(error, body, kind) from None
     return found
 
 
-def unreadable(error: Exception, body: Text) -> RequestError:
-    """Return why JSON could not be decoded, worded for the client."""
+def unreadable(error: Exception, body: Text, kind: Any) -> RequestError:  # noqa: ANN401 - a type
+    """Return why JSON could not be decoded as `kind`, or as an array of them, worded for the client."""
     if isinstance(error, msgspec.ValidationError):
-        return RequestError("invalid_field", str(error))
+        return RequestError("invalid_field", with_hint(str(error), kind))
     if isinstance(error, RecursionError):
         return RequestError("malformed_json", "the JSON is nested too deeply")
     if isinstance(error, UnicodeDecodeError):

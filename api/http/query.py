@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
+from timerwheel.api.http.field_hints import with_hint
 from timerwheel.api.http.problems import RequestError
 from timerwheel.groups.config import check_group
 from timerwheel.model.admission import check_key, check_topic_name
@@ -93,7 +94,7 @@ def convert(given: dict[str, str], kind: type[Q]) -> Q:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        detail = str(error).replace("Object contains unknown field", "unknown parameter")
+        detail = with_hint(str(error), kind).replace("Object contains unknown field", "unknown parameter")
         raise RequestError("invalid_parameter", detail) from None
 
 

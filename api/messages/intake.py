@@ -232,7 +232,7 @@ def single(body: bytes) -> Outgoing:
     try:
         return outgoing(_decode_one(body))
     except (ValueError, RecursionError) as error:
-        raise unreadable(error, body) from None
+        raise unreadable(error, body, NewMessage) from None
 
 
 def few(body: bytes, count_max: int) -> list[Outgoing] | None:
@@ -240,7 +240,7 @@ def few(body: bytes, count_max: int) -> list[Outgoing] | None:
     try:
         news = _decode_many(body)
     except (ValueError, RecursionError) as error:
-        raise unreadable(error, body) from None
+        raise unreadable(error, body, NewMessage) from None
     return list(map(outgoing, news)) if len(news) <= count_max else None
 
 
@@ -266,7 +266,7 @@ async def array(body: Text, count_max: int, bounds: Bounds, breathe: Breathe) ->
         try:
             await parts.take(bytes(body))
         except (ValueError, RecursionError) as error:
-            raise unreadable(error, bytes(body)) from None
+            raise unreadable(error, bytes(body), NewMessage) from None
         return parts.intake
     at = await after_space(body, await after_space(body, 0, breathe) + 1, breathe)
     while edge := last_edge(body, at):

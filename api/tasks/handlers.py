@@ -17,9 +17,11 @@ from timerwheel.api.messages import intake
 from timerwheel.api.messages.delays import delay_property, new_time
 from timerwheel.api.messages.trace_headers import put_context
 from timerwheel.api.security import access
+from timerwheel.errors import AdmissionError
 from timerwheel.model import list_cursor
+from timerwheel.model.durations import parse_delay_ms
 from timerwheel.model.messages import Outgoing
-from timerwheel.push.tasks.task import Task, check_queue, topic_of
+from timerwheel.push.tasks.task import TASK_ATTEMPTS_MAX, Task, check_queue, topic_of
 from timerwheel.push.tasks.task_queue import TaskQueueView, TaskQueueWithSecret
 from timerwheel.push.tasks.tasks import Tasks
 from timerwheel.push.tasks.view import TaskPage, TaskView
@@ -263,9 +265,36 @@ def _key(request: web.Request, new: NewTask) -> str | None:
 
 
 def _task(new: NewTask) -> Task:
+    """Return the task; RequestError invalid_field for a field given twice, or with a wrong value."""
     names = ("headers", "max_attempts", "backoff", "timeout_ms", "callback", "failure_callback")
-    given = {name: value for name in names if (value := getattr(new, name)) is not UNSET}
-    return Task(url=new.url, method=new.method, **given)
+    found = {name: value for name in names if (value := getattr(new, name)) is not UNSET}
+    for name, older, value in (
+        ("retries", "max_attempts", _attempts_of(new)),
+        ("timeout", "timeout_ms", _timeout_ms_of(new)),
+    ):
+        if value is not None and older in found:
+            raise RequestError("invalid_field", f"give only one of {name} and {older}")
+        found |= {} if value is None else {older: value}
+    return Task(url=new.url, method=new.method, **found)
+
+
+def _attempts_of(new: NewTask) -> int | None:
+    if new.retries is UNSET:
+        return None
+    if not 0 <= new.retries < TASK_ATTEMPTS_MAX:
+        raise RequestError(
+            "invalid_field", f"retries: {new.retries} is not from 0 to {TASK_ATTEMPTS_MAX - 1}"
+        )
+    return new.retries + 1
+
+
+def _timeout_ms_of(new: NewTask) -> int | None:
+    if new.timeout is UNSET:
+        return None
+    try:
+        return parse_delay_ms(new.timeout)
+    except AdmissionError as error:
+        raise RequestError("invalid_field", f"timeout: {error.detail}") from None
 
 
 def _hosts(url: str) -> set[str]:

@@ -23,6 +23,7 @@ from timerwheel.client import Client
 from timerwheel.client.connection import given
 from timerwheel.model.durations import format_duration
 from timerwheel.model.text import printable
+from timerwheel.push.tasks.task import TASK_ATTEMPTS_MAX
 from timerwheel.push.tasks.task_queue import TaskQueueView, TaskQueueWithSecret
 from timerwheel.push.tasks.view import TaskState, TaskView
 
@@ -50,6 +51,10 @@ def create(
     schedule: Annotated[str | None, typer.Option(metavar="NAME", help="Name of --cron's schedule.")] = None,
     queue: TaskQueueOption = None,
     max_attempts: AttemptsOption = None,
+    retries: Annotated[
+        int | None,
+        typer.Option(min=0, max=TASK_ATTEMPTS_MAX - 1, help="Attempts after the first; 15 by default."),
+    ] = None,
     backoff: BackoffOption = None,
     timeout_ms: TimeoutOption = None,
     callback: Annotated[
@@ -66,6 +71,8 @@ def create(
     output: IdTimeOutput,
 ) -> None:
     """Have a URL called: now, later, or again and again."""
+    if retries is not None and max_attempts is not None:
+        raise typer.BadParameter("give only one of --retries and --max-attempts")
     options: Any = given(
         **time_of(delay, at, None, output.zone),
         method=None if method is None else method.upper(),
@@ -75,6 +82,7 @@ def create(
         schedule=schedule,
         queue=queue,
         max_attempts=max_attempts,
+        retries=retries,
         backoff=backoff,
         timeout_ms=timeout_ms,
         callback=callback,

@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from timerwheel.client.bodies import Body, content_of
 from timerwheel.client.connection import Connection, arguments, given, part, with_query
-from timerwheel.client.drafts import when_content
+from timerwheel.client.drafts import length_ms, when_content
 from timerwheel.groups.config import Exponential, Ladder
 from timerwheel.push.tasks.task import Method
 from timerwheel.push.tasks.task_queue import TaskQueueView, TaskQueueWithSecret
@@ -42,8 +42,10 @@ class Tasks:
         schedule: str | None = None,
         queue: str | None = None,
         max_attempts: int | None = None,
+        retries: int | None = None,
         backoff: Ladder | Exponential | None = None,
         timeout_ms: int | None = None,
+        timeout: str | dt.timedelta | None = None,  # noqa: ASYNC109 - of the call that the service makes
         callback: str | None = None,
         failure_callback: str | None = None,
         dedup_key: str | None = None,
@@ -53,12 +55,17 @@ class Tasks:
         The body is text, bytes, a model as in `Client.send`, or with `json` any JSON value. `delay` and
         `deliver_at` are as in `Client.send`; with none, it is called at once. With `cron` it is called again
         and again, by the `schedule` of that name. `callback` is a URL that gets the outcome of a success,
-        `failure_callback` that of a failure. With a `dedup_key` it is stored once. The service chooses what
-        is left out. Raises `ValueError` for a datetime without a time zone.
+        `failure_callback` that of a failure. `retries` are the attempts after the first, in place of
+        `max_attempts`; `timeout` is `timeout_ms` as `"10s"` or a timedelta. With a `dedup_key` it is stored
+        once. The service chooses what is left out. Raises `ValueError` for a datetime without a time zone.
         """
         options = arguments(locals(), "json")
-        others = ("body", "json", "delay", "delay_ms", "deliver_at", "deliver_at_ms")
+        others = ("body", "json", "delay", "delay_ms", "deliver_at", "deliver_at_ms", "timeout")
         content = {name: value for name, value in options.items() if name not in others}
+        if isinstance(timeout, dt.timedelta):
+            content["timeout_ms"] = length_ms(timeout)
+        elif timeout is not None:
+            content["timeout"] = timeout
         content |= when_content(options) | content_of(options)
         return await self._connection.call("POST", "/v1/tasks", AcceptedTask, content=content)
 

@@ -79,7 +79,7 @@ class Calls(Protocol):
     async def attempt(
         self, subscription: Subscription, message: MessageView, number: int = 1, flight: Flight | None = None
     ) -> Outcome:
-        """Deliver once; `number` counts the attempts from 1, `flight` is told when it is sent."""
+        """Deliver once; `number` counts the attempts from 1, `flight` notes when it is sent."""
 
 
 class Counted:

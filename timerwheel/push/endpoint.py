@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One request to make: `headers` returns those of a request at a time, since they are signed with it.
 
-    `name` says in logs whose it is. Of the answer's body the first `kept_bytes` are kept. `flight` is told
+    `name` says in logs whose it is. Of the answer's body the first `kept_bytes` are kept. `flight` notes
     when it is sent.
     """
 
@@ -103,7 +103,7 @@ class Caller:
     async def attempt(
         self, subscription: Subscription, message: MessageView, number: int = 1, flight: Flight | None = None
     ) -> Outcome:
-        """Deliver once; `number` counts the attempts from 1, `flight` is told when it is sent.
+        """Deliver once; `number` counts the attempts from 1, `flight` notes when it is sent.
 
         Every failure is an outcome; only a cancellation raises, and ends the request.
         While `calls_max` are in progress the next one waits; its time begins after that.

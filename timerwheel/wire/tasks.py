@@ -31,8 +31,14 @@ class NewTask(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True):
     json: Json | UnsetType = UNSET
     queue: TaskQueueName = DEFAULT_QUEUE
     max_attempts: int | UnsetType = UNSET
+    retries: (
+        Annotated[int, Meta(description="Attempts after the first, in place of max_attempts")] | UnsetType
+    ) = UNSET
     backoff: Ladder | Exponential | UnsetType = UNSET
     timeout_ms: int | UnsetType = UNSET
+    timeout: (
+        Annotated[str, Meta(description="timeout_ms as a length, like delay", examples=["10s"])] | UnsetType
+    ) = UNSET
     callback: Annotated[str, Meta(description="URL that gets the outcome of a success")] | UnsetType = UNSET
     failure_callback: (
         Annotated[str, Meta(description="URL that gets the outcome of a failure")] | UnsetType

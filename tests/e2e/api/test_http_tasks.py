@@ -185,3 +185,21 @@ async def test_tasks_are_listed_by_their_host_however_it_is_written(service, url
     none = await service.call("GET", "/v1/tasks", params={"host": "other.example"})
     assert none.content == {"tasks": [], "cursor": None}
     assert (await service.call("GET", "/v1/tasks", params={"host": ""})).status == 400
+
+
+async def test_retries_and_timeout_are_other_names_of_attempts_and_milliseconds(service, receiver):
+    content = {"url": receiver.url(), "delay": "1h"}
+    made = await service.call("POST", "/v1/tasks", json={**content, "retries": 0, "timeout": "10s"})
+    view = (await service.call("GET", f"/v1/tasks/{made.content['id']}")).content
+    assert (view["max_attempts"], view["timeout_ms"]) == (1, 10_000)
+    for fields, said in (
+        ({"retries": 2, "max_attempts": 3}, "give only one of retries and max_attempts"),
+        ({"timeout": "1s", "timeout_ms": 1_000}, "give only one of timeout and timeout_ms"),
+        ({"retries": 100}, "retries: 100 is not from 0 to 99"),
+        ({"retries": -1}, "retries"),
+        ({"timeout": "soon"}, "timeout"),
+        ({"timeout": "1h"}, "timeout_ms"),
+    ):
+        refused = await service.call("POST", "/v1/tasks", json={**content, **fields})
+        assert (refused.status, refused.code) == (400, "invalid_field")
+        assert said in refused.content["detail"]

@@ -354,3 +354,39 @@ async def test_a_message_that_is_no_task_is_not_one(site):
         await site.get(message)
     with pytest.raises(UnknownTaskError):
         await site.get("0" * 24)
+
+
+REDIRECT = (302, {"Location": "/elsewhere"})
+# What a receiver does, and what comes of it: state, status, words of the reason, and when it is called again.
+WRONG_ANSWERS = {
+    "an error": (500, "retrying", 500, "HTTP 500", 1_000),
+    "too many requests": ((429, {"Retry-After": "30"}), "retrying", 429, "HTTP 429", 30_000),
+    "unavailable, with Retry-After": ((503, {"Retry-After": "5"}), "retrying", 503, "HTTP 503", 5_000),
+    "gone": (410, "failed", 410, "HTTP 410", None),
+    "not found": (404, "retrying", 404, "HTTP 404", 1_000),
+    "a redirect": (REDIRECT, "retrying", 302, "HTTP 302", 1_000),
+    "a reset": ("reset", "retrying", None, "closed the connection", 1_000),
+    "no HTTP": ("garbage", "retrying", None, "not a valid HTTP response", 1_000),
+    "no answer": ("hang", "retrying", None, "no complete response within 2000 ms", 1_000),
+    "an answer without an end": ("trickle", "retrying", None, "no complete response within 2000 ms", 1_000),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_ANSWERS)
+async def test_what_a_wrong_answer_means(site, case):
+    does, state, status, words, again_ms = WRONG_ANSWERS[case]
+    site.receiver.behave["hook"] = does
+    task = await site.create(max_attempts=3, timeout_ms=2_000)
+    await site.receiver.arrived(1)
+    view = await site.until_state(task, state, step_ms=0 if isinstance(does, (int, tuple)) else 100)
+    assert (view.attempts, view.last_status) == (1, status)
+    assert words in view.last_error
+    if again_ms is None:
+        return
+    site.receiver.behave["hook"] = 200
+    left_ms = view.next_attempt_ms - site.world.clock.now_ms()
+    assert again_ms - 100 <= left_ms <= again_ms
+    await site.world.advance(left_ms - 1)
+    assert site.count() == 1
+    assert (await site.until_state(task, "succeeded", step_ms=1)).attempts == 2
+    assert site.count("elsewhere") == 0
