@@ -80,6 +80,16 @@ def test_a_schedule_runs_each_time(timerwheel_service, timerwheel_client):
     assert timerwheel_client.topic("t").visible == 6
 
 
+def test_two_services_of_one_test_have_clocks_of_their_own(timerwheel_service, timerwheel_client):
+    with LocalService() as other, other.client() as its_client:
+        sent = [client.send("t", "x", delay="30m") for client in (timerwheel_client, its_client)]
+        other.advance("30m")
+        assert timerwheel_client.get(sent[0].id).state == "scheduled"
+        assert its_client.get(sent[1].id).state == "delivered"
+        timerwheel_service.advance("30m")
+        assert timerwheel_client.get(sent[0].id).state == "delivered"
+
+
 def test_services_share_nothing_and_leave_nothing():
     with LocalService() as one, LocalService(group_items_max=10) as other:
         with one.client() as client:
@@ -126,8 +136,11 @@ def test_nothing():
 """
 
 
-@pytest.mark.parametrize("program", [USERS_TEST, UNUSED])
-def test_the_plugin_gives_the_fixtures_and_loads_nothing_unless_they_are_used(tmp_path, program):
+SIDE_BY_SIDE = ["-p", "xdist.plugin", "-n", "2"]
+
+
+@pytest.mark.parametrize(("program", "more"), [(USERS_TEST, []), (UNUSED, []), (USERS_TEST, SIDE_BY_SIDE)])
+def test_the_plugin_gives_the_fixtures_and_loads_nothing_unless_they_are_used(tmp_path, program, more):
     (tmp_path / "test_mine.py").write_text(program)
     command = [
         sys.executable,
@@ -138,6 +151,7 @@ def test_the_plugin_gives_the_fixtures_and_loads_nothing_unless_they_are_used(tm
         "timerwheel.testing.plugin",
         "-p",
         "no:cacheprovider",
+        *more,
     ]
     environment = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
