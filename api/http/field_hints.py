@@ -33,6 +33,7 @@ OTHER_NAMES = {
 
 
 _NO_LENGTH = re.compile(r"Expected `str`, got `(int|float)` - at `\$(\[(\d+|\.\.\.)\])?\.(?P<name>\w+)`")
+_NO_WORD = re.compile(r"Invalid enum value '[^']{0,64}' - at `\$(\[(\d+|\.\.\.)\])?\.(?P<name>\w+)`")
 _LENGTHS = frozenset({"delay", "ttl", "timeout", "every"})
 
 
@@ -41,6 +42,9 @@ def with_hint(detail: str, kind: Any) -> str:  # noqa: ANN401 - a type
     length = _NO_LENGTH.fullmatch(detail)
     if length is not None and length["name"] in _LENGTHS:
         return f'{detail}; write "5s", or give milliseconds as {length["name"]}_ms'
+    word = _NO_WORD.fullmatch(detail)
+    if word is not None and (words := _words_of(kind, word["name"])):
+        return f"{detail}; give {', '.join(words[:-1])} or {words[-1]}"
     found = _UNKNOWN.fullmatch(detail)
     if found is None or _AT_TOP.fullmatch(found["place"]) is None or not _is_struct(kind):
         return detail
@@ -48,6 +52,20 @@ def with_hint(detail: str, kind: Any) -> str:  # noqa: ANN401 - a type
     other = OTHER_NAMES.get(found["name"])
     meant = [other] if other in known else get_close_matches(found["name"], known, n=1)
     return f"{detail}; did you mean `{meant[0]}`?" if meant else f"{detail}; it has {', '.join(known)}"
+
+
+def _words_of(kind: Any, name: str) -> list[str]:  # noqa: ANN401 - a type
+    """Return the words that a field takes; none if it takes others."""
+    types = {one.encode_name: one.type for one in msgspec.structs.fields(kind)} if _is_struct(kind) else {}
+    return _words_in(msgspec.inspect.type_info(types[name])) if name in types else []
+
+
+def _words_in(found: msgspec.inspect.Type) -> list[str]:
+    if isinstance(found, msgspec.inspect.Metadata):  # it has a description
+        return _words_in(found.type)
+    if isinstance(found, msgspec.inspect.UnionType):  # it may be left out
+        return [word for one in found.types for word in _words_in(one)]
+    return [str(one) for one in found.values] if isinstance(found, msgspec.inspect.LiteralType) else []
 
 
 def _is_struct(kind: Any) -> bool:  # noqa: ANN401 - a type

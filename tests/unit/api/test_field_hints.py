@@ -38,6 +38,21 @@ def test_a_number_for_a_length_is_answered_with_how_to_write_it():
 
 
 @pytest.mark.parametrize(
+    ("detail", "kind", "words"),
+    [
+        ("Invalid enum value 'get' - at `$.method`", NewTask, "DELETE, GET, HEAD, PATCH, POST or PUT"),
+        ("Invalid enum value 'never' - at `$[...].on_duplicate`", NewMessage, "replace or return"),
+        ("Invalid enum value 'none' - at `$.missed`", NewSchedule, "all, once or skip"),
+    ],
+)
+def test_a_word_that_is_none_of_a_few_is_answered_with_these(detail, kind, words):
+    found = with_hint(detail, kind)
+    *others, last = found.removeprefix(f"{detail}; give ").replace(" or ", ", ").split(", ")
+    *wanted, wanted_last = words.replace(" or ", ", ").split(", ")
+    assert sorted([*others, last]) == sorted([*wanted, wanted_last])
+
+
+@pytest.mark.parametrize(
     "detail",
     [
         "Expected `int`, got `str` - at `$.max`",
