@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +24,20 @@ class HeldThreads(Threads):
         self._calls_max = calls_max
         self._gates: dict[str, asyncio.Event] = {}
         self._free: Counter[str] = Counter()
+        self._seeing: dict[str, Callable[[Any], Awaitable[object]]] = {}
+
+    def see(self, name: str, happen: Callable[[Any], Awaitable[object]]) -> None:
+        """From now on, await `happen` with each answer of this function before its caller has it."""
+        self._seeing[name] = happen
+
+    def see_once(self, name: str, happen: Callable[[Any], Awaitable[object]]) -> None:
+        """As `see`, for the next answer only."""
+
+        async def once(answer: Any) -> None:
+            del self._seeing[name]
+            await happen(answer)
+
+        self.see(name, once)
 
     @contextmanager
     def holding(self, name: str, *, after: int = 0) -> Iterator[None]:
@@ -38,15 +52,15 @@ class HeldThreads(Threads):
 
     async def log(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         await self._pass(call)
-        return await super().log(call, *args, **kwargs)
+        return await self._show(call, await super().log(call, *args, **kwargs))
 
     async def index(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         await self._pass(call)
-        return await super().index(call, *args, **kwargs)
+        return await self._show(call, await super().index(call, *args, **kwargs))
 
     async def read(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         await self._pass(call)
-        return await super().read(call, *args, **kwargs)
+        return await self._show(call, await super().read(call, *args, **kwargs))
 
     async def _pass(self, call: Callable[..., Any]) -> None:
         name = call.__name__
@@ -60,6 +74,12 @@ class HeldThreads(Threads):
             self._free[name] -= 1
             return
         await gate.wait()
+
+    async def _show(self, call: Callable[..., Any], answer: Any) -> Any:
+        happen = self._seeing.get(call.__name__)
+        if happen is not None:
+            await happen(answer)
+        return answer
 
 
 async def open_held(world: World, calls_max: int = 1 << 60, **limits: Any) -> HeldThreads:

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from tests.harness.drive import settle
+from tests.harness.held import go_on, open_held
 from timerwheel.errors import (
     AlreadyDeliveredError,
     AlreadyRecalledError,
@@ -288,29 +289,22 @@ async def test_keys_that_ended_a_day_ago_are_carried_no_further(world):
     assert [base for base in segments if segments[base].keyed] == []
 
 
-async def test_a_sender_waits_for_the_carrying_of_its_key(world, monkeypatch):
+async def test_a_sender_waits_for_the_carrying_of_its_key(world):
     """Else the carried key would come after the new message's own, and hide it."""
-    engine = await world.open(retention_ms=1_000)
+    threads = await open_held(world, retention_ms=1_000)
+    engine = world.engine
     first = await send_one(world, keyed(body=b"1"))
     await engine.recalls.recall(first.id)
     await world.roll()
     await world.advance(5_000)
-    carrying, proceed = asyncio.Event(), asyncio.Event()
-    consistent_read = engine.core.state.consistent_read
-
-    async def held(*asked):
-        found = await consistent_read(*asked)
-        if not carrying.is_set():
-            carrying.set()
-            await proceed.wait()
-        return found
-
-    monkeypatch.setattr(engine.core.state, "consistent_read", held)
-    turn = asyncio.create_task(engine.retention.turn())
-    await carrying.wait()
-    sending = asyncio.create_task(engine.sender.send([keyed(body=b"2")]))
-    await asyncio.sleep(0)
-    proceed.set()
+    await engine.indexer.commit()
+    before = threads.calls["_find"]
+    with threads.holding("_find"):
+        turn = asyncio.create_task(engine.retention.turn())
+        await go_on()
+        sending = asyncio.create_task(engine.sender.send([keyed(body=b"2")]))
+        await go_on()
+        assert threads.calls["_find"] == before + 1, "the sender has asked for the key meanwhile"
     assert await turn
     [second] = await sending
     await world.lose_index()

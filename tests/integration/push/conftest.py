@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.harness.held import open_held
 from tests.harness.receiver import Receiver
 from tests.harness.tasking import Tasking
 
@@ -14,7 +15,7 @@ async def receiver():
 
 @pytest.fixture
 async def site(world, receiver):
-    await world.open()
+    await open_held(world)
     site = Tasking(world, receiver)
     await site.start()
     yield site

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.harness.drive import settle
+from tests.harness.held import open_held
 from tests.harness.racing import Race
 from timerwheel.errors import NotReadyError, RefusedError
 from timerwheel.index import lookups
@@ -371,21 +372,18 @@ async def test_a_sweep_without_space_says_so_and_can_be_repeated(world):
 async def test_ten_thousand_in_one_slot_are_swept_in_bounded_steps(world, monkeypatch):
     monkeypatch.setattr("timerwheel.runtime.bulk_recall.STEP_ROWS", 2_048)
     limits = {"batch_bytes_max": 1 << 20, "segment_size_bytes": 1 << 20, "index_records_max": 2_500}
-    engine = await world.open(**limits)
+    threads = await open_held(world, **limits)
+    engine = world.engine
     for topic in ("orders", "tickets"):
         for _ in range(5):
             await world.send(*[90 * DAY_MS] * 1_000, topic=topic)
         await engine.indexer.commit()
     sizes = []
-    read = engine.core.threads.read
 
-    async def watched(call, *args):
-        found = await read(call, *args)
-        if call.__name__ == "_walk":
-            sizes.append(len(found[0]))
-        return found
+    async def measure(found):
+        sizes.append(len(found[0]))
 
-    monkeypatch.setattr(engine.core.threads, "read", watched)
+    threads.see("_walk", measure)
     assert await engine.bulk_recalls.recall_where(RecallFilter(topic="tickets")) == RecallCount(
         5_000, 5_000, 0
     )
@@ -427,48 +425,32 @@ async def test_a_walk_through_the_wheel_meets_what_pending_lists(world):
         assert await engine.bulk_recalls.recall_where(condition, dry_run=True) == RecallCount(count, 0, 0)
 
 
-def between_reads(engine, monkeypatch, names, happen):
-    """Let something happen, once, after one of these functions has read and before its answer is used."""
-    read = engine.core.threads.read
-    happened = []
-
-    async def watched(call, *args):
-        found = await read(call, *args)
-        if getattr(call, "__name__", "") in names and not happened:
-            happened.append(1)
-            await happen()
-        return found
-
-    monkeypatch.setattr(engine.core.threads, "read", watched)
-    return happened
-
-
 @pytest.mark.parametrize("committed", [False, True])
 @pytest.mark.parametrize("near", [False, True])
-async def test_what_changes_while_records_are_read_is_looked_at_again(world, monkeypatch, near, committed):
-    engine = await world.open()
+async def test_what_changes_while_records_are_read_is_looked_at_again(world, near, committed):
+    threads = await open_held(world)
+    engine = world.engine
     one, two, three = await world.send_ids(*[1_500 if near else HOUR_MS] * 3)
 
-    async def change():
+    async def change(_):
         await engine.recalls.recall(one)
         await engine.recalls.reschedule(two, {"TIMER_DELAY_MS": str(2 * HOUR_MS)})
         if committed:
             await engine.indexer.commit()
 
-    happened = between_reads(engine, monkeypatch, {"_read_ids"}, change)
+    threads.see_once("_read_ids", change)
     assert codes(await engine.bulk_recalls.recall_many([one, two, three])) == ["already_recalled", None, None]
-    assert happened
     assert engine.queues.topic("orders").pending == 0
     [four, five] = await world.send_ids(*[1_500 if near else HOUR_MS] * 2)
 
-    async def recall_four():
+    async def recall_four(_):
         await engine.recalls.recall(four)
         if committed:
             await engine.indexer.commit()
 
-    happened = between_reads(engine, monkeypatch, {"_read_matching"}, recall_four)
+    threads.see_once("_read_matching", recall_four)
     assert await engine.bulk_recalls.recall_where(RecallFilter(topic="orders")) == RecallCount(1, 1, 0)
-    assert happened
+    assert (await engine.messages.get(four)).state is State.RECALLED
     assert (await engine.messages.get(five)).state is State.RECALLED
     assert engine.queues.topic("orders").pending == 0
 
@@ -508,18 +490,20 @@ async def test_due_messages_that_could_not_be_written_are_recalled_and_not_misse
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-async def test_what_the_index_takes_over_or_receives_in_between_is_not_counted(world, monkeypatch, dry_run):
-    engine = await world.open()
+async def test_what_the_index_takes_over_or_receives_in_between_is_not_counted(world, dry_run):
+    threads = await open_held(world)
+    engine = world.engine
     await world.send(*[HOUR_MS] * 20, *[9 * DAY_MS] * 20)
     late = []
 
-    async def take_over():
+    async def take_over(_):
         late.extend(await world.send_ids(HOUR_MS, 9 * DAY_MS))
         await engine.indexer.commit()
 
-    between_reads(engine, monkeypatch, {"_staged"}, take_over)
+    threads.see_once("_staged", take_over)
     count = await engine.bulk_recalls.recall_where(RecallFilter(topic="orders"), dry_run=dry_run)
     assert count == RecallCount(40, 0 if dry_run else 40, 0)
+    assert late
     assert set(late) <= set(await world.pending_ids())
 
 

@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from tests.harness.cold import make_cold
+from tests.harness.held import open_held
 from timerwheel.errors import NotReadyError, OffsetOutOfRangeError, UnknownQueueError, UnknownTopicError
 from timerwheel.model.messages import Outgoing
 from timerwheel.store.record import decode
@@ -168,19 +170,18 @@ async def test_topic_counts_follow_what_waits_and_what_is_visible(world):
     ]
 
 
-async def test_a_page_holds_no_message_before_the_first_offset_that_it_names(world, monkeypatch):
+async def test_a_page_holds_no_message_before_the_first_offset_that_it_names(world):
     """Retention raises the first offset, then removes the segments; a read may come in between."""
-    engine = await world.open()
+    threads = await open_held(world)
+    engine = world.engine
     await world.send(*[0] * 10)
     queue = engine.core.state.topics["orders"].queues[0]
-    read = engine.core.record_cache.read
+    make_cold(engine)
 
-    async def read_while_retention_begins(offsets, sizes):
-        found = await read(offsets, sizes)
+    async def begin_retention(_):
         queue.min_offset = 4
-        return found
 
-    monkeypatch.setattr(engine.core.record_cache, "read", read_while_retention_begins)
+    threads.see_once("read_many", begin_retention)
     page = await engine.queues.read_queue("orders", 0, 0, 100)
     assert page.min_offset == 4
     assert [message.queue_offset for message in page.messages] == list(range(4, 10))

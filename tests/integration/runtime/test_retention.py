@@ -9,6 +9,7 @@ import pytest
 from tests.harness.consumers import put, receive, send
 from tests.harness.drive import read_all
 from tests.harness.group_checks import check_groups
+from tests.harness.held import open_held
 from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError, UnknownMessageError
 from timerwheel.index.writer import IndexWriter
 from timerwheel.model.messages import State
@@ -358,21 +359,18 @@ async def test_a_rebuild_that_is_cut_short_after_retention_tells_groups_as_they_
     assert [(d.message.body, d.attempt) for d in again] == [(b"a", 4), (b"f", 1)]
 
 
-async def test_a_listing_that_meets_retention_lists_what_was_moved(world, monkeypatch):
-    engine = await world.open(retention_ms=RETENTION_MS)
+async def test_a_listing_that_meets_retention_lists_what_was_moved(world):
+    threads = await open_held(world, retention_ms=RETENTION_MS)
+    engine = world.engine
     ids = await world.send_ids(*range(500_000, 512_000, 1_000))
     await engine.indexer.commit()
-    read = engine.core.threads.read
     dropped = []
 
-    async def aging(call, *args):
-        found = await read(call, *args)
-        if call.__name__ == "_pending_entries" and not dropped:
-            dropped.append(await age(world))
-            assert int(found["offset"].min()) < engine.core.log.start
-        return found
+    async def aging(found):
+        dropped.append(await age(world))
+        assert int(found["offset"].min()) < engine.core.log.start
 
-    monkeypatch.setattr(engine.core.threads, "read", aging)
+    threads.see_once("_pending_entries", aging)
     page = await engine.messages.pending(limit=1_000)
     assert dropped[0] > 0
     assert [(message.id, message.problem) for message in page.messages] == [(one, None) for one in ids]
