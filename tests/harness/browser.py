@@ -3,11 +3,13 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from weakref import WeakKeyDictionary
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NARROW_PX = 640  # a window that is narrower is one of a phone, with touch
 FLAGS = ("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu")
 PATIENCE_MS = 60_000  # only keeps a failure from hanging
 COMPLAINTS = ("error", "warning")
@@ -64,6 +66,10 @@ def browsing(*flags: str) -> Iterator[Browser]:
             browser.close()
 
 
+_idle: WeakKeyDictionary[Browser, dict[bool, Page]] = WeakKeyDictionary()
+"""Empty windows of each browser, by whether they are narrow: a new one takes as long as a page to load."""
+
+
 @contextmanager
 def looking(
     browser: Browser,
@@ -73,27 +79,63 @@ def looking(
     height: int = 900,
     scheme: str = "light",
     expected: tuple[str, ...] = (),
+    script: str = "",
 ) -> Iterator[Page]:
-    """A page in a window of its own, which must complain of nothing but what holds an `expected` text."""
-    context = browser.new_context(
-        viewport={"width": width, "height": height},
-        color_scheme=scheme,
-        timezone_id="Europe/Berlin",
-        has_touch=width < 640,
-    )
-    context.set_default_timeout(PATIENCE_MS)
-    page = context.new_page()
+    """A page that must complain of nothing but what holds an `expected` text; `script` runs in it first.
+
+    It finds nothing that a page before it has stored, and asks for less motion: drawing what moves takes as
+    much of a processor as all else.
+    """
+    windows = _idle.setdefault(browser, {})
+    narrow = width < NARROW_PX
+    page = (None if script else windows.pop(narrow, None)) or _window(browser, narrow=narrow, script=script)
+    page.set_viewport_size({"width": width, "height": height})
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-    page.on("console", lambda line: complaints.append(line.text) if line.type in COMPLAINTS else None)
-    page.add_init_script(TELL_REFUSALS)
+
+    def complain(line: ConsoleMessage) -> None:
+        if line.type in COMPLAINTS:
+            complaints.append(line.text)
+
+    def fail(error: Error) -> None:
+        complaints.append(f"error: {error}")
+
+    page.on("console", complain)
+    page.on("pageerror", fail)
+    is_empty = False
     try:
         page.goto(url)
         yield page
+        page.remove_listener("console", complain)
+        page.remove_listener("pageerror", fail)
         unexpected = [one for one in complaints if not any(text in one for text in expected)]
         assert not unexpected, unexpected
+        if not script:
+            _empty(page)
+            is_empty = True
     finally:
-        context.close()
+        if is_empty and narrow not in windows:
+            windows[narrow] = page
+        else:
+            page.context.close()
+
+
+def _window(browser: Browser, *, narrow: bool, script: str) -> Page:
+    context = browser.new_context(timezone_id="Europe/Berlin", has_touch=narrow)
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    for one in filter(None, (TELL_REFUSALS, script)):
+        page.add_init_script(one)
+    return page
+
+
+def _empty(page: Page) -> None:
+    """Forget all that a test did in a window."""
+    page.unroute_all(behavior="ignoreErrors")
+    page.evaluate("localStorage.clear(); sessionStorage.clear()")
+    page.context.clear_cookies()
+    page.context.clear_permissions()
+    page.goto("about:blank")
 
 
 def faint_texts(page: Page) -> list[tuple[str, float]]:

@@ -11,7 +11,7 @@ import orjson
 import pytest
 from playwright.sync_api import expect
 
-from tests.harness.browser import PATIENCE_MS, browsing, chromium, faint_texts, looking
+from tests.harness.browser import PATIENCE_MS, chromium, faint_texts, looking
 from tests.harness.browser_seed import HOUR_MS, ask, fail, fill, send
 from tests.harness.processes import serving
 from timerwheel import tokens
@@ -37,12 +37,6 @@ TABS = ["Messages", "Topics", "Groups", "Dead letters", "Subscriptions", "Schedu
 # Going back is not done at once: let the page take the step.
 ONE_TURN = "new Promise((done) => setTimeout(done))"
 MARKUP = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>&lt;b&gt;"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with browsing() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -277,9 +271,8 @@ def test_a_slot_that_cascades_flows_to_the_next_ring_and_is_told_in_words(browse
     seconds = [[until_ms + number * 1_000, 4] for number in range(51)]
     after = stream(now_ms + 1_000, second=seconds, moved=(0, until_ms + MINUTE_MS, 0, 0))
     for less, flows in (("no-preference", 1), ("reduce", 0)):
-        with looking(browser, "about:blank", expected=("status of 503",)) as page:
+        with looking(browser, "about:blank", expected=("status of 503",), script=COUNT_FLOWS) as page:
             page.emulate_media(reduced_motion=less)
-            page.add_init_script(COUNT_FLOWS)
             hear(page, before + after)
             page.goto(url)
             expect(page.locator(".readout")).to_have_text(

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.harness.accessibility import AXE, violations
-from tests.harness.browser import PATIENCE_MS, browsing, chromium, looking
+from tests.harness.browser import PATIENCE_MS, chromium, looking
 from tests.harness.browser_seed import ask, fail, fill, send
 from tests.harness.processes import serving
 
@@ -49,12 +49,6 @@ LOOKS = [
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with browsing() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def url(tmp_path_factory):
     """A service with something of everything, and what needs attention."""
     chromium()  # or there is nothing to start it for
@@ -70,7 +64,6 @@ def shown(browser, url, look):
     """The page in one of the looks, with something in each of its parts."""
     width, scheme = look
     with looking(browser, url, width=width, height=900, scheme=scheme, expected=("status of 400",)) as page:
-        page.emulate_media(reduced_motion="reduce")  # what is half faded in has no contrast of its own
         expect(page.locator("#stat-next")).to_have_text(re.compile(r"\d"))
         expect(page.locator("#attention")).to_be_visible()
         yield page
