@@ -1,7 +1,6 @@
 """One Spark session for all tests of this directory: starting one takes longer than most tests."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,20 +8,18 @@ import typer
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from tests.harness.processes import QUICK_JAVA
+from tests.harness.quick_spark import quick_session
 from timerwheel.cli import audit as audit_command
 from timerwheel.cli.spark_options import Job
 from timerwheel.cli.table import typed
 from timerwheel.spark_jobs.monitoring.job_metrics import JobMetrics
 from timerwheel.spark_jobs.progress import JobProgress
-from timerwheel.spark_jobs.session import plain_errors, session
+from timerwheel.spark_jobs.session import plain_errors
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    os.environ.update(QUICK_JAVA)
-    conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"}
-    with session("tests", "local[2]", conf) as found:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with quick_session(tmp_path_factory.mktemp("python")) as found:
         yield found
 
 

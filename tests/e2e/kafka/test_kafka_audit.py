@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -23,7 +22,8 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from tests.harness.kafka.clients import Clients
-from tests.harness.processes import QUICK_JAVA, RunningService, serving
+from tests.harness.processes import RunningService, serving
+from tests.harness.quick_spark import quick_session
 from tests.harness.world import World
 from timerwheel.cli import audit as audit_command
 from timerwheel.cli import rebuild as rebuild_command
@@ -33,7 +33,7 @@ from timerwheel.kafka.front import service_name
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.monitoring.job_metrics import JobMetrics
 from timerwheel.spark_jobs.progress import JobProgress
-from timerwheel.spark_jobs.session import plain_errors, session
+from timerwheel.spark_jobs.session import plain_errors
 from timerwheel.state.config_table import ConfigTable, Put
 from timerwheel.store.files import DiskFiles
 
@@ -48,10 +48,8 @@ def call(service: RunningService, path: str, body: object | None = None) -> dict
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    os.environ.update(QUICK_JAVA)
-    conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"}
-    with session("tests", "local[2]", conf) as found:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with quick_session(tmp_path_factory.mktemp("python")) as found:
         yield found
 
 
