@@ -7,7 +7,7 @@ import pytest
 
 from tests.harness import maven
 from tests.harness.ports import reserved_address
-from tests.harness.processes import PATIENCE_S, ROOT, serving
+from tests.harness.processes import PATIENCE_S, QUICK_JAVA_FLAGS, ROOT, serving
 
 PROJECT = ROOT / "examples" / "rocketmq-java"
 
@@ -23,7 +23,7 @@ def address(tmp_path_factory):
 
 
 def command(home, program, *arguments):
-    options = ("-Xmx128m", f"-Duser.home={home}")
+    options = (*QUICK_JAVA_FLAGS, "-Xmx128m", f"-Duser.home={home}")
     return ["java", *options, "-cp", maven.class_path(PROJECT), f"shop.{program}", *arguments]
 
 

@@ -34,7 +34,7 @@ from tests.harness.installed import (
     site_of,
     uninstall,
 )
-from tests.harness.processes import PATIENCE_S, Result
+from tests.harness.processes import PATIENCE_S, QUICK_JAVA, Result
 from timerwheel.cli.main import USAGE
 
 LINKED = ("api", "rocketmq", "spark_jobs", "store")
@@ -72,7 +72,7 @@ def run(environment: Path, *command: object, cwd: Path) -> Result:
         capture_output=True,
         text=True,
         cwd=cwd,
-        env=clean_variables(environment),
+        env=clean_variables(environment, **QUICK_JAVA),
         timeout=PATIENCE_S,
         check=False,
     )
@@ -215,6 +215,7 @@ import asyncio
 async def main():
     async with Client(sys.argv[1]) as client:
         await client.send("orders", "17")
+        await client.send("orders", "18", delay="1h")
 asyncio.run(main())
 print(api.app.HERS, store.index.HERS, spark_jobs.x.HERS)
 """
@@ -238,8 +239,8 @@ def test_it_leaves_a_users_own_packages_of_the_same_names_alone(built, tmp_path)
         assert (sent.code, sent.out) == (0, "1 2 3\n"), sent.err
         came = run(environment, "timerwheel", "receive", "orders", "--json", "--url", url, cwd=cwd)
         assert [line["body"] for line in came.lines] == ["17"]
-    audit = run(environment, "timerwheel", "audit", "--data", "data", "--out", "found", cwd=cwd)
-    assert audit.code == 0, audit.err
+    forecast = run(environment, "timerwheel", "forecast", "--data", "data", "--json", cwd=cwd)
+    assert forecast.json["waiting"] == 1, forecast.err
     uninstall(environment, "timerwheel")
     assert {path.name for path in site_of(environment).iterdir()} - {"__pycache__"} == before
     for folder in (site_of(environment), cwd):

@@ -15,7 +15,7 @@ import pytest
 from tests.harness import maven
 from tests.harness.certificates import Authority
 from tests.harness.ports import reserved_address
-from tests.harness.processes import PATIENCE_S, ROOT, serving, timerwheel
+from tests.harness.processes import PATIENCE_S, QUICK_JAVA_FLAGS, ROOT, serving, timerwheel
 
 PROJECT = ROOT / "tests" / "clients" / "rocketmq-java"
 NEW, OLD = "5.3.3", "4.9.8"
@@ -40,6 +40,7 @@ def java(
     tls = () if trusted is None else (*TLS, f"-Dtls.client.trustCertPath={trusted}")
     command = [
         "java",
+        *QUICK_JAVA_FLAGS,
         "-Xmx256m",
         f"-Duser.home={home}",
         *tls,
