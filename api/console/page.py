@@ -6,7 +6,7 @@ inline, and no text made into markup. Whatever a message says, it cannot become 
 """
 
 import hashlib
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import PurePosixPath
@@ -42,7 +42,7 @@ class Pages:
     """Handlers for `/` and `/console/{file}`. They need no engine, since the page itself shows its state."""
 
     def __init__(self) -> None:
-        self._files = dict(_read(resources.files("timerwheel.api.console") / "static"))
+        self._files = _files()
 
     @_serves("/", "console", summary="The console")
     @_serves("/console/{file}", "consoleFile", pattern="/console/{file:.+}")
@@ -58,6 +58,12 @@ class Pages:
         if headers[hdrs.ETAG] in request.headers.get(hdrs.IF_NONE_MATCH, ""):
             return web.Response(status=304, headers=headers)
         return web.Response(body=body, headers=headers)
+
+
+@cache
+def _files() -> dict[str, File]:
+    """The files of this package, which do not change while a process runs."""
+    return dict(_read(resources.files("timerwheel.api.console") / "static"))
 
 
 def _read(folder: Traversable, prefix: str = "") -> list[tuple[str, File]]:
