@@ -39,7 +39,7 @@ format: $(VENV)/.installed-dev ## rewrite the code in its style
 
 torture: $(VENV)/.installed-dev ## run the long tests, SIGKILL loops among them; ARGS go to pytest
 	$(BIN)/python -m pytest -m torture $(ARGS)
-	$(if $(ARGS),,TIMERWHEEL_TEST_FATES=all $(BIN)/python -m pytest -n auto tests/crash tests/integration/schedules)
+	$(if $(ARGS),,TIMERWHEEL_TEST_FATES=all $(BIN)/python -m pytest -n auto tests/crash tests/property tests/integration/schedules)
 
 clients: $(VENV)/.installed-dev ## run RocketMQ's own clients against the service: needs Java 17, Maven, Go
 	$(BIN)/python -m pytest -m clients -rs $(ARGS)

@@ -39,10 +39,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: [not item.nodeid.startswith(place) for place in TOGETHER])
 
 
+def pytest_collection() -> None:
+    """Spare the garbage collector what is made now: it stays until the end."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector all that stays until the end: ten thousand tests with their modules."""
+    """Spare it, from now on too, ten thousand tests with their modules."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -9,7 +9,7 @@ import pytest
 from tests.harness import flips
 
 SEED = 20261122
-SAMPLES = {"index/data.mdb": 200, "log/*.log": 120, "log/*.side": 20, "log/start": 25}
+SAMPLES = {"index/data.mdb": 100, "log/*.log": 60, "log/*.side": 20, "log/start": 25}
 SAMPLE = 10  # of each other file
 
 

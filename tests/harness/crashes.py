@@ -5,7 +5,7 @@ runs once, what it left is kept, and fates of the disk and of the index are trie
 the same bytes are one.
 
 With TIMERWHEEL_TEST_FATES=all, as in `make torture`, each step meets every fate of the disk with every fate
-of the index. Otherwise it meets one for each fate of the index, and its neighbours meet others.
+of the index. Otherwise it meets one of the disk with one of the index, and its neighbours meet others.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import copy
 import os
 import random
 import shutil
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,11 +53,17 @@ class Crash:
         directory.rename(_left(directory))
         return cls(f"{name}: {files.trace[-1]}", directory, files, clock, books, seed)
 
-    def fates(self, count: int, index: str = "kept") -> list[tuple[int, FaultyFiles]]:
-        """Those of `all_fates` that are tried with this fate of the index."""
+    def meets(self, index: str, indexes: Sequence[str] = INDEXES) -> bool:
+        """Whether it is tried with this one of the fates of the index."""
+        return ALL_FATES or indexes[self.seed % len(indexes)] == index
+
+    def fates(self, count: int, index: str | None = None) -> list[tuple[int, FaultyFiles]]:
+        """Those of `all_fates` that are tried, with a fate of the index if that has several."""
+        if index is not None and not self.meets(index):
+            return []
         found = list(self.all_fates(count))
-        turn = (self.seed + INDEXES.index(index)) % len(found)
-        return found if ALL_FATES else [found[turn]]
+        turn = self.seed if index is None else self.seed + INDEXES.index(index)
+        return found if ALL_FATES else [found[turn % len(found)]]
 
     def all_fates(self, count: int) -> Iterator[tuple[int, FaultyFiles]]:
         """What the disk may have kept, drawn `count` times, without those that are as one before."""

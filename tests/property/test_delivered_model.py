@@ -38,6 +38,7 @@ TYPES = {
 }
 SCHEMA = pa.schema([(name, TYPES[kind]) for name, kind in COLUMNS.items()])
 STEPS = 30
+LONG_RUN = [pytest.param(seed, marks=pytest.mark.torture) for seed in range(4, 40)]
 
 
 def archive_new(data, to):
@@ -107,7 +108,7 @@ async def one_step(world, rng, archive, number):
             await age(world)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(4), *LONG_RUN])
 async def test_a_stream_has_what_the_queues_had_and_each_batch_again(tmp_path, seed):
     rng = random.Random(seed)
     world = node_at(tmp_path / "node-1", segment_bytes=rng.choice((4096, 8192, 16384)))
@@ -148,7 +149,7 @@ async def test_a_stream_has_what_the_queues_had_and_each_batch_again(tmp_path, s
     await world.engine.close()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [*range(2), *LONG_RUN])
 async def test_without_an_archive_what_is_lost_is_named_and_the_rest_has_its_offsets(tmp_path, seed):
     rng = random.Random(seed)
     world = node_at(tmp_path / "node-1")

@@ -83,9 +83,8 @@ class DiskHistory(History):
         return sum(not (self.log / path.name).exists() for path in self.kept.glob("*.log"))
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.torture) for seed in range(1, 6))]
-)
+@pytest.mark.torture
+@pytest.mark.parametrize("seed", range(6))
 def test_after_each_step_of_a_random_history_the_findings_are_those_of_a_whole_audit(spark, tmp_path, seed):
     lives = [
         DiskHistory(tmp_path / "data" / name, tmp_path / "kept" / name, seed * 10 + number)

@@ -56,7 +56,7 @@ async def test_a_stream_that_stops_and_starts_has_each_message_once(spark, tmp_p
     [
         pytest.param("grown", marks=pytest.mark.torture),
         pytest.param("sealed", marks=pytest.mark.torture),
-        "archived",
+        pytest.param("archived", marks=pytest.mark.torture),
         "removed",
     ],
 )
@@ -209,13 +209,10 @@ async def test_a_moved_node_keeps_its_name_and_its_place(spark, tmp_path, sink):
     await world.engine.close()
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize(
     ("limit", "value"),
-    [
-        ("maxRowsPerTrigger", 10),
-        pytest.param("maxBytesPerTrigger", 3_000, marks=pytest.mark.torture),
-        pytest.param("maxRowsPerTrigger", 1, marks=pytest.mark.torture),
-    ],
+    [("maxRowsPerTrigger", 10), ("maxBytesPerTrigger", 3_000), ("maxRowsPerTrigger", 1)],
 )
 async def test_limits_divide_the_same_rows_among_more_batches(spark, progress, tmp_path, sink, limit, value):
     nodes = [await grown(tmp_path, name, **KEPT_IF_ARCHIVED) for name in ("node-1", "node-2")]

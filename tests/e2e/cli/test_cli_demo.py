@@ -68,10 +68,11 @@ def demo(tmp_path_factory):
 
 
 def until(found: Callable[[], bool]) -> None:
-    """Ask until it is so; each question is a call, which takes its time."""
+    """Ask until it is so."""
     deadline = time.monotonic() + PATIENCE_S
     while not found():
         assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def processes_in(folder: Path) -> list[int]:

@@ -16,6 +16,7 @@ from timerwheel.store.index import Index
 
 TURNS_MAX = 500
 NO_DISK = why_missing()
+SHORT = {"senders": 2, "share": 150, "up_s_max": 0.6}
 SMALL = ("--segment-size", "64KiB", "--index-interval", "20ms")
 
 
@@ -35,7 +36,7 @@ async def first_offset(client: Client) -> int:
 
 
 async def test_after_three_kills_under_load_the_books_are_right(tmp_path):
-    await Loop(Plan(seed_given(), kills=3), tmp_path).run()
+    await Loop(Plan(seed_given(), kills=3, **SHORT), tmp_path).run()
 
 
 @pytest.mark.skipif(NO_DISK is not None, reason=str(NO_DISK))
@@ -43,7 +44,7 @@ async def test_after_three_power_cuts_that_drop_all_unsynced_bytes_and_names_the
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     with ForgetfulDisk(data / "log", tmp_path / "platter") as disk:
-        plan = Plan(seed_given(), kills=3, flags={"--flush": "sync"})
+        plan = Plan(seed_given(), kills=3, flags={"--flush": "sync"}, **SHORT)
         await Loop(plan, tmp_path, after_kill=disk.power_cut).run()
     assert disk.cuts >= 3
 

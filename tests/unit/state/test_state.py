@@ -192,7 +192,7 @@ def check_queues_and_marks(log_state: LogState, written: Written, books: Books) 
     }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_counts_queues_and_marks_follow_from_the_rows(data):
     written, log_state, books = Written(), new_state(), Books()

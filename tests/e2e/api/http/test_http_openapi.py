@@ -193,10 +193,11 @@ async def test_the_key_and_the_context_of_a_send_are_described_as_headers(docume
         assert {"200", "201"} <= set(call["responses"])
 
 
-async def test_the_running_api_conforms_to_its_document(service, tmp_path):
+@pytest.mark.parametrize("examples", [1, pytest.param(25, marks=pytest.mark.torture)])
+async def test_the_running_api_conforms_to_its_document(service, tmp_path, examples):
     await service.send([{"topic": "orders"}, {"topic": "orders", "delay_ms": 3_600_000}])
     await assert_conforms(
-        service.url, tmp_path, "--phases", "examples,coverage,fuzzing", "--max-examples", "5"
+        service.url, tmp_path, "--phases", "examples,coverage,fuzzing", "--max-examples", str(examples)
     )
     assert (await service.send({"topic": "orders"})).status == 201
 
