@@ -1,4 +1,4 @@
-"""A Spark session for tests: Java that starts quickly, and Pythons that have loaded their modules."""
+"""A Spark session for tests: Java that starts quickly, and perhaps Pythons that have loaded their modules."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,13 +15,17 @@ CONF = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "fals
 
 
 @contextmanager
-def quick_session(directory: Path) -> Iterator[SparkSession]:
-    """A session until the end of the block; `directory` is there and takes the program of its Pythons."""
+def quick_session(loaded: Path | None = None) -> Iterator[SparkSession]:
+    """A session until the end of the block.
+
+    With a directory for their program, its Pythons load their modules first, which many jobs make up for.
+    """
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:  # Spark looks at them when it starts
             for name, value in QUICK_JAVA.items():
                 patch.setenv(name, value)
-            patch.setenv("PYSPARK_PYTHON", python_for_spark(directory))
-            patch.setenv("OPENBLAS_NUM_THREADS", "1")  # no thread may be there when a Python forks
+            if loaded is not None:
+                patch.setenv("PYSPARK_PYTHON", python_for_spark(loaded))
+                patch.setenv("OPENBLAS_NUM_THREADS", "1")  # no thread may be there when a Python forks
             found = stack.enter_context(session("tests", "local[2]", CONF))
         yield found

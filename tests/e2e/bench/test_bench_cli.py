@@ -58,15 +58,19 @@ def test_workers_are_measured_in_both_forms_and_judged(tmp_path: Path) -> None:
     ("words", "named"),
     [
         (("limits", "--work", "{}/none"), "none"),
-        (("limits", "--work", "{}/file"), "file"),
-        (("limits", "--work", "{}/loop"), "loop"),
-        (("limits", "--work", "/proc"), "/proc"),
+        pytest.param(("limits", "--work", "{}/file"), "file", marks=pytest.mark.torture),
+        pytest.param(("limits", "--work", "{}/loop"), "loop", marks=pytest.mark.torture),
+        pytest.param(("limits", "--work", "/proc"), "/proc", marks=pytest.mark.torture),
         (("limits", "--out", "{}/file/r.jsonl", "--work", "{}"), "file"),
-        (("limits", "--out", "/proc/none/r.jsonl", "--work", "{}"), "/proc/none"),
+        pytest.param(
+            ("limits", "--out", "/proc/none/r.jsonl", "--work", "{}"), "/proc/none", marks=pytest.mark.torture
+        ),
         (("limits", "--out", "/dev/full", "--work", "{}"), "No space left"),
         (("report", "--out", "{}/file"), "file:1 is not a result"),
-        (("report", "--out", "{}"), "directory"),
-        (("report", "--out", "{}/file/r.jsonl"), "there are no results"),
+        pytest.param(("report", "--out", "{}"), "directory", marks=pytest.mark.torture),
+        pytest.param(
+            ("report", "--out", "{}/file/r.jsonl"), "there are no results", marks=pytest.mark.torture
+        ),
     ],
 )
 def test_a_place_that_cannot_be_used_is_named_without_a_traceback(

@@ -48,8 +48,8 @@ def call(service: RunningService, path: str, body: object | None = None) -> dict
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with quick_session(tmp_path_factory.mktemp("python")) as found:
+def spark() -> Iterator[SparkSession]:
+    with quick_session() as found:
         yield found
 
 
