@@ -35,6 +35,22 @@ class Prefixes:
         self.topic_len = np.array([len(topic) for topic, _ in pairs], np.int64)
         self.properties_len = np.array([len(properties) for _, properties in pairs], np.int64)
 
+    def pairs(self) -> list[tuple[bytes, bytes]]:
+        """Return the pairs."""
+        return [
+            (text[:cut], text[cut:]) for text, cut in zip(self.texts, self.topic_len.tolist(), strict=True)
+        ]
+
+    def followed_by(self, texts: list[bytes], like: np.ndarray) -> "Prefixes":
+        """Return these and more, each of which has the topic of one of these, by its place."""
+        both = Prefixes(())
+        both.texts = self.texts + texts
+        topic_len = self.topic_len[like]
+        properties_len = np.fromiter(map(len, texts), np.int64, len(texts)) - topic_len
+        both.topic_len = np.concatenate([self.topic_len, topic_len])
+        both.properties_len = np.concatenate([self.properties_len, properties_len])
+        return both
+
 
 class Block(NamedTuple):
     """Records that follow each other in the log: `parts` are their bytes, cut between records.

@@ -33,12 +33,14 @@ from timerwheel.store.files import FILE_MODE, make_directory
 from timerwheel.store.keys import sequence_key, sequence_of
 from timerwheel.store.pages import Page, Raw
 
-INDEX_FORMAT = 4
-FORMATS_READ = frozenset({3, INDEX_FORMAT})  # what groups are done with was one offset for each queue in 3
+INDEX_FORMAT = 5
+FORMATS_READ = frozenset({3, 4, INDEX_FORMAT})
+"""In 3, what groups are done with was one offset for each queue. 4 had no runs of keys, which may be missing in 5."""
 TABLES = (
     *("meta", "wheel", "queues", "topics", "marks", "segments"),
-    *("control", "groups", "leases", "dead", "keys", "key_ends"),
+    *("control", "groups", "leases", "dead", "keys", "key_ends", "key_parts"),
 )
+_SINCE_5 = frozenset({"key_parts"})
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
 READERS_MAX = 256
@@ -71,6 +73,7 @@ class Index:
         self.path = path
         self.on_damage: Callable[[str], None] | None = None
         self._readonly = readonly
+        self._proved: set[bytes] = set()
         self._kept: list[lmdb.Transaction] = []  # ended, but LMDB frees the slot only with the object
         _refuse_cut_file(path)
         if not in_use:
@@ -92,8 +95,7 @@ class Index:
             )
             self._dbs: dict[str, Any] = {}
             try:
-                self._refuse_foreign_tables()
-                self._open_tables()
+                self._open_tables(self._known_tables())
             except (lmdb.Error, IndexBusyError, IndexDamagedError):
                 self.env.close()  # otherwise this process could not open it again
                 raise
@@ -110,15 +112,18 @@ class Index:
                 raise NoSpaceError(f"{path}: {error}") from error
             raise _system_error(error) from error
 
-    def _refuse_foreign_tables(self) -> None:
-        """Raise IndexDamagedError for an unknown table: opening would create the real one empty."""
+    def _known_tables(self) -> set[str]:
+        """The tables that are there; IndexDamagedError for an unknown one: opening would create the real one."""
         with self.env.begin() as txn, txn.cursor() as cursor:
             names = {key.decode(errors="replace") for key in cursor.iternext(values=False)}
         if foreign := names - set(TABLES):
             raise IndexDamagedError(f"{self.path}: unknown table {min(foreign)!r}")
+        return names
 
-    def _open_tables(self) -> None:
+    def _open_tables(self, names: set[str]) -> None:
         for name in TABLES:
+            if self._readonly and name in _SINCE_5 and name not in names:
+                continue  # nobody has written to it since format 4
             self._dbs[name] = self.env.open_db(name.encode(), create=not self._readonly)
         if not self._readonly:
             # So that other processes cannot use up the reader slots that a service needs.
@@ -133,7 +138,7 @@ class Index:
         """
         with self._guard():
             # No frame may hold LMDB's own transaction, which keeps its reader slot until it is deallocated.
-            snapshot = IndexTransaction(self._begin_read(), self._dbs)
+            snapshot = IndexTransaction(self._begin_read(), self._dbs, self._proved)
             try:
                 yield snapshot
             finally:
@@ -168,7 +173,7 @@ class Index:
         """A write transaction, committed at the end of the block and aborted on an error."""
         with self._guard():
             with self.env.begin(write=True, buffers=True) as txn:
-                changes = IndexTransaction(txn, self._dbs)
+                changes = IndexTransaction(txn, self._dbs, self._proved)
                 yield changes
                 changes.sum_up()
             self._cover_last_page()
@@ -301,9 +306,10 @@ def _refuse_cut_file(path: Path) -> None:
 class IndexTransaction:
     """Paged tables and single values within one LMDB transaction."""
 
-    def __init__(self, txn: lmdb.Transaction, dbs: dict[str, Any]) -> None:
+    def __init__(self, txn: lmdb.Transaction, dbs: dict[str, Any], proved: set[bytes]) -> None:
         self._txn = txn
         self._dbs = dbs
+        self._proved = proved
         self._walks: set[lmdb.Cursor] = set()
         self._added: dict[str, list[int]] = {}
         self._removed: dict[str, list[int]] = {}
@@ -331,6 +337,14 @@ class IndexTransaction:
         stored = self._txn.get(key, db=self._dbs[table])
         return None if stored is None else bytes(pages.unseal(table, key, stored))
 
+    def has_any(self, table: str, keys: list[bytes]) -> bool:
+        """Whether a table has any of these keys, which are in order; their values are not looked at."""
+        db = self._dbs[table]
+        if not self._txn.stat(db)["entries"]:
+            return False
+        with self._txn.cursor(db=db) as cursor:
+            return bool(cursor.getmulti(keys))
+
     def put(self, table: str, key: bytes, value: bytes) -> None:
         """Set a value: a single one, or a page as `pages.pack` makes it."""
         db, check = self._dbs[table], pages.check_of(table, key, value)
@@ -346,6 +360,7 @@ class IndexTransaction:
         if (before := self._txn.get(key, db=db)) is not None:
             self._count_out(table, before)
             self._txn.delete(key, db=db)
+            self._proved.discard(table.encode() + key)
 
     def items(
         self, table: str, start: bytes = b"", stop: bytes | None = None
@@ -367,6 +382,23 @@ class IndexTransaction:
         """Add one page."""
         self.put(table, prefix + sequence_key(sequence), pages.pack(rows, weight=weight, mask=mask))
 
+    def put_column(self, table: str, key: bytes, rows: np.ndarray) -> None:
+        """Add one column, under a key that no column ever had."""
+        self.put(table, key, pages.pack_column(rows))
+
+    def column(self, table: str, key: bytes, dtype: np.dtype[Any]) -> np.ndarray:
+        """A column in place, valid until the transaction ends; IndexDamagedError.
+
+        Its CRC is computed when it is read for the first time: it never changes.
+        """
+        stored = self._txn.get(key, db=self._dbs[table])
+        if stored is None:
+            raise IndexDamagedError(f"the entry {key.hex()} of table {table} is missing")
+        name = table.encode() + key
+        rows = pages.column_of(Page(table, key, stored), dtype, check=name not in self._proved)
+        self._proved.add(name)
+        return rows
+
     def pages(self, table: str, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, Page]]:
         """Keys and pages with start ≤ key < stop, in key order; valid until the transaction ends."""
         for key, stored in self._stored(table, start, stop):
@@ -380,6 +412,8 @@ class IndexTransaction:
             yield key, page
 
     def _stored(self, table: str, start: bytes, stop: bytes | None) -> Iterator[tuple[bytes, Raw]]:
+        if table not in self._dbs:
+            return
         with self._walk(table) as cursor:
             if not cursor.set_range(start):
                 return
@@ -442,8 +476,7 @@ class IndexTransaction:
         """
         sums = self._sums()
         weights = dict.fromkeys(sorted(pages.PAGED_TABLES), 0)
-        for table in TABLES:
-            db = self._dbs[table]
+        for table, db in self._dbs.items():
             if wrong := [name for name, is_set in db.flags(self._txn).items() if is_set]:
                 raise IndexDamagedError(f"table {table} is flagged {wrong[0]}")
             checks = []

@@ -6,6 +6,7 @@ table:
 
     check, value                                                       single values
     check, CRC-32 of the rows, row count, weight, mask, rows           pages
+    check, CRC-32 of the rest, row count, 0, 0, 4 zeros, rows          columns
 
 The check of a page covers its header, and the header the rows: counts are summed from headers alone, and
 Spark packs the rows before the key is known. The weight of a page is a signed number that its user can sum
@@ -17,7 +18,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
 
 import numpy as np
@@ -25,10 +26,11 @@ import numpy as np
 from timerwheel.store.errors import IndexDamagedError
 
 PAGE_ROWS_MAX = 2048
-PAGED_TABLES = frozenset({"wheel", "queues", "marks"})
+PAGED_TABLES = frozenset({"wheel", "queues", "marks", "key_parts"})
 CHECK_SIZE = 4
 _HEAD = struct.Struct("<IIiI")
 HEAD_SIZE = CHECK_SIZE + _HEAD.size
+_LEAD = bytes(4)
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 Raw: TypeAlias = "bytes | memoryview[int]"
@@ -119,6 +121,31 @@ class Page(NamedTuple):
                 f"the page {self.key.hex()} of table {self.table} does not have {count} rows"
             )
         return np.frombuffer(body, dtype).copy()
+
+
+def pack_column(rows: np.ndarray) -> bytes:
+    """Packs one column of many rows, without its check: after the header come 4 zeros, then the rows.
+
+    So the rows of a long value, which LMDB begins 16 bytes after the start of one of its pages, are at a multiple
+    of 8 and can be read in place.
+    """
+    body = _LEAD + rows.tobytes()
+    return _HEAD.pack(crc32(body), len(rows), 0, 0) + body
+
+
+def column_of(page: Page, dtype: np.dtype[Any], *, check: bool) -> np.ndarray:
+    """The rows of a column in place, valid until the transaction ends; IndexDamagedError if they changed.
+
+    Without `check` the CRC is not computed, because it was before.
+    """
+    count = page.head().rows
+    body = page.stored[HEAD_SIZE:]
+    if check and crc32(body) != _HEAD.unpack_from(page.stored, CHECK_SIZE)[0]:
+        raise IndexDamagedError(f"the page {page.key.hex()} of table {page.table} fails its CRC")
+    if len(body) != len(_LEAD) + count * dtype.itemsize:
+        raise IndexDamagedError(f"the page {page.key.hex()} of table {page.table} does not have {count} rows")
+    rows = np.frombuffer(body, dtype, count, len(_LEAD))
+    return rows if rows.flags.aligned else rows.copy()
 
 
 def chunks(rows: np.ndarray) -> Iterator[np.ndarray]:

@@ -13,7 +13,7 @@ never both succeed.
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -56,6 +56,7 @@ from timerwheel.runtime.transactions import Transactions
 from timerwheel.schedules.scheduler import Scheduler
 from timerwheel.settings import Settings
 from timerwheel.state.config_table import Control
+from timerwheel.state.key_columns import KnownKeys
 from timerwheel.state.state import ReadRecords
 from timerwheel.store.errors import IndexDamagedError, JournalAwayError, JournalFencedError, StoreError
 from timerwheel.store.files import FILE_MODE, DiskFiles, Files
@@ -404,10 +405,10 @@ class Engine:
 
     # ------------------------------------------------------------------ taking effect
 
-    def _apply(self, table: Table, until: int, read: ReadRecords) -> None:
+    def _apply(self, table: Table, until: int, read: ReadRecords, known: Sequence[KnownKeys] = ()) -> None:
         """Let stored records take effect: in the state, the near wheel and the waiting readers."""
         core = self.core
-        batch = core.state.apply(table, until, read)
+        batch = core.state.apply(table, until, read, known)
         core.disk.use(until - self._stored_until)
         self._stored_until = until
         rows = batch.rows

@@ -14,7 +14,7 @@ from hashlib import blake2s
 import msgspec
 import numpy as np
 
-from timerwheel.index import dedup, forwarding, queues
+from timerwheel.index import dedup, forwarding, key_runs, queues
 from timerwheel.state.config_table import Put
 from timerwheel.state.groups import Writes
 from timerwheel.state.memtable import IndexState, Kept, Memtable, QueuePages, Snapshot
@@ -104,7 +104,7 @@ class IndexWriter:
                 txn.put("topics", topic_id.to_bytes(4, "big"), raw)
             for base, raw in snapshot.segments.items():
                 txn.put("segments", base.to_bytes(8, "big"), raw)
-            dedup.put(txn, memtable.keys)
+            sequence = dedup.put(txn, memtable.keys, sequence)
             _put_settings(txn, memtable.control.values())
             _put_groups(txn, snapshot.groups)
             state = msgspec.structs.replace(
@@ -146,6 +146,27 @@ class IndexWriter:
         self.state = state
         self._crowded.discard(slot)
         return True
+
+    def merge_keys(self, now_ms: int) -> int:
+        """Take one step of merging runs of deduplication keys; returns about how many rows it wrote."""
+        with self.index.write() as txn:
+            written = key_runs.merge(txn, now_ms, self.state.sequence)
+            if written:
+                state = msgspec.structs.replace(self.state, sequence=self.state.sequence + 1)
+                self._put_state(txn, state)
+        if written:
+            self.state = state
+        return written
+
+    def sweep_keys(self, now_ms: int) -> None:
+        """Have the run of whose keys most have ended written again; `merge_keys` takes the steps."""
+        with self.index.write() as txn:
+            if key_runs.sweep(txn, now_ms, self.state.sequence):
+                state = msgspec.structs.replace(self.state, sequence=self.state.sequence + 1)
+                self._put_state(txn, state)
+            else:
+                state = self.state
+        self.state = state
 
     def load(self, from_ms: int, to_ms: int, entries_max: int) -> tuple[slot_table.Entries, int, int]:
         """Return entries for the near wheel, the time up to which they are complete, and their checkpoint."""

@@ -6,21 +6,21 @@ delays as whole columns. A row that breaks a rule is given to `admission.admit`,
 it. So a send in columns is refused with the same faults as the messages one by one.
 """
 
-import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from timerwheel.errors import AdmissionError, Fault
-from timerwheel.model.admission import Plan, Rules, admit, is_key, is_sendable
+from timerwheel.model.admission import Plan, Rules, admit, are_plain_keys, is_key, is_sendable
 from timerwheel.model.messages import Outgoing, Receipt, State
 
 NOW, AFTER, AT = 0, 1, 2
 """How a row says when: not at all, or in its properties; in ms from now; in epoch ms."""
 
-_SPELLED = {AFTER: "TIMER_DELAY_MS", AT: "TIMER_DELIVER_MS"}
+SPELLED = {AFTER: "TIMER_DELAY_MS", AT: "TIMER_DELIVER_MS"}
+"""The property that says the same."""
 
 ID_CHARACTERS = 24
 
@@ -67,28 +67,6 @@ class MessageColumns(msgspec.Struct, frozen=True):
             keys=None if self.keys is None else [self.keys[row] for row in rows.tolist()],
         )
 
-    def contents(self, rows: slice) -> Iterator[tuple[memoryview, list[tuple[str, str]]]]:
-        """Yield what each of some messages was sent with: body, and properties by name, including the delay.
-
-        Nobody may change the lists: messages share them.
-        """
-        known: dict[tuple[int, int], tuple[list[tuple[str, str]], int]] = {}  # and where the delay belongs
-        for begin, end, place, how, ms in zip(
-            self.begins[rows].tolist(),
-            self.ends[rows].tolist(),
-            self.properties[rows].tolist(),
-            self.how[rows].tolist(),
-            self.ms[rows].tolist(),
-            strict=True,
-        ):
-            if (place, how) not in known:
-                items = sorted(self.sets[place].items())
-                known[place, how] = (items, 0 if how == NOW else bisect.bisect(items, (_SPELLED[how],)))
-            items, at = known[place, how]
-            if how != NOW:
-                items = [*items[:at], (_SPELLED[how], str(ms)), *items[at:]]
-            yield self.bodies[begin:end], items
-
     def outgoing(self, row: int) -> Outgoing:
         """Return one of the messages."""
         key = None if self.keys is None else self.keys[row]
@@ -98,7 +76,7 @@ class MessageColumns(msgspec.Struct, frozen=True):
         if key is not None:
             properties = dict(self.sets[self.properties[row]])
             return Outgoing(
-                topic, body, properties if how == NOW else {**properties, _SPELLED[how]: str(ms)}, key
+                topic, body, properties if how == NOW else {**properties, SPELLED[how]: str(ms)}, key
             )
         return Outgoing(
             topic,
@@ -200,7 +178,7 @@ def wrong_rows(
     wrong |= columns.ends - columns.begins > rules.body_bytes_max
     wrong |= due_ms > now_ms + rules.max_delay_ms
     wrong |= np.array([plan is None for plan in sets], bool)[columns.properties]
-    if columns.keys is not None:
+    if columns.keys is not None and not are_plain_keys([key for key in columns.keys if key is not None]):
         wrong |= np.array([key is not None and not is_key(key) for key in columns.keys], bool)
     return np.flatnonzero(wrong)
 

@@ -22,11 +22,12 @@ from timerwheel.model.columns import (
 from timerwheel.model.messages import Outgoing
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.dedup_keys import DedupKeys
+from timerwheel.runtime.group_commit import Columns
 from timerwheel.runtime.sender import Sender, accepted_at, explain, number_of_key
 from timerwheel.runtime.shielded import finished
 from timerwheel.runtime.steps import AT_ONCE_BYTES, AT_ONCE_MAX, size_of_properties
 from timerwheel.runtime.topic_options import TopicOptions
-from timerwheel.state.dedup_key import content_hashes, digest_of, with_key
+from timerwheel.state.key_columns import KeyColumns, content_hashes, digests_of, head_of, stored_texts
 from timerwheel.state.limited_records import flag_of
 from timerwheel.store.block import Block, Prefixes, encode_part, new_headers
 from timerwheel.store.record import FLAG_KEYED, FLAG_MORE, Kind
@@ -75,39 +76,48 @@ class ColumnSender:
     async def _send_keyed(
         self, columns: MessageColumns, keys: Sequence[str | None], plans: Sequence[Plan], now_ms: int
     ) -> ColumnReceipts:
-        digests: list[bytes] = []
-        contents: list[bytes] = []
-        for part in _steps(columns, AT_ONCE_MAX):
-            await self._clock.breathe()
-            names = [columns.topics[place] for place in columns.topic[part].tolist()]
-            digests += [
-                digest_of(topic, key) for topic, key in zip(names, keys[part], strict=True) if key is not None
-            ]
-            contents += content_hashes(columns, part)
-        async with self._keys.taken_if_new(digests) as is_new:
+        found = await self._keys_of(columns, keys)
+        async with self._keys.taken_if_new(found.digests) as is_new:
             if is_new:
-                return await self._store(columns, plans, now_ms, contents)
+                return await self._store(columns, plans, now_ms, found)
         messages: list[Outgoing] = []
         for part in _steps(columns, AT_ONCE_MAX):
             await self._clock.breathe()
             messages += map(columns.outgoing, range(part.start, part.stop))
         return ColumnReceipts.of(await self._sender.send(messages), columns)
 
+    async def _keys_of(self, columns: MessageColumns, keys: Sequence[str | None]) -> KeyColumns:
+        names: list[bytes] = []
+        digests: list[bytes] = []
+        contents: list[bytes] = []
+        rows: list[np.ndarray] = []
+        for part in _steps(columns, ROWS_AT_ONCE):
+            await self._clock.breathe()
+            places = np.arange(part.start, part.stop)
+            given = [key.encode() for key in keys[part] if key is not None]
+            if len(given) < len(places):
+                places = places[[key is not None for key in keys[part]]]
+            names += given
+            digests += digests_of(columns.topics, columns.topic[places], given)
+            contents += content_hashes(columns, places)
+            rows.append(places)
+        return KeyColumns(np.concatenate(rows), names, digests, b"".join(contents))
+
     async def _store(
         self,
         columns: MessageColumns,
         plans: Sequence[Plan],
         now_ms: int,
-        contents: Sequence[bytes] | None = None,
+        keys: KeyColumns | None = None,
     ) -> ColumnReceipts:
         """Store messages that were admitted at `now_ms` and have passed every check; they are accepted now.
 
-        Those with keys have hashes of their contents.
+        `keys` are new, and taken.
         """
-        if contents is None:
+        if keys is None:
             prefixes, prefix = await self._prefixes(columns, plans)
         else:
-            prefixes, prefix = await self._keyed_prefixes(columns, plans, contents)
+            prefixes, prefix = await self._keyed_prefixes(columns, plans, keys)
         store_ms = self._clock.now_ms()
         sets, due_ms, level, waits = self._accepted(columns, plans, now_ms, store_ms)
         release = self._slot_limit.admit(due_ms[waits].tolist())
@@ -116,11 +126,12 @@ class ColumnSender:
             due_ms = np.where(waits, np.maximum(due_ms, store_ms), due_ms)
             headers = self._headers(columns, sets, due_ms, level, waits, store_ms)
             headers["enqueue_ms"][waits & (level == 0)] = now_ms  # from which their delays count
-            if columns.keys is not None:
-                headers["flags"][[key is not None for key in columns.keys]] |= FLAG_KEYED
+            if keys is not None:
+                headers["flags"][keys.rows] |= FLAG_KEYED
             block = await self._encode(columns, headers, prefixes, prefix)
             self._topics.check_open(columns.topics)  # it may have been deleted since admission
-            stored = self._commit.submit(block.parts, (), release, due_ms[waits].tolist(), block)
+            columns_stored = Columns(block, keys)
+            stored = self._commit.submit(block.parts, (), release, due_ms[waits].tolist(), columns_stored)
             offset = await stored
         except BaseException as error:
             release()  # what takes effect does so itself
@@ -215,25 +226,20 @@ class ColumnSender:
         return Prefixes(pairs), prefix
 
     async def _keyed_prefixes(
-        self, columns: MessageColumns, sets: Sequence[Plan], contents: Sequence[bytes]
+        self, columns: MessageColumns, sets: Sequence[Plan], keys: KeyColumns
     ) -> tuple[Prefixes, np.ndarray]:
-        """Return the same for messages with keys: a pair for each."""
-        texts = await self._texts(sets)
-        names = [topic.encode() for topic in columns.topics]
-        pairs: list[tuple[bytes, bytes]] = []
-        assert columns.keys is not None
-        for part in _slices(len(columns), AT_ONCE_MAX):
+        """Return the same for messages with keys, each of which has one of its own."""
+        prefixes, prefix = await self._prefixes(columns, sets)
+        heads = [head_of(topic, properties) for topic, properties in prefixes.pairs()]
+        shared = len(heads)
+        texts: list[bytes] = []
+        for part in _slices(len(keys.rows), ROWS_AT_ONCE):
             await self._clock.breathe()
-            for topic, properties, key, content in zip(
-                columns.topic[part].tolist(),
-                columns.properties[part].tolist(),
-                columns.keys[part],
-                contents[part],
-                strict=True,
-            ):
-                text = texts[properties]
-                pairs.append((names[topic], text if key is None else with_key(text, key, content)))
-        return Prefixes(pairs), np.arange(len(columns))
+            chosen = prefix[keys.rows[part]]
+            texts += stored_texts([heads[place] for place in chosen.tolist()], keys, part)
+        own = prefix.astype(np.int64)
+        own[keys.rows] = np.arange(shared, shared + len(texts))
+        return prefixes.followed_by(texts, prefix[keys.rows]), own
 
     async def _texts(self, sets: Sequence[Plan]) -> list[bytes]:
         """Return each set of properties as JSON; empty if there are none."""

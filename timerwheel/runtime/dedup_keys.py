@@ -184,12 +184,12 @@ class DedupKeys:
         """Take these keys until the block ends, and say whether all are new and no two are the same."""
         wanted = set(digests)
         async with self._take(wanted):
-            yield len(wanted) == len(digests) and not await self._entries(digests)
+            yield len(wanted) == len(digests) and not await self._has_any(wanted)
 
     @contextlib.asynccontextmanager
     async def _take(self, wanted: Set[bytes]) -> AsyncIterator[None]:
-        while under_way := [self.sending[digest] for digest in wanted if digest in self.sending]:
-            await asyncio.wait(under_way)
+        while not self.sending.keys().isdisjoint(wanted):
+            await asyncio.wait({self.sending[digest] for digest in wanted & self.sending.keys()})
         released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.sending.update(dict.fromkeys(wanted, released))
         try:
@@ -288,17 +288,28 @@ class DedupKeys:
 
         async def read(staged: dict[bytes, KeyEntry | None]) -> dict[bytes, KeyEntry | None]:
             missing = [digest for digest, entry in staged.items() if entry is None]
-            kept = await self._threads.read(self._find, missing) if missing else {}
-            return staged | kept
+            return staged | (await self._threads.read(self._find, missing) if missing else {})
 
         found = await self._state.consistent_read(
             read, lambda: {digest: self._state.key_of(digest) for digest in digests}
         )
         return {digest: entry for digest, entry in found.items() if entry is not None}
 
-    def _find(self, digests: list[bytes]) -> dict[bytes, KeyEntry | None]:
+    async def _has_any(self, wanted: set[bytes]) -> bool:
+        """Whether there is an entry, alive or not, of any of these keys."""
+
+        async def read(known: bool) -> bool:  # noqa: FBT001 - of `consistent_read`
+            return known or await self._threads.read(self._find_any, wanted)
+
+        return await self._state.consistent_read(read, lambda: self._state.has_any_key(wanted))
+
+    def _find_any(self, digests: set[bytes]) -> bool:
         with self._index.read() as txn:
-            return {digest: dedup.find(txn, digest) for digest in digests}
+            return dedup.has_any(txn, sorted(digests))
+
+    def _find(self, digests: list[bytes]) -> dict[bytes, KeyEntry]:
+        with self._index.read() as txn:
+            return dedup.find(txn, digests)
 
     async def _alive(self, topic: str, entry: KeyEntry) -> Receipt | None:
         """Return the message of a key of this topic, None if the key has ended."""
@@ -364,6 +375,7 @@ class DedupKeys:
     async def sweep(self) -> int:
         """Check the keys whose end may have come; returns how many those were."""
         now_ms = self._clock.now_ms()
+        await self._threads.index(self._index.sweep_keys, now_ms)
         found = await self._threads.read(self._ending, now_ms)
         ends = [(row, entry, await self._later(entry, now_ms)) for row, entry in found]
         if ends:

@@ -14,6 +14,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from timerwheel.runtime.counters import Counters
 from timerwheel.runtime.outcome import CALL
 from timerwheel.runtime.threads import Threads
 from timerwheel.settings import Settings
+from timerwheel.state.key_columns import KeyColumns, KnownKeys, key_rows
 from timerwheel.state.state import ReadRecords
 from timerwheel.store.block import Block
 from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError, WriteUnknownError
@@ -38,13 +40,20 @@ GATHER_TURNS_MS = 2
 _NEVER = 1 << 63
 
 
+class Columns(NamedTuple):
+    """The records of a send in columns, and the deduplication keys that they register."""
+
+    block: Block
+    keys: KeyColumns | None
+
+
 class Unit:
     """Records that are stored together or not at all, and the future of their submitter.
 
     Once stored, the last record may be a padded one: see `CommitLog.append`.
     """
 
-    __slots__ = ("block", "dues_ms", "first_due_ms", "on_effect", "records", "size", "stored", "topics")
+    __slots__ = ("columns", "dues_ms", "first_due_ms", "on_effect", "records", "size", "stored", "topics")
 
     def __init__(
         self,
@@ -53,9 +62,9 @@ class Unit:
         stored: asyncio.Future[int],
         on_effect: Callable[[], None] | None,
         dues_ms: Sequence[int],
-        block: Block | None = None,
+        columns: Columns | None = None,
     ) -> None:
-        self.block = block
+        self.columns = columns
         self.dues_ms = dues_ms
         self.first_due_ms = min(dues_ms, default=_NEVER)
         self.on_effect = on_effect
@@ -74,7 +83,7 @@ class GroupCommit:
         threads: Threads,
         clock: Clock,
         settings: Settings,
-        apply: Callable[[Table, int, ReadRecords], None],
+        apply: Callable[[Table, int, ReadRecords, Sequence[KnownKeys]], None],
         measures: Counters,
     ) -> None:
         self._log = log
@@ -98,7 +107,7 @@ class GroupCommit:
         topics: Sequence[str],
         on_effect: Callable[[], None] | None = None,
         dues_ms: Sequence[int] = (),
-        block: Block | None = None,
+        columns: Columns | None = None,
     ) -> asyncio.Future[int]:
         """Queue a unit; the future gives the log offset of its first record once it is stored.
 
@@ -108,7 +117,8 @@ class GroupCommit:
         are the due times of the unit's timers of messages. The future fails with NoSpaceError (nothing
         stored, try again later), UnitTooLargeError (nothing stored, ever), WriteUnknownError (the log has
         failed; the unit may be stored) or another LogFailedError (the log has failed; the unit is not
-        stored). A unit of thousands of records comes as a `block`, whose parts are then the `records`.
+        stored). A unit of thousands of records comes as `columns`, the parts of whose block are then the
+        `records`.
         """
         stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self._failure is not None:
@@ -120,7 +130,7 @@ class GroupCommit:
             return stored
         if (call := CALL.get()) is not None:
             call.note(stored)
-        self.queued.append(Unit(records, topics, stored, on_effect, dues_ms, block))
+        self.queued.append(Unit(records, topics, stored, on_effect, dues_ms, columns))
         self._wake.set()
         if self._enough is not None and self._fills_pages() and not self._enough.done():
             self._enough.set_result(None)
@@ -198,12 +208,13 @@ class GroupCommit:
         for unit in units:
             if unit.on_effect is not None:
                 unit.on_effect()
-            if unit.block is not None:
-                unit.block.padded()
-        has_blocks = any(unit.block is not None for unit in units)
+            if unit.columns is not None:
+                unit.columns.block.padded()
+        has_blocks = any(unit.columns is not None for unit in units)
         table, read = _with_blocks(units, firsts) if has_blocks else _of_records(units, firsts)
+        known = _known_keys(units, firsts) if has_blocks else ()
         self._measures.batch_records.observe(len(table.rows))
-        self._apply(table, self._log.tail, read)
+        self._apply(table, self._log.tail, read, known)
         for unit, first in zip(units, firsts, strict=True):
             if not unit.stored.cancelled():
                 unit.stored.set_result(first)
@@ -241,7 +252,8 @@ def _with_blocks(units: Sequence[Unit], firsts: Sequence[int]) -> tuple[Table, R
     """Return the same of units some of which are blocks."""
     parts: list[tuple[Table, ReadRecords]] = []
     for unit, first in zip(units, firsts, strict=True):
-        of_block = None if unit.block is None else (unit.block.table(first), unit.block.records)
+        block = None if unit.columns is None else unit.columns.block
+        of_block = None if block is None else (block.table(first), block.records)
         parts.append(of_block or _of_records([unit], [first]))
     if len(parts) == 1:
         return parts[0]
@@ -255,3 +267,20 @@ def _with_blocks(units: Sequence[Unit], firsts: Sequence[int]) -> tuple[Table, R
         return found
 
     return merge([table for table, _ in parts]), read
+
+
+def _known_keys(units: Sequence[Unit], firsts: Sequence[int]) -> list[KnownKeys]:
+    """Return the keys that blocks register, whose records need not be read again."""
+    known: list[KnownKeys] = []
+    begin = 0
+    for unit, first in zip(units, firsts, strict=True):
+        if unit.columns is None:
+            begin += len(unit.records)
+            continue
+        block, keys = unit.columns
+        if keys is not None:
+            crcs, dues_ms = (block.headers[name][keys.rows] for name in ("crc", "due_ms"))
+            rows = key_rows(keys, block.offsets(first)[keys.rows], crcs, dues_ms)
+            known.append(KnownKeys(keys.rows + begin, keys.digests, rows))
+        begin += len(block.headers)
+    return known

@@ -85,7 +85,11 @@ class Indexer:
             try:
                 if commit:
                     await self._commit()
-                more = await self._cascade() or await self._threads.index(self._index.compact)
+                more = (
+                    await self._cascade()
+                    or await self._threads.index(self._index.compact)
+                    or await self._threads.index(self._index.merge_keys, self._clock.now_ms()) > 0
+                )
             except NoSpaceError as error:
                 # Timers in memory and in second slots still fire; the next tick tries again.
                 self._log_refusal(error)

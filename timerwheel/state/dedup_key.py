@@ -35,9 +35,8 @@ import numpy as np
 import orjson
 
 from timerwheel.model.admission import DOMAIN_PROPERTY, HASH_PROPERTY, KEY_PROPERTY, TASK_PREFIX
-from timerwheel.model.columns import MessageColumns
 from timerwheel.model.messages import Outgoing
-from timerwheel.model.trace_context import CONTEXT_PROPERTIES, has_context, without_context
+from timerwheel.model.trace_context import has_context, without_context
 from timerwheel.state.config_table import ConfigTable, Put, decode_puts, encode_puts
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import FLAG_KEYED, HEADER_SIZE, NO_OFFSET, Kind, decode, unpack_header
@@ -48,11 +47,11 @@ KEY_KEPT_MS = 86_400_000
 RECALLED_KEPT_MAX = 16
 SCHEDULE_DOMAIN = "schedule"
 CARRIED_BYTES = 72  # what it takes to carry the key of a delivered message: 53 bytes as base64
-_HASH_BYTES = 16
+HASH_BYTES = 16
 _CONTROL = int(Kind.CONTROL)  # faster to compare with than a member of the enumeration
 _packed = msgspec.msgpack.Encoder().encode
-_KEY_NAME = f'"{KEY_PROPERTY}":'.encode()
-_HASH_NAME = f',"{HASH_PROPERTY}":"'.encode()
+KEY_NAME = f'"{KEY_PROPERTY}":'.encode()
+HASH_NAME = f',"{HASH_PROPERTY}":"'.encode()
 _ENTRY = struct.Struct("<QI16sq")
 _ENDED = struct.Struct("<qB")
 
@@ -84,15 +83,15 @@ class KeyEntry(NamedTuple):
 
 def digest_of(topic: str, key: str, domain: str = "") -> bytes:
     """Return the digest of a topic and key in a domain: clients, or another one. About 0.5 µs."""
-    digest = _digest_from(topic, domain).copy()
+    digest = hash_of_key(topic, domain).copy()
     digest.update(key.encode())
     return digest.digest()
 
 
 @lru_cache(maxsize=1_000)
-def _digest_from(topic: str, domain: str) -> blake2s:
-    """The digest before the key."""
-    return blake2s(f"{topic}\0".encode(), digest_size=_HASH_BYTES, person=domain.encode())
+def hash_of_key(topic: str, domain: str = "") -> blake2s:
+    """Return the hash that gives the digest once it has seen the key too; copy it first."""
+    return blake2s(f"{topic}\0".encode(), digest_size=HASH_BYTES, person=domain.encode())
 
 
 def domain_of(message: Outgoing) -> str:
@@ -111,16 +110,10 @@ def key_properties(message: Outgoing, contents: Sequence[bytes]) -> dict[str, st
     return properties | {DOMAIN_PROPERTY: SCHEDULE_DOMAIN} if message.own else properties
 
 
-def with_key(properties: bytes, key: str, content: bytes) -> bytes:
-    """Return the JSON of properties with those of `key_properties` for a client's new key."""
-    rest = properties[:-1] + b"," if properties else b"{"
-    return b"".join((rest, _KEY_NAME, orjson.dumps(key), _HASH_NAME, content.hex().encode(), b'"}'))
-
-
 def contents_in(properties: Mapping[str, str]) -> list[bytes]:
     """Return the hashes under a message's key: its own first, then the recalled sends, latest first."""
     hashes = bytes.fromhex(properties[HASH_PROPERTY])
-    return [hashes[at : at + _HASH_BYTES] for at in range(0, len(hashes), _HASH_BYTES)]
+    return [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)]
 
 
 def contents_of(record: bytes) -> list[bytes]:
@@ -144,14 +137,6 @@ def content_hash(body: bytes, properties: Mapping[str, str]) -> bytes:
     return _hash_of(body, sorted(without_context(properties).items()))
 
 
-def content_hashes(columns: MessageColumns, rows: slice) -> list[bytes]:
-    """Return the `content_hash` of some messages."""
-    return [
-        _hash_of(body, [item for item in items if item[0] not in CONTEXT_PROPERTIES])
-        for body, items in columns.contents(rows)
-    ]
-
-
 def is_content(content: bytes, message: Outgoing, own: bytes) -> bool:
     """Whether the hash is this message's, whose own is `content_of`.
 
@@ -164,7 +149,7 @@ def is_content(content: bytes, message: Outgoing, own: bytes) -> bool:
 
 def _hash_of(body: bytes | memoryview, properties: list[tuple[str, str]]) -> bytes:
     """Hash a body and properties in the order of their names."""
-    return blake2s(_packed((body, properties)), digest_size=_HASH_BYTES).digest()
+    return blake2s(_packed((body, properties)), digest_size=HASH_BYTES).digest()
 
 
 def keys_of(rows: np.ndarray, records: Sequence[bytes | CorruptionError]) -> dict[bytes, KeyEntry]:
@@ -185,7 +170,7 @@ def keys_of(rows: np.ndarray, records: Sequence[bytes | CorruptionError]) -> dic
         # Before the name was reserved a client may have given the property any other value.
         domain = SCHEDULE_DOMAIN if properties.get(DOMAIN_PROPERTY) == SCHEDULE_DOMAIN else ""
         digest = digest_of(data[HEADER_SIZE:middle].decode(), properties[KEY_PROPERTY], domain)
-        content = bytes.fromhex(properties[HASH_PROPERTY][: 2 * _HASH_BYTES])
+        content = bytes.fromhex(properties[HASH_PROPERTY][: 2 * HASH_BYTES])
         found[digest] = KeyEntry(root, crc if of_root == NO_OFFSET else root_crc, content, due_ms)
     return found
 
@@ -206,8 +191,8 @@ def _carried_in(record: bytes) -> Iterator[tuple[bytes, KeyEntry]]:
             raw = b64decode(put_keys.value)
             at = 0
             while at < len(raw):
-                digest = raw[at : at + _HASH_BYTES]
-                entry, at = _unpack_from(raw, at + _HASH_BYTES, carried=True)
+                digest = raw[at : at + HASH_BYTES]
+                entry, at = _unpack_from(raw, at + HASH_BYTES, carried=True)
                 yield digest, entry
 
 
@@ -233,6 +218,6 @@ def _unpack_from(raw: bytes, at: int, *, carried: bool) -> tuple[KeyEntry, int]:
         return entry, at
     ended_ms, count = _ENDED.unpack_from(raw, at)
     begin = at + _ENDED.size
-    end = begin + count * _HASH_BYTES
-    recalled = tuple(raw[place : place + _HASH_BYTES] for place in range(begin, end, _HASH_BYTES))
+    end = begin + count * HASH_BYTES
+    recalled = tuple(raw[place : place + HASH_BYTES] for place in range(begin, end, HASH_BYTES))
     return entry._replace(ended=Ended(ended_ms, recalled)), end

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from timerwheel.state.config_table import Put
-from timerwheel.state.dedup_key import KeyEntry
 from timerwheel.state.groups import Changed, DeadLetters, Writes
+from timerwheel.state.key_columns import NewKeys
 from timerwheel.state.positions import Positions
 from timerwheel.wheel.geometry import Horizons
 
@@ -69,7 +69,7 @@ class Memtable:
         self.segments: set[int] = set()
         self.control: dict[tuple[str, str], Put] = {}
         self.groups = Changed()
-        self.keys: dict[bytes, KeyEntry] = {}
+        self.keys = NewKeys()
 
 
 def joined_memtables(first: Memtable, second: Memtable) -> Memtable:
@@ -85,7 +85,7 @@ def joined_memtables(first: Memtable, second: Memtable) -> Memtable:
     joined.control = first.control | second.control
     joined.groups.add(first.groups)
     joined.groups.add(second.groups)
-    joined.keys = first.keys | second.keys
+    joined.keys = first.keys.followed_by(second.keys)
     return joined
 
 

@@ -44,6 +44,7 @@ from timerwheel.state.config_table import (
 )
 from timerwheel.state.dedup_key import KeyEntry, keys_of
 from timerwheel.state.groups import DeadLetters, GroupTables, is_internal, lease_rows
+from timerwheel.state.key_columns import KnownKeys
 from timerwheel.state.memtable import (
     IndexState,
     Kept,
@@ -138,11 +139,18 @@ class LogState:
 
     # ------------------------------------------------------------------ taking effect
 
-    def apply(self, table: Table, until: int, read: ReadRecords = read_nothing) -> Batch:
+    def apply(
+        self,
+        table: Table,
+        until: int,
+        read: ReadRecords = read_nothing,
+        known: Sequence[KnownKeys] = (),
+    ) -> Batch:
         """Apply a table of records, after which the log is applied up to `until`; returns its rows.
 
         The rows' topic column then holds the state's topic ids. `read` returns whole records by their places
-        in the table: those of settings and of messages with a deduplication key, whose payload matters.
+        in the table: those of settings and of messages with a deduplication key, whose payload matters. Keys
+        that are `known` are not read from their records again.
         """
         rows = table.rows
         memtable = self.memtable
@@ -164,7 +172,7 @@ class LogState:
         bases = self._bases()  # once: the log thread may publish others in between
         self._count_segments(batch, bases)
         if batch.flags & FLAG_KEYED:
-            self._note_keyed(batch, bases, read)
+            self._note_keyed(batch, bases, read, known)
         if batch.has_messages:
             self._publish(batch)
         if batch.flags & FLAG_LEASE or not (batch.all_timers or batch.all_messages):
@@ -248,15 +256,20 @@ class LogState:
             if not batch.has_timers:
                 ended.last_end_ms = max(ended.last_end_ms, store_ms)
 
-    def _note_keyed(self, batch: Batch, bases: tuple[int, ...], read: ReadRecords) -> None:
+    def _note_keyed(
+        self, batch: Batch, bases: tuple[int, ...], read: ReadRecords, known: Sequence[KnownKeys]
+    ) -> None:
         """Deduplication keys, and the segments that hold them."""
         rows = batch.rows
         keyed = rows["flags"] & FLAG_KEYED != 0
         for base, _ in tally_segments(rows["offset"][outlives(rows)], bases):
             self._segment(base).keyed = True
+        for keys in known:
+            self.memtable.keys.put_rows(keys.digests, keys.rows)
+            keyed[keys.places] = False
         places = np.flatnonzero(keyed & ~batch.ends)
         if len(places):
-            self.memtable.keys.update(keys_of(rows[places], read(places)))
+            self.memtable.keys.put(keys_of(rows[places], read(places)))
 
     def _segment(self, base: int) -> SegmentCount:
         self.memtable.segments.add(base)
@@ -411,6 +424,12 @@ class LogState:
     def key_of(self, digest: bytes) -> KeyEntry | None:
         """Return the entry of a deduplication key if a memtable has it."""
         return self.memtable.keys.get(digest) or (self.immutable.keys.get(digest) if self.immutable else None)
+
+    def has_any_key(self, digests: set[bytes]) -> bool:
+        """Whether a memtable has any of these deduplication keys."""
+        return self.memtable.keys.has_any(digests) or (
+            self.immutable is not None and self.immutable.keys.has_any(digests)
+        )
 
     def unindexed_rows(self, checkpoint: int) -> list[np.ndarray]:
         """Return the rows that an index at this checkpoint lacks."""
