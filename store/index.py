@@ -35,7 +35,7 @@ from timerwheel.store.pages import Page, Raw
 
 INDEX_FORMAT = 5
 FORMATS_READ = frozenset({3, 4, INDEX_FORMAT})
-"""In 3, what groups are done with was one offset for each queue. 4 had no runs of keys, which may be missing in 5."""
+"""In 3, what groups are done with was one offset for each queue. 4 had no runs of deduplication keys."""
 TABLES = (
     *("meta", "wheel", "queues", "topics", "marks", "segments"),
     *("control", "groups", "leases", "dead", "keys", "key_ends", "key_parts"),
@@ -113,7 +113,7 @@ class Index:
             raise _system_error(error) from error
 
     def _known_tables(self) -> set[str]:
-        """The tables that are there; IndexDamagedError for an unknown one: opening would create the real one."""
+        """The tables that are there; IndexDamagedError for an unknown one: the real one is missing then."""
         with self.env.begin() as txn, txn.cursor() as cursor:
             names = {key.decode(errors="replace") for key in cursor.iternext(values=False)}
         if foreign := names - set(TABLES):

@@ -126,8 +126,8 @@ class Page(NamedTuple):
 def pack_column(rows: np.ndarray) -> bytes:
     """Packs one column of many rows, without its check: after the header come 4 zeros, then the rows.
 
-    So the rows of a long value, which LMDB begins 16 bytes after the start of one of its pages, are at a multiple
-    of 8 and can be read in place.
+    LMDB begins a long value 16 bytes after the start of one of its pages. So the rows are at a multiple of 8
+    there, and can be read in place.
     """
     body = _LEAD + rows.tobytes()
     return _HEAD.pack(crc32(body), len(rows), 0, 0) + body

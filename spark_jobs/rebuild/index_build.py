@@ -12,11 +12,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from timerwheel.index import dedup, forwarding, queues
+from timerwheel.index import dedup, forwarding, key_runs, queues
 from timerwheel.index.writer import IndexWriter, new_state
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.rebuild.index_rows import SegmentStats
 from timerwheel.spark_jobs.tables import open_arrow
+from timerwheel.state.dedup_key import unpack
+from timerwheel.state.key_columns import NewKeys
 from timerwheel.state.positions import POSITION_DTYPE
 from timerwheel.state.state import LogState
 from timerwheel.store import pages
@@ -78,16 +80,23 @@ def _portions(file: pa.RecordBatchFileReader) -> Iterator[list[tuple[str, bytes,
         yield portion
 
 
-def load_keys(index: Index, urls: list[str]) -> None:
-    """Put the deduplication keys into an index."""
+def load_keys(index: Index, urls: list[str], sequence: int) -> int:
+    """Put the deduplication keys into an index, many at a time; returns the next sequence."""
+    keys = NewKeys()
     for url in urls:
         with open_arrow(url) as rows:
             for number in range(rows.num_record_batches):
-                with index.write() as txn:
-                    columns = (column.to_pylist() for column in rows.get_batch(number).columns)
-                    for digest, value, end in zip(*columns, strict=True):
-                        txn.put(dedup.TABLE, digest, value)
-                        txn.put(dedup.ENDS_TABLE, end, b"")
+                digests, values = (column.to_pylist() for column in rows.get_batch(number).columns)
+                keys.put(dict(zip(digests, map(unpack, values), strict=True)))
+                if len(keys) >= BATCH_ENTRIES:
+                    sequence = _put_keys(index, keys, sequence)
+                    keys = NewKeys()
+    return _put_keys(index, keys, sequence)
+
+
+def _put_keys(index: Index, keys: NewKeys, sequence: int) -> int:
+    with index.write() as txn:
+        return dedup.put(txn, keys, sequence)
 
 
 def complete(index: Index, log_state: LogState, log_id: bytes, horizons: Horizons, sequence: int) -> None:
@@ -103,14 +112,15 @@ def read_books(index: Index, *, check: Horizons | None = None) -> Books:
     """Read every page and sum up; with `check`, raises JobError for a misplaced entry."""
     with index.read() as txn:
         pending, digest, slots = _read_wheel(txn, check)
+        in_runs = key_runs.proved_count(txn)
         return Books(
             pending,
             digest,
             slots,
             _read_queues(txn, check=check is not None),
             sum(len(page.rows(forwarding.MARK_DTYPE)) for _, page in txn.pages(forwarding.TABLE, b"")),
-            sum(1 for _ in txn.items(dedup.TABLE)),
-            sum(1 for _ in txn.items(dedup.ENDS_TABLE)),
+            sum(1 for _ in txn.items(dedup.TABLE)) + in_runs,
+            sum(1 for _ in txn.items(dedup.ENDS_TABLE)) + in_runs,
         )
 
 

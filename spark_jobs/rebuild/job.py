@@ -180,7 +180,7 @@ class Rebuild:
             with self._progress.stage("load") as step:
                 files = [rows_file(self._staging, one.number) for one in made.stats]
                 sequence = load_rows(index, files, step.report)
-                load_keys(index, [one.url for one in made.keys])
+                sequence = load_keys(index, [one.url for one in made.keys], sequence)
                 complete(index, made.log_state, log.log_id, horizons, sequence)
             with self._progress.stage("check"):
                 books = read_books(index, check=horizons)

@@ -9,7 +9,6 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from timerwheel.index import dedup
 from timerwheel.spark_jobs.columns import arrow_schema
 from timerwheel.spark_jobs.rebuild.index_rows import SegmentPlan
 from timerwheel.spark_jobs.segment_stats import Survey
@@ -21,9 +20,9 @@ from timerwheel.state import dedup_key
 from timerwheel.state.batch import forget_origins, has_origin
 from timerwheel.store.record import FLAG_KEYED
 
-_SCHEMA = "log int, digest binary, offset bigint, value binary, end binary"
+_SCHEMA = "log int, digest binary, offset bigint, value binary"
 _ARROW = arrow_schema(_SCHEMA)
-KEYS = arrow_schema("digest binary, value binary, end binary")
+KEYS = arrow_schema("digest binary, value binary")
 
 
 class KeyFile(NamedTuple):
@@ -43,7 +42,7 @@ def stage_keys(spark: SparkSession, survey: Survey, plans: list[SegmentPlan], st
 def _last_keys(
     spark: SparkSession, survey: Survey, plans: list[SegmentPlan], numbers: list[int]
 ) -> DataFrame:
-    """Each key of these segments as (log, digest, value, end), as the index stores it."""
+    """Each key of these segments as (log, digest, value), with its entry as it is packed."""
     segments = survey.segments
 
     def read(place: int) -> Iterator[pa.RecordBatch]:
@@ -55,17 +54,14 @@ def _last_keys(
         found = []
         for at, record in enumerate(read_records(segments[number], rows)):
             for digest, entry in dedup_key.keys_of(rows[at : at + 1], [record]).items():
-                value, end = dedup.packed(digest, entry)
-                found.append((plans[number].log, digest, int(rows["offset"][at]), value, end))
+                found.append((plans[number].log, digest, int(rows["offset"][at]), dedup_key.pack(entry)))
         columns = zip(*found, strict=True) if found else ([] for _ in _ARROW)
         yield pa.record_batch(
             [pa.array(c, f.type) for c, f in zip(columns, _ARROW, strict=True)], schema=_ARROW
         )
 
     keys = map_segments(spark, [segments[n] for n in numbers], read, _SCHEMA)
-    return keys.groupBy("log", "digest").agg(
-        fn.max_by("value", "offset").alias("value"), fn.max_by("end", "offset").alias("end")
-    )
+    return keys.groupBy("log", "digest").agg(fn.max_by("value", "offset").alias("value"))
 
 
 def _stage(keys: DataFrame, staging: str) -> list[KeyFile]:

@@ -8,9 +8,10 @@ import msgspec
 import numpy as np
 
 from tests.harness.drive import small_settings
-from timerwheel.index import dedup, forwarding, queues
+from timerwheel.index import dedup, forwarding, key_runs, queues
 from timerwheel.index.writer import read_kept, read_state
 from timerwheel.runtime.recovery import recover
+from timerwheel.state.dedup_key import KeyEntry
 from timerwheel.state.positions import POSITION_DTYPE
 from timerwheel.state.state import LogState
 from timerwheel.store.files import DiskFiles
@@ -20,7 +21,7 @@ from timerwheel.wheel import slot_table
 
 DUMPED = {
     *("meta", "wheel", "queues", "topics", "marks", "segments"),
-    *("control", "groups", "leases", "dead", "keys", "key_ends"),
+    *("control", "groups", "leases", "dead", "keys", "key_ends", "key_parts"),
 }
 """The tables that `pending_of` and `dump_index` read: a new one must be added to them first."""
 
@@ -100,7 +101,7 @@ def dump_index(data: Path) -> dict[str, Any]:
                     for number in topic.queues
                 },
                 "marks": _marks(txn),
-                "keys": dict(txn.items("keys")),
+                "keys": _keys(txn),
                 "key_ends": _key_ends(txn),
             }
     finally:
@@ -110,8 +111,16 @@ def dump_index(data: Path) -> dict[str, Any]:
 def _key_ends(txn: Any) -> set[bytes]:
     """The rows of keys as they are registered now: replay leaves those of earlier registrations, too."""
     rows = {row for row, _ in txn.items("key_ends")}
-    found = {row: dedup.find(txn, row[8:]) for row in rows}
-    return {row for row, entry in found.items() if entry and dedup.packed(row[8:], entry)[1] == row}
+    found = dedup.find(txn, [row[8:] for row in rows])
+    return {row for row in rows if row[8:] in found and dedup.packed(row[8:], found[row[8:]])[1] == row}
+
+
+def _keys(txn: Any) -> dict[bytes, KeyEntry]:
+    """The message that each key stands for, however it is kept."""
+    digests = {key for key, _ in txn.items("keys")}
+    for run in key_runs.runs_of(txn).runs:
+        digests.update(key_runs.digests(txn, run))
+    return dedup.find(txn, sorted(digests))
 
 
 def _marks(txn: Any) -> dict[int, int]:

@@ -79,7 +79,7 @@ MUTANTS = [
         "log-padding-of-block-unseen",
         "timerwheel/runtime/group_commit.py",
         "the id of the last message of a send in columns is that of the record as it was stored",
-        "                unit.block.padded()\n",
+        "                unit.columns.block.padded()\n",
         "                pass\n",
         ("tests/integration/engine/test_direct_io.py",),
     ),

@@ -30,6 +30,7 @@ from timerwheel.spark_jobs.rebuild.index_build import check_complete, load_rows,
 from timerwheel.spark_jobs.rebuild.index_rows import IndexRows, SegmentPlan, SegmentStats, rows_file
 from timerwheel.spark_jobs.session import plain_errors
 from timerwheel.state import dedup_key
+from timerwheel.state.key_columns import NewKeys
 from timerwheel.store import pages
 from timerwheel.store.errors import IndexDamagedError
 from timerwheel.store.files import DiskFiles
@@ -89,6 +90,12 @@ def executed(tmp_path_factory):
     )
 
 
+def put_keys(txn, entries):
+    keys = NewKeys()
+    keys.put(entries)
+    dedup.put(txn, keys, 1 << 30)
+
+
 @pytest.fixture
 def index(executed, tmp_path):
     """The index that the driver makes of it."""
@@ -96,7 +103,7 @@ def index(executed, tmp_path):
     load_rows(index, [rows_file(executed.staging, 0)], lambda _done, _files: None)
     entry = dedup_key.KeyEntry(64, 1, bytes(16), NOW_MS)
     with index.write() as txn:
-        dedup.put(txn, {dedup_key.digest_of("orders", str(number)): entry for number in range(KEYS)})
+        put_keys(txn, {dedup_key.digest_of("orders", str(number)): entry for number in range(KEYS)})
     yield index
     index.close()
 
@@ -210,7 +217,7 @@ def key_missing(txn) -> None:
 
 
 def key_more(txn) -> None:
-    dedup.put(txn, {dedup_key.digest_of("tickets", "0"): dedup_key.KeyEntry(64, 1, bytes(16), NOW_MS)})
+    put_keys(txn, {dedup_key.digest_of("tickets", "0"): dedup_key.KeyEntry(64, 1, bytes(16), NOW_MS)})
 
 
 def removed_once_more(txn) -> None:

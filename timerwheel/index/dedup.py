@@ -1,6 +1,7 @@
-"""The tables of deduplication keys: the message of each, and when to check whether it still counts.
+"""Deduplication keys in the index: the message of each, and when to check whether it still counts.
 
-Many keys of one commit are a run of `timerwheel.index.key_runs`; few, and carried keys, are stored one by one.
+Many keys of one commit are a run, see `timerwheel.index.key_runs`. Few, and carried keys, are stored one by
+one, each with the time of the next check.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ def put(txn: IndexTransaction, keys: NewKeys, sequence: int) -> int:
     """Register keys: many as a run, which takes a sequence, and few one by one; returns the next sequence."""
     if len(keys) >= key_runs.RUN_KEYS_MIN:
         rows, single = keys.rows_and_carried()
-        key_runs.put(txn, newest_of(rows), sequence)
-        sequence += 1
+        if len(rows):
+            key_runs.put(txn, newest_of(rows), sequence)
+            sequence += 1
     else:
         single = keys.all_entries()
     for digest, entry in single.items():

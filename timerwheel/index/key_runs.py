@@ -1,22 +1,21 @@
 """Runs of deduplication keys: what bulk sends register, in the order of the keys' digests.
 
 A digest is random, so each of ten million keys in a tree would be on a page of its own to copy and to write.
-So a commit with many keys writes them as a *run*: sorted arrays, cut into parts by the first bits of the digest.
-A look-up is a binary search in one part of each run. Runs are merged eight at a time, in steps, so there are at
-most about seven of each size:
+So a commit with many keys writes them as a *run*: sorted arrays, cut into parts by the first bits of the
+digest. A look-up is a binary search in one part of each run. Eight runs of a level are merged into one of the
+next, in steps, so there are at most about seven of each level.
 
-    commit -> run of level 0 | 8 of level n -> one of level n + 1
-
-    part p of a run of 2^bits parts has the digests whose first `bits` bits are p:
-        `key_parts`, (run, p, 0): the first halves of the digests, sorted    (run, p, 1): the other fields
+    part p of a run of 2^bits parts has the digests whose first `bits` bits are p, in the table `key_parts`:
+        (run, p, 0)    the first halves of the digests, sorted
+        (run, p, 1)    the other fields
 
 Invariants:
-1. A key is found if it was registered and its message may still count. It may be found longer: whether it counts
-   is asked of the message. So leaving a key out is only a matter of space.
+1. A key that was registered is found for as long as its message counts, and maybe longer: whether it counts
+   is asked of the message. So leaving keys out is only a matter of space.
 2. Of several rows of one key the one with the last root counts, whichever run it is in.
-3. The rows of a run are removed only when every timer of the segment of their root, and of the segment that the
-   root's pointer leads to, ended KEY_KEPT_MS ago. Both are read in the transaction that removes the rows.
-4. A merge is visible only when all of its parts are there; its sources go in the same transaction. A step writes
+3. A row is left out only when all timers of the segment of its root, and of the segment that the root's
+   pointer leads to, ended KEY_KEPT_MS ago. Both are read in the transaction that leaves it out.
+4. A merge counts only when all of its parts are there; its sources go in the same transaction. A step writes
    about MERGE_ROWS rows.
 
 Belongs to the index thread, except for look-ups.
@@ -34,8 +33,9 @@ import numpy as np
 
 from timerwheel.index import forwarding
 from timerwheel.state.dedup_key import KEY_KEPT_MS, KeyEntry
-from timerwheel.state.key_columns import KEY_DTYPE, entry_of, halves_of, newest_of
+from timerwheel.state.key_columns import KEY_DTYPE, digests_in, entry_of, halves_of, newest_of
 from timerwheel.state.memtable import SegmentCount
+from timerwheel.store.errors import IndexDamagedError
 
 if TYPE_CHECKING:
     from timerwheel.store.index import IndexTransaction
@@ -213,7 +213,7 @@ def _remove(txn: IndexTransaction, number: int, bits: int) -> None:
 
 
 def sweep(txn: IndexTransaction, now_ms: int, number: int) -> bool:
-    """Begin to write a run again, as `number`, of whose keys half have ended; returns whether there is one."""
+    """Begin to write a run again, as `number`, if half of its keys have ended; returns whether one has."""
     runs = runs_of(txn)
     if runs.merge is not None or not runs.runs:
         return False
@@ -271,20 +271,37 @@ def find(txn: IndexTransaction, digests: Sequence[bytes]) -> dict[bytes, KeyEntr
     found: dict[bytes, KeyEntry] = {}
     if not digests:
         return found
-    highs, lows = halves_of(digests)
-    order = np.argsort(highs)
-    needles = highs[order]
+    first, lows = halves_of(digests)
+    order = np.argsort(first)
+    needles = first[order]
     for run in runs_of(txn).runs:
-        for part, first, hits in _hits(txn, run, needles):
+        for part, highs, needle_and_row in _hits(txn, run, needles):
             rest = txn.column(TABLE, PART_KEY.pack(run.number, part, REST), REST_DTYPE)
-            for needle, at in hits:
-                place = int(order[first + needle])
-                row = _row_with(rest, at, lows[place], txn, run, part)
+            for needle, at in needle_and_row:
+                place = int(order[needle])
+                row = _row_with(highs, rest, at, lows[place])
                 if row is None:
                     continue
                 entry, before = entry_of(row), found.get(digests[place])
                 if before is None or before.root < entry.root:
                     found[digests[place]] = entry
+    return found
+
+
+def digests(txn: IndexTransaction, run: Run) -> Iterator[bytes]:
+    """Yield the digests of the keys of a run."""
+    for part in range(1 << run.bits):
+        yield from digests_in(_rows(txn, run.number, part))
+
+
+def proved_count(txn: IndexTransaction) -> int:
+    """Return how many rows all runs have, all of which are read; IndexDamagedError if a run has others."""
+    found = 0
+    for run in runs_of(txn).runs:
+        count = sum(len(_rows(txn, run.number, part)) for part in range(1 << run.bits))
+        if count != run.count:
+            raise IndexDamagedError(f"run {run.number} of keys has {count} rows, not {run.count}")
+        found += count
     return found
 
 
@@ -295,10 +312,10 @@ def has_any(txn: IndexTransaction, digests: Sequence[bytes]) -> bool:
 
 def _hits(
     txn: IndexTransaction, run: Run, needles: np.ndarray
-) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
-    """Yield the parts of a run that have some of these halves: the part, its first needle, and the places.
+) -> Iterator[tuple[int, np.ndarray, list[tuple[int, int]]]]:
+    """Yield the parts of a run that have some of these halves, which are in order.
 
-    Places are pairs: of the needle, counted from the first, and of the row.
+    Each as its number, its halves, and pairs of places: in `needles` and in the part.
     """
     part_of = needles >> np.uint64(_DIGEST_BITS - run.bits) if run.bits else np.zeros(len(needles), np.uint64)
     cuts = [0, *(np.flatnonzero(np.diff(part_of)) + 1).tolist(), len(needles)]
@@ -311,17 +328,15 @@ def _hits(
         places = np.minimum(highs.searchsorted(wanted), len(highs) - 1)
         hits = np.flatnonzero(highs[places] == wanted)
         if len(hits):
-            yield part, begin, list(zip(hits.tolist(), places[hits].tolist(), strict=True))
+            yield part, highs, list(zip((hits + begin).tolist(), places[hits].tolist(), strict=True))
 
 
-def _row_with(  # noqa: PLR0913, PLR0917
-    rest: np.ndarray, at: int, low: np.uint64, txn: IndexTransaction, run: Run, part: int
-) -> np.void | None:
+def _row_with(highs: np.ndarray, rest: np.ndarray, at: int, low: np.uint64) -> np.void | None:
     """Return the row with both halves; rows with the same first half follow each other."""
-    highs = txn.column(TABLE, PART_KEY.pack(run.number, part, HIGH), HIGH_DTYPE)
     first = highs[at]
     while at < len(highs) and highs[at] == first:
         if rest[at]["low"] == low:
-            return rest[at]
+            row: np.void = rest[at]
+            return row
         at += 1
     return None

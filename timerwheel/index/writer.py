@@ -149,23 +149,22 @@ class IndexWriter:
 
     def merge_keys(self, now_ms: int) -> int:
         """Take one step of merging runs of deduplication keys; returns about how many rows it wrote."""
+        state = self.state
         with self.index.write() as txn:
-            written = key_runs.merge(txn, now_ms, self.state.sequence)
+            written = key_runs.merge(txn, now_ms, state.sequence)
             if written:
-                state = msgspec.structs.replace(self.state, sequence=self.state.sequence + 1)
+                state = msgspec.structs.replace(state, sequence=state.sequence + 1)
                 self._put_state(txn, state)
-        if written:
-            self.state = state
+        self.state = state
         return written
 
     def sweep_keys(self, now_ms: int) -> None:
         """Have the run of whose keys most have ended written again; `merge_keys` takes the steps."""
+        state = self.state
         with self.index.write() as txn:
-            if key_runs.sweep(txn, now_ms, self.state.sequence):
-                state = msgspec.structs.replace(self.state, sequence=self.state.sequence + 1)
+            if key_runs.sweep(txn, now_ms, state.sequence):
+                state = msgspec.structs.replace(state, sequence=state.sequence + 1)
                 self._put_state(txn, state)
-            else:
-                state = self.state
         self.state = state
 
     def load(self, from_ms: int, to_ms: int, entries_max: int) -> tuple[slot_table.Entries, int, int]:

@@ -93,7 +93,8 @@ def rows_of_entries(entries: dict[bytes, KeyEntry]) -> np.ndarray:
     if entries:
         rows["high"], rows["low"] = halves_of(list(entries))
         roots, crcs, contents, dues_ms, _ = zip(*entries.values(), strict=True)
-        rows["root"], rows["root_crc"], rows["due_ms"] = roots, crcs, dues_ms
+        rows["root"] = np.fromiter(roots, np.uint64, len(rows))
+        rows["root_crc"], rows["due_ms"] = crcs, dues_ms
         rows["content"] = np.frombuffer(b"".join(contents), rows.dtype["content"])
     return rows
 

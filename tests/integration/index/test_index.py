@@ -159,7 +159,7 @@ async def test_an_index_of_an_earlier_format_is_moved_aside_with_one_log_line(wo
     rewrite_state(world, format=2)
     await world.open()
     [line] = [line for line in caplog.messages if "rebuilding the index" in line]
-    assert "index format 2; this program writes 4" in line
+    assert "index format 2; this program writes 5" in line
     await proves_whole(world, *books)
 
 

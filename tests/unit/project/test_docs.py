@@ -17,7 +17,7 @@ import pytest
 
 from tests.harness import settings_table
 from timerwheel.api.http.problems import PROBLEMS
-from timerwheel.index import dedup
+from timerwheel.index import dedup, key_runs
 from timerwheel.index.forwarding import MARK_DTYPE
 from timerwheel.index.writer import ITEM_KEY
 from timerwheel.model.ids import Ids
@@ -410,13 +410,14 @@ def fields_of(dtype: np.dtype) -> list[tuple[str, str]]:
 def test_index_page_states_row_types_and_sizes():
     text = text_of("doc/index-format.md")
     assert text.startswith(f"# Index format {INDEX_FORMAT}\n")
-    head, entry, position, mark = tables(section(text, "Pages"))
+    head, entry, position, mark, key = tables(section(text, "Pages"))
     assert int(head[-1][0]) == pages.HEAD_SIZE
     assert f"at most {pages.PAGE_ROWS_MAX}" in head[2][2]
     for table, dtype, title in (
         (entry, ENTRY_DTYPE, "Wheel entry"),
         (position, POSITION_DTYPE, "Queue position"),
         (mark, MARK_DTYPE, "Forwarding pointer"),
+        (key, key_runs.REST_DTYPE, "Key of a run"),
     ):
         assert [(name, kind.strip("`")) for name, kind, _ in table] == fields_of(dtype)
         assert f"\n{title}, {dtype.itemsize} bytes" in text
@@ -440,6 +441,7 @@ def test_index_page_states_tables_and_sizes_of_keys():
         "dead": 4,
         "keys": len(dedup_key.digest_of("topic", "key")),
         "key_ends": dedup.END.size + 16,
+        "key_parts": key_runs.PART_KEY.size,
     }
     assert set(sizes) == set(TABLES)
 

@@ -12,6 +12,7 @@ from timerwheel.index import dedup
 from timerwheel.model.admission import HASH_PROPERTY, KEY_PROPERTY
 from timerwheel.model.messages import Outgoing
 from timerwheel.state.dedup_key import KEY_KEPT_MS, KeyEntry, content_of, digest_of, is_content, keys_of
+from timerwheel.state.key_columns import NewKeys
 from timerwheel.store.index import Index
 from timerwheel.store.record import FLAG_KEYED, Kind, decode_header, encode, replace
 from timerwheel.store.table import table_of
@@ -53,12 +54,18 @@ def test_content_is_body_and_properties_in_any_order_and_not_topic_or_key():
     assert len({content_of(other) for other in [message, *others]}) == 6
 
 
+def put(txn, entries):
+    keys = NewKeys()
+    keys.put(entries)
+    assert dedup.put(txn, keys, 7) == 7
+
+
 def test_a_key_is_found_as_it_was_put_until_it_is_ended(index):
     with index.write() as txn:
-        dedup.put(txn, {DIGEST: ENTRY})
+        put(txn, {DIGEST: ENTRY})
     with index.read() as txn:
-        assert dedup.find(txn, DIGEST) == ENTRY
-        assert dedup.find(txn, digest_of("orders", "other")) is None
+        assert dedup.find(txn, [DIGEST]) == {DIGEST: ENTRY}
+        assert dedup.find(txn, [digest_of("orders", "other")]) == {}
         end_ms = ENTRY.due_ms + KEY_KEPT_MS
         assert dedup.ending(txn, end_ms, 10) == []
         [(row, entry)] = dedup.ending(txn, end_ms + 1, 10)
@@ -70,28 +77,28 @@ def test_a_key_is_found_as_it_was_put_until_it_is_ended(index):
 
 def test_a_key_that_goes_on_is_looked_at_again_at_its_new_end(index):
     with index.write() as txn:
-        dedup.put(txn, {DIGEST: ENTRY})
+        put(txn, {DIGEST: ENTRY})
         [(row, entry)] = dedup.ending(txn, 1 << 60, 10)
         dedup.end(txn, row, entry, 5 * KEY_KEPT_MS)
         assert dedup.ending(txn, 5 * KEY_KEPT_MS, 10) == []
         assert [found for _, found in dedup.ending(txn, 5 * KEY_KEPT_MS + 1, 10)] == [ENTRY]
-        assert dedup.find(txn, DIGEST) == ENTRY
+        assert dedup.find(txn, [DIGEST]) == {DIGEST: ENTRY}
 
 
 def test_a_key_taken_again_between_looking_and_ending_stays(index):
     newer = ENTRY._replace(root=128, due_ms=9_000)
     with index.write() as txn:
-        dedup.put(txn, {DIGEST: ENTRY})
+        put(txn, {DIGEST: ENTRY})
         [(row, entry)] = dedup.ending(txn, 1 << 60, 10)
-        dedup.put(txn, {DIGEST: newer})
+        put(txn, {DIGEST: newer})
         dedup.end(txn, row, entry, None)
-        assert dedup.find(txn, DIGEST) == newer
+        assert dedup.find(txn, [DIGEST]) == {DIGEST: newer}
         assert [found for _, found in dedup.ending(txn, 1 << 60, 10)] == [newer]
 
 
 def test_a_row_without_its_key_is_swept(index):
     with index.write() as txn:
-        dedup.put(txn, {DIGEST: ENTRY})
+        put(txn, {DIGEST: ENTRY})
         txn.delete(dedup.TABLE, DIGEST)
         [(row, entry)] = dedup.ending(txn, 1 << 60, 10)
         assert entry is None
@@ -102,7 +109,7 @@ def test_a_row_without_its_key_is_swept(index):
 def test_ending_gives_the_earliest_first_and_no_more_than_asked_for(index):
     entries = {digest_of("orders", str(n)): ENTRY._replace(due_ms=1_000 - n) for n in range(9)}
     with index.write() as txn:
-        dedup.put(txn, entries)
+        put(txn, entries)
         found = dedup.ending(txn, 1 << 60, 4)
     assert [entry.due_ms for _, entry in found] == [992, 993, 994, 995]
 

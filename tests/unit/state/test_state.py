@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from timerwheel.state.config_table import Put
 from timerwheel.state.dedup_key import KeyEntry
 from timerwheel.state.groups import Changed
+from timerwheel.state.key_columns import NewKeys
 from timerwheel.state.memtable import IndexState, Kept, Memtable, QueuePages, SegmentCount
 from timerwheel.state.positions import POSITION_DTYPE
 from timerwheel.state.state import LogState
@@ -456,13 +457,15 @@ def full_stage(start: int) -> Memtable:
     memtable.topics, memtable.segments = {start}, {start}
     memtable.control = {("group", str(start)): Put("group", str(start), {})}
     memtable.groups = Changed({start}, {(start, 1)}, {start})
-    memtable.keys = {bytes([start]): KeyEntry(start, 1, b"", 1)}
+    memtable.keys.put({bytes([start]): KeyEntry(start, 1, b"", 1)})
     return memtable
 
 
 def contents(memtable: Memtable) -> dict[str, object]:
     return {
-        name: len(value) if isinstance(value, list) else copy.deepcopy(value)
+        name: len(value)
+        if isinstance(value, list)
+        else copy.deepcopy(value.all_entries() if isinstance(value, NewKeys) else value)
         for name, value in vars(memtable).items()
     }
 
