@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 
+import lmdb
 import msgspec
 import pytest
 
@@ -12,7 +13,7 @@ from timerwheel.engine import Engine
 from timerwheel.groups.config import GroupConfig
 from timerwheel.index.writer import STATE_KEY, read_state
 from timerwheel.model.messages import State
-from timerwheel.store.index import Index
+from timerwheel.store.index import TABLES, Index
 
 DELAYS_MS = [1_500, 1_501, 30_000, 400_000, 9_000_000, 900_000_000]
 
@@ -160,6 +161,25 @@ async def test_an_index_of_an_earlier_format_is_moved_aside_with_one_log_line(wo
     await world.open()
     [line] = [line for line in caplog.messages if "rebuilding the index" in line]
     assert "index format 2; this program writes 5" in line
+    await proves_whole(world, *books)
+
+
+async def test_an_index_of_before_there_were_runs_of_keys_is_read(world, caplog):
+    books = await filled(world)
+    rewrite_state(world, format=4)
+    path = world.directory / "index"
+    env = lmdb.open(str(path), max_dbs=len(TABLES))
+    table = env.open_db(b"key_parts", create=False)
+    with env.begin(write=True) as txn:
+        txn.drop(table)
+    env.close()
+    index = Index(path, 1 << 28, readonly=True)
+    with index.read() as txn:
+        txn.prove()
+        assert list(txn.pages("key_parts", b"")) == []
+    index.close()
+    await world.open()
+    assert not [line for line in caplog.messages if "rebuilding the index" in line]
     await proves_whole(world, *books)
 
 

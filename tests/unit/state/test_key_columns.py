@@ -44,6 +44,7 @@ ENTRIES = st.builds(
     st.integers(0, 2**32 - 1),
     st.binary(min_size=16, max_size=16),
     st.integers(0, 2**60),
+    st.none(),
 )
 DIGESTS = st.integers(0, 9).map(lambda number: digest_of("orders", str(number)))
 
