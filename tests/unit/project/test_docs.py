@@ -410,7 +410,8 @@ def fields_of(dtype: np.dtype) -> list[tuple[str, str]]:
 def test_index_page_states_row_types_and_sizes():
     text = text_of("doc/index-format.md")
     assert text.startswith(f"# Index format {INDEX_FORMAT}\n")
-    head, entry, position, mark, key = tables(section(text, "Pages"))
+    head, entry, position, mark = tables(section(text, "Pages"))
+    (key,) = tables(section(text, "Runs of keys"))
     assert int(head[-1][0]) == pages.HEAD_SIZE
     assert f"at most {pages.PAGE_ROWS_MAX}" in head[2][2]
     for table, dtype, title in (
