@@ -39,8 +39,9 @@ SCENARIOS = {
     "clients": "RocketMQ's own Java client: sends, a backlog, a burst, a steady rate; beside RocketMQ",
     "consume": "receive and acknowledge, with peers; of our groups, nack, streams, push, idle workers",
     "logs": "whole logs: reading, replay, the jobs on Spark",
+    "rows": "a table into the wheel, from Spark, a deduplication key for each row",
 }
-STANDARD = tuple(name for name in SCENARIOS if name != "logs")
+STANDARD = tuple(name for name in SCENARIOS if name not in {"logs", "rows"})
 REPORT = "report"
 _COLOURS = {Verdict.HELD: "green", Verdict.NOT_HELD: "bold red", Verdict.NOT_MEASURED: "yellow"}
 
@@ -69,7 +70,7 @@ def _help() -> str:
     listed = "\n\n".join(f"**{name}**: {text}" for name, text in SCENARIOS.items())
     return f"""Measure this service and its alternatives on this machine.
 
-Without a scenario, runs all but logs. End with **{REPORT}** to write
+Without a scenario, runs all but logs and rows. End with **{REPORT}** to write
 bench/RESULTS.md and its plots from the results file.
 
 {listed}"""
@@ -92,7 +93,9 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command line
         str, typer.Option(help="Messages due in one millisecond, in burst and clients; or stored.")
     ] = "1000,100000,1000000",
     soak_seconds: Annotated[float, typer.Option(min=1, help="Duration of soak in seconds.")] = 60.0,
-    records: Annotated[int, typer.Option(min=1000, help="Records of the log, in logs.")] = 2_000_000,
+    records: Annotated[
+        int, typer.Option(min=1000, help="Records of the log, in logs, or rows of the table, in rows.")
+    ] = 2_000_000,
     segments: Annotated[int, typer.Option(min=0, help="Segments of that log; 0 for those of 128 MiB.")] = 0,
     parts: Annotated[
         str, typer.Option(help="Parts of clients, consume or logs, separated by commas; default all.")

@@ -27,6 +27,7 @@ SCENARIOS = {
     "clients": "RocketMQ's own Java client with the same load for both: a producer whose threads send in a"
     " closed loop, a push consumer that reads a backlog, and its lateness for delayed messages.",
     "logs": "Whole logs: reading, replay, the jobs on Spark.",
+    "rows": "A table into the wheel, from Spark, a deduplication key for each row.",
     "limits": "Upper limits of the machine and of the libraries, for comparison.",
 }
 """A description of each scenario, in the order of the page."""

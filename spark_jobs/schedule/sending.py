@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timerwheel.client.client import Client
 from timerwheel.client.errors import ClientError, DeniedError, OutcomeUnknownError, UnreachableError
@@ -19,7 +20,7 @@ from timerwheel.clock import Clock, SystemClock
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.schedule.rows import RowMapping, messages_of, slices
 
-REQUEST_ROWS = 5_000
+REQUEST_ROWS = 10_000
 REQUEST_BYTES = 8 << 20
 REFUSED_MAX = 1_000
 """Refused rows of one task before it fails: something is wrong with all of them."""
@@ -172,7 +173,7 @@ class _Sender:
                 rest = [at for at in range(part.num_rows) if at not in refused]
                 sent.add(await self.send(part.take(pa.array(rest, pa.int64()))))
             else:
-                duplicates = sum(bool(one) for one in receipts["duplicate"].to_pylist())
+                duplicates = pc.sum(receipts["duplicate"]).as_py() or 0
                 sent.add(Sent(part.num_rows - duplicates, duplicates))
             messages = messages.slice(part.num_rows)
         return sent
