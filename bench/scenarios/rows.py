@@ -50,7 +50,7 @@ async def sent(system: Timerwheel, records: int) -> dict[str, float]:
     seconds = cost.took_s
     write_s = json.loads(out)["write_s"]
     async with connected(system.port, 1) as [connection]:
-        _, answer = await connection.call("GET", f"/v1/topics/{TOPIC}")
+        answer = await connection.call("GET", f"/v1/topics/{TOPIC}")
     pending = json.loads(answer)["pending"]
     if pending != records:
         raise ValueError(f"the service has {pending:,} messages of {records:,} rows")
