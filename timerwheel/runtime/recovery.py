@@ -42,7 +42,7 @@ from timerwheel.state.log_manifest import (
     decode_start,
     read_start,
 )
-from timerwheel.state.memtable import IndexState
+from timerwheel.state.memtable import IndexState, Memtable, Snapshot
 from timerwheel.state.state import LogState, ReadRecords
 from timerwheel.store.errors import (
     NO_SPACE,
@@ -296,11 +296,17 @@ class _Opened:
                 if log_state.memtable.count >= self._settings.index_records_max:
                     _end(under_way, log_state)
                     log.sync()
-                    under_way = thread.submit(self._writer.commit, *log_state.freeze())
+                    under_way = thread.submit(self._commit_and_merge, *log_state.freeze())
                 if progress is not None:
                     progress(log_state.until, log.tail)
             _end(under_way, log_state)
         return replayed
+
+    def _commit_and_merge(self, memtable: Memtable, snapshot: Snapshot) -> None:
+        """Commit a memtable, and merge runs of deduplication keys, of which there may be one for each."""
+        self._writer.commit(memtable, snapshot)
+        while self._writer.merge_keys(0):  # no key has ended by then: none is left out
+            pass
 
     @property
     def lags(self) -> bool:
@@ -320,9 +326,11 @@ class _Opened:
         log_state.lost = []
 
     def cascade(self, now_ms: int) -> None:
-        """Move timers to finer slots as time goes on, so that it need not be done when it takes over."""
+        """Move timers to finer slots and merge runs of keys, so that it need not be done on taking over."""
         now_ms = max(now_ms, self._state.fired_until_ms)  # as the engine does after a clock was set back
         while self._writer.cascade(now_ms, self._settings.cascade_entries_max):
+            pass
+        while self._writer.merge_keys(now_ms):
             pass
 
     @contextlib.contextmanager

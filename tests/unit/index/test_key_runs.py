@@ -191,10 +191,11 @@ def test_keys_whose_segments_are_gone_have_ended(index):
 def test_a_part_that_changed_or_is_missing_is_damage(index, column):
     put(index, {number: entry(number) for number in range(3)}, 1)
     key = key_runs.PART_KEY.pack(1, 0, column)
-    with index.write() as txn:
-        stored = bytearray(txn._txn.get(key, db=txn._dbs[key_runs.TABLE]))
+    table = index.env.open_db(key_runs.TABLE.encode(), create=False)
+    with index.env.begin(write=True) as txn:
+        stored = bytearray(txn.get(key, db=table))
         stored[-1] ^= 1
-        txn._txn.put(key, bytes(stored), db=txn._dbs[key_runs.TABLE])
+        txn.put(key, bytes(stored), db=table)
     with pytest.raises(IndexDamagedError, match="fails its CRC"), index.read() as txn:
         dedup.find(txn, [digest(number) for number in range(3)])
     with index.write() as txn:
