@@ -17,6 +17,7 @@ from timerwheel.cli.output import Output, console
 from timerwheel.cli.units import format_about, format_rate
 from timerwheel.model.messages import SlotInfo
 
+SLOT_MS = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 BARS = "▁▂▃▄▅▆▇█"
 HATCH = "░"
 EMPTY = "·"

@@ -65,7 +65,7 @@ def _show(history: MessageHistory, output: Output) -> None:
         output.line("")
         output.table(
             ("group", "=the message", "#attempts"),
-            [(one.group, _STANDINGS[one.standing], str(one.attempts)) for one in history.groups],
+            [(one.group, STANDINGS[one.standing], str(one.attempts)) for one in history.groups],
         )
     for line in _gaps(history):
         output.line(line)
@@ -84,7 +84,7 @@ def _rows(history: MessageHistory, output: Output) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     before_ms = None
     for event in history.events:
-        words = _WORDS[event.what](event, output)
+        words = WORDS[event.what](event, output)
         if event.what is What.DELIVERED:
             words = f"{words}, as {history.topic}/{history.queue}@{event.queue_offset}"
         if event.group is not None:
@@ -147,7 +147,7 @@ def _until(words: str) -> Callable[[Event, Output], str]:
     return lambda event, output: f"{words} {output.moment(event.due_ms)}"
 
 
-_WORDS: Mapping[What, Callable[[Event, Output], str]] = {
+WORDS: Mapping[What, Callable[[Event, Output], str]] = {
     What.SENT: _sent,
     What.BEGUN: _words("sent as a half message: its transaction began"),
     What.FORGOTTEN: _words("sent"),
@@ -163,6 +163,7 @@ _WORDS: Mapping[What, Callable[[Event, Output], str]] = {
     What.EXTENDED: _until("lease extended until"),
     What.GIVEN_BACK: _failed("returned by its consumer"),
     What.EXPIRED: _failed("not done in time"),
+    What.TTL_OVER: _words("its time to live is over, so the group is done with it"),
     What.CAME_BACK: _words("ready for the next attempt"),
     What.ACKNOWLEDGED: _acknowledged,
     What.DEAD_LETTERED: lambda event, _: f"became a dead letter after attempt {event.attempt}",
@@ -170,7 +171,7 @@ _WORDS: Mapping[What, Callable[[Event, Output], str]] = {
     What.REDRIVEN: _words("redriven from the dead letters"),
     What.DROPPED: _words("dead letter dropped"),
 }
-_STANDINGS: Mapping[Standing, str] = {
+STANDINGS: Mapping[Standing, str] = {
     Standing.NOT_RECEIVED: "not received yet",
     Standing.PASSED_OVER: "skipped: by the group's filter, or because the group moved past it",
     Standing.NOT_COMMITTED: "the group has not committed an offset past it",
@@ -180,6 +181,7 @@ _STANDINGS: Mapping[Standing, str] = {
     Standing.WAITING: "waiting for its next attempt",
     Standing.READY: "ready to be received again",
     Standing.ACKNOWLEDGED: "acknowledged",
+    Standing.EXPIRED: "not acknowledged within its time to live",
     Standing.DEAD_LETTER: "dead letter",
     Standing.GIVEN_UP: "given up, still a dead letter",
     Standing.DROPPED: "dropped dead letter",

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from timerwheel.cli.chart import Scale, draw_row, row_of
+from timerwheel.cli.chart import SLOT_MS, Scale, draw_row, row_of
 from timerwheel.cli.options import length_option, word_option
 from timerwheel.cli.output import Output, TimeOutput
-from timerwheel.cli.slots import SLOT_MS
 from timerwheel.cli.spark_options import (
     Job,
     LogsOption,

@@ -13,7 +13,16 @@ import msgspec
 import numpy as np
 import typer
 
-from timerwheel.cli.chart import RED_ABOVE_PER_S, Held, Scale, draw_legend, draw_row, draw_slots, row_of
+from timerwheel.cli.chart import (
+    RED_ABOVE_PER_S,
+    SLOT_MS,
+    Held,
+    Scale,
+    draw_legend,
+    draw_row,
+    draw_slots,
+    row_of,
+)
 from timerwheel.cli.connection import Service, service_options
 from timerwheel.cli.options import (
     DATA_DEFAULT,
@@ -32,7 +41,6 @@ from timerwheel.wire.messages import Message
 if TYPE_CHECKING:
     from timerwheel.offline.snapshot import Snapshot
 
-SLOT_MS = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 # How many slots of each level are read, and how many entries of each slot: bounds the work on a large wheel.
 _SLOTS_PER_LEVEL = 3
 _ENTRIES_MAX = 1_000_000

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from timerwheel.cli.chart import RED_ABOVE_PER_S, Cell, Held, Row, Scale, bars, cells
+from timerwheel.cli.chart import RED_ABOVE_PER_S, SLOT_MS, Cell, Held, Row, Scale, bars, cells
 from timerwheel.cli.connection import ServiceOptions
 from timerwheel.cli.options import RedAboveOption
 from timerwheel.cli.output import LineOutput, Output, console
@@ -25,8 +25,6 @@ RETRY_MS = 1_000
 HISTORY = 500  # seconds; more than a terminal has columns
 LATE_MS_SHOWN_MAX = 10_000  # above it in seconds, minutes, hours
 LATE_MS_MAX = 3_600_000  # the last histogram bound of the service; higher values are reported as this one
-# A row shows as many slots as there are columns; later ones are in the next row or in the command `slots`.
-SLOT_MS = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 _NAME, _LABEL, _NUMBER = 12, 8, 13  # columns
 _RATES = {
     "accepted": "accepted_total",

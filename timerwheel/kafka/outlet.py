@@ -29,6 +29,7 @@ from timerwheel.model.kafka_counts import BridgeState, KafkaCounts
 from timerwheel.runtime.message_views import id_of
 from timerwheel.store.errors import CorruptionError, StoreError
 from timerwheel.store.record import decode
+from timerwheel.telemetry.background import in_background
 from timerwheel.telemetry.throttled_log import ThrottledLog
 
 TRANSACTION_RECORDS_MAX: Final = 2_000
@@ -122,7 +123,7 @@ class Outlet:
             if (topic, number) not in self._queues:
                 queue = Queue(topic, number, self._begin_of(topic, number, positions.get(number, 0)))
                 self._queues[topic, number] = queue
-                self._watches.append(asyncio.create_task(self._watch(queue)))
+                self._watches.append(in_background(self._watch(queue), f"watching {topic} for Kafka"))
 
     def _begin_of(self, topic: str, number: int, position: int) -> int:
         end = self._engine.queues.queue_bounds(topic, number)[1]

@@ -40,6 +40,7 @@ from timerwheel.push.stats import Health, Stats, StatsView, SubscriptionCounts
 from timerwheel.push.subscription import Subscription
 from timerwheel.runtime.counters import Counters
 from timerwheel.store.errors import StoreError
+from timerwheel.telemetry.background import in_background
 
 RECEIVE_WAIT_MS = 20_000
 RETRY_MS = 1_000
@@ -167,7 +168,7 @@ class Dispatcher:
         self._pace.resume_ms = 0
         self._notify()
         if self._loop is None:
-            self._loop = asyncio.create_task(self._run())
+            self._loop = in_background(self._run(), f"subscription {self.subscription.id}")
 
     def replace(self, subscription: Subscription) -> None:
         """Use this subscription from the next request on; another URL is tried at once."""

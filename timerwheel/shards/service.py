@@ -23,6 +23,7 @@ from timerwheel.model.live_events import Tick, Wheel
 from timerwheel.shards import layout, merging
 from timerwheel.shards.forwarder import Call, Forwarder, headers_for_shard, said_to_client
 from timerwheel.shards.leaders import Leaders, Place
+from timerwheel.telemetry.background import in_background
 from timerwheel.wire.cluster import ClusterInfo, Moved, MoveQuery, NodeInfo, Role, ShardInfo
 from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.service import Health, Readiness, ReadinessQuery, ShardReadiness
@@ -262,7 +263,7 @@ class LiveCalls:
 
 @contextlib.asynccontextmanager
 async def _running(loops: Sequence[Coroutine[None, None, None]]) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(loop) for loop in loops]
+    tasks = [in_background(loop, "following the live view of a shard") for loop in loops]
     try:
         yield
     finally:

@@ -508,7 +508,7 @@ class QueueRunner:
     def _hold_for(self, receipt: str, within_ms: int) -> None:
         """Hold a task for so long, for its receiver to acknowledge it."""
         self._held += 1
-        self._later[receipt] = asyncio.create_task(self._expire(receipt, within_ms))
+        self._later[receipt] = in_background(self._expire(receipt, within_ms), f"task queue {self.name}")
 
     async def _expire(self, receipt: str, within_ms: int) -> None:
         """Count an attempt as failed when the time to acknowledge it is over."""
@@ -531,7 +531,7 @@ class QueueRunner:
         waiting = self._later.get(receipt)
         if waiting is not None:
             waiting.cancel()
-            self._later[receipt] = asyncio.create_task(self._expire(receipt, within_ms))
+            self._later[receipt] = in_background(self._expire(receipt, within_ms), f"task queue {self.name}")
         elif place_in(receipt) in self.calling:
             self._granted[receipt] = self._clock.monotonic_ms() + within_ms
         return True

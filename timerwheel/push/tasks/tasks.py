@@ -52,6 +52,7 @@ from timerwheel.schedules.spec import ScheduleInfo, ScheduleSpec
 from timerwheel.state.config_table import ConfigTable, Put
 from timerwheel.store.errors import StoreError
 from timerwheel.store.record import Identity
+from timerwheel.telemetry.background import in_background
 
 GROUP_ATTEMPTS_MAX = 1_000
 """The group never gives a task up: the task says after how many attempts that is."""
@@ -98,7 +99,7 @@ class Tasks:
                 logger.error("task queue %s cannot start, so its tasks wait: %s", name, error)  # noqa: TRY400
                 self._waiting.append(name)
         if self._waiting:
-            self._starting = asyncio.create_task(self._start_waiting())
+            self._starting = in_background(self._start_waiting(), "the start of task queues")
 
     async def _start_waiting(self) -> None:
         """Start the queues that could not be started, as soon as that is possible."""
