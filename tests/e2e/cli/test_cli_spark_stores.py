@@ -94,11 +94,11 @@ def test_a_rebuild_stages_in_s3_and_makes_the_index_of_the_service(node, s3, tmp
     ("command", "option"),
     [
         ("audit", "--out"),
-        ("audit", "--staging"),
-        ("forecast", "--out"),
+        pytest.param("audit", "--staging", marks=pytest.mark.torture),
+        pytest.param("forecast", "--out", marks=pytest.mark.torture),
         ("forecast", "--data"),
         ("rebuild", "--staging"),
-        ("archive", "--to"),
+        pytest.param("archive", "--to", marks=pytest.mark.torture),
     ],
 )
 def test_a_package_that_a_url_needs_is_asked_for_before_spark_starts(node, tmp_path, command, option):

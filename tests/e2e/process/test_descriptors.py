@@ -16,7 +16,7 @@ HOUR_MS = 3_600_000
 PATIENCE_S = 60
 TOO_FEW = 63
 ENDPOINTS = 40
-LIMITS = (64, 256, 512, 1024)
+LIMITS = (64, *(pytest.param(limit, marks=pytest.mark.torture) for limit in (256, 512)), 1024)
 
 
 def address_of(service):
