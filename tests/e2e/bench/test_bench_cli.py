@@ -92,7 +92,7 @@ def test_a_wrong_scenario_names_those_that_there_are() -> None:
 
 
 def test_a_wrong_system_names_those_that_there_are() -> None:
-    done = run("fire", "--systems", "kafka")
+    done = run("fire", "--systems", "rabbit")
     assert done.returncode == 2
     assert "beanstalkd" in done.stderr
 
