@@ -237,7 +237,7 @@ def test_ten_million_pending_messages_are_counted_and_never_loaded(browser, url)
         expect(page.locator(".levels")).to_contain_text("9,999,960")
         expect(page.locator("#panel-messages td").first).to_be_visible()
     lists = {f"/v1/{name}?limit=1000" for name in ("groups", "subscriptions", "schedules")}
-    lists |= {"/v1/live/history?step=second", "/v1/token"}
+    lists |= {"/v1/live/history?step=second", "/v1/token", "/v1/cluster"}
     assert {path for path in asked if path.startswith("/v1/")} == {
         "/v1/live",
         "/v1/messages?state=scheduled&limit=50",
@@ -363,6 +363,7 @@ def test_who_asks_for_less_motion_sees_no_sparks_and_rings_that_do_not_glide(bro
         with looking(browser, url) as page:
             page.emulate_media(reduced_motion=less)
             page.evaluate(COUNT_SPARKS)
+            expect(page.locator(".needle .fired")).not_to_have_text("1 fired")  # of the page before
             send(url, "sparks", delay="2s")
             expect(page.locator(".needle .fired")).to_have_text("1 fired")
             assert min(page.evaluate("window.sparks"), 1) == shown
