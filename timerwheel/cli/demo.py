@@ -35,7 +35,7 @@ DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 def demo(
     *,
     open_browser: Annotated[
-        bool, typer.Option(" /--no-open", help="Do not open the console in the browser.")
+        bool, typer.Option(" /--no-open", show_default=False, help="Do not open the console in the browser.")
     ] = True,
     port: Annotated[
         int | None,

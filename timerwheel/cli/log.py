@@ -1,6 +1,7 @@
 """`log`: the records of a data directory's commit log, whether its service runs or not."""
 
 import contextlib
+import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import msgspec
 import typer
 
 from timerwheel.cli.options import DATA_DEFAULT, DataOption
-from timerwheel.cli.output import IdLineOutput, Output, body_shown
+from timerwheel.cli.output import IdLineOutput, Output, body_shown, console
 from timerwheel.model.text import printable
 from timerwheel.store.errors import CorruptionError, OffsetError
 
@@ -41,7 +42,7 @@ def log(
     else:
         records = _last(data, tail) if tail is not None else _records(data, start, limit)
     for place, record in enumerate(records):
-        if place == 0 and output.for_people:
+        if place == 0 and output.for_people and not _is_narrow():
             output.line(_HEADING)
         output.result(
             _document(record, with_body=body),
@@ -116,17 +117,24 @@ _HIDDEN = "(hidden)"
 _HEADING = f"{'offset':>20} {'bytes':>8} {'kind':7} {'stored':29} {'due':29} {'id':24} topic/queue"
 
 
-def _line(record: "LogRecord", output: Output) -> str:
+def _is_narrow() -> bool:
+    """Whether a record takes two lines: its own would be broken by the terminal, in the middle of an id."""
+    return sys.stdout.isatty() and console().width < len(_HEADING)
+
+
+def _heads(record: "LogRecord", output: Output) -> list[str]:
     level = f" level {record.level}" if record.level else ""
     origin = "" if record.origin is None else f" of {record.origin}"
-    return (
-        f"{record.offset:>20} {record.size:>8} {record.kind:7} {output.stamp(record.store_ms):29} "
-        f"{output.stamp(record.due_ms):29} {record.id:24} {record.topic}/{record.queue}{level}{origin}"
-    )
+    what = f"{record.offset:>20} {record.size:>8} {record.kind:7} "
+    stored, due = output.stamp(record.store_ms), output.stamp(record.due_ms)
+    place = f"{record.id:24} {record.topic}/{record.queue}{level}{origin}"
+    if _is_narrow():
+        return [what + place, f"{'stored':>9} {stored}  due {due}"]
+    return [f"{what}{stored:29} {due:29} {place}"]
 
 
 def _lines(record: "LogRecord", output: Output, *, with_body: bool) -> list[str]:
-    lines = [_line(record, output)]
+    lines = _heads(record, output)
     if with_body:
         indent = " " * 21
         properties = record.properties.items()

@@ -11,7 +11,7 @@ from timerwheel.client import Client, Message
 from timerwheel.model.messages import State
 from timerwheel.model.text import printable
 
-_COLUMNS = ("state", "time", "id", "topic", "+tag", "+keys", "~body")
+_COLUMNS = ("time", "id", "topic", "+tag", "+keys", "~body")
 
 
 def list_messages(
@@ -76,7 +76,9 @@ def list_messages(
         )
         for message in messages
     ]
-    output.listing({"messages": messages}, _COLUMNS, rows, ids=[message.id for message in messages])
+    # A column of one word would only push the table over the edge of a narrow terminal.
+    state = "+state" if len({message.state for message in messages}) == 1 else "state"
+    output.listing({"messages": messages}, (state, *_COLUMNS), rows, ids=[message.id for message in messages])
 
 
 def _time_of(message: Message) -> int | None:

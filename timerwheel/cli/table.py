@@ -68,7 +68,7 @@ TABLE: dict[str, str | Group] = {
     ),
     "messages": Group("Find messages.", {"list": "message_list:list_messages"}),
     "topics": Group(
-        "Topics.",
+        "List, change, pause, purge and delete topics.",
         {
             "list": "topics:list_topics",
             "show": "topics:show",
@@ -95,7 +95,12 @@ TABLE: dict[str, str | Group] = {
     ),
     "dlq": Group(
         "Dead letters: messages that a group gave up on.",
-        {"list": "dead_letters:list_letters", "redrive": "dead_letters:redrive", "drop": "dead_letters:drop"},
+        {
+            "list": "dead_letters:list_letters",
+            "reasons": "dead_letters:reasons",
+            "redrive": "dead_letters:redrive",
+            "drop": "dead_letters:drop",
+        },
     ),
     "transactions": Group(
         "Messages that are delivered once they are committed.",

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from timerwheel.cli.chart import RED_ABOVE_PER_S, SLOT_MS, Cell, Held, Row, Scale, bars, cells
+from timerwheel.cli.chart import RED_ABOVE_PER_S, SLOT_MS, SPAN_SLOTS_MIN, Cell, Held, Row, Scale, bars, cells
 from timerwheel.cli.connection import ServiceOptions
 from timerwheel.cli.options import RedAboveOption
 from timerwheel.cli.output import LineOutput, Output, console
@@ -195,14 +195,15 @@ def _history(seen: Seen, width: int) -> Text:
 
 
 def _levels(wheel: Wheel, red_above_per_s: float, width: int) -> list[Text]:
-    """A row for each level of the wheel, with a bar for each slot from now on, and what they mean."""
+    """A row for each level of the wheel, with bars for its slots from now on, and what they mean."""
     rows = [_level(wheel, name, width) for name in SLOT_MS]
     scale = Scale.of([cell.waiting for row in rows for cell in row.cells], red_above_per_s)
     lines = [
         _row(f"{row.name}s", sum(slot.count for slot in row.slots), bars(row.cells, scale, row.held))
         for row in rows
     ]
-    return [*lines, Text(scale.legend(), style="dim")]
+    each = [format_about(row.cells[0].end_ms - row.cells[0].start_ms) for row in rows]
+    return [*lines, Text(scale.legend(), style="dim"), Text(f"a cell is {', '.join(each)}", style="dim")]
 
 
 def _level(wheel: Wheel, name: str, width: int) -> Row:
@@ -210,7 +211,8 @@ def _level(wheel: Wheel, name: str, width: int) -> Row:
     found = {one.level: one for one in wheel.levels}
     own = found.get(name, LevelSlots(name, [], 0))
     slots = [SlotInfo(name, start_ms, start_ms + slot_ms, count) for start_ms, count in own.slots]
-    row = cells(slots, wheel.now_ms // slot_ms * slot_ms, slot_ms, room)
+    per_cell = -(-SPAN_SLOTS_MIN[name] // room)
+    row = cells(slots, wheel.now_ms // slot_ms * slot_ms, per_cell * slot_ms, room)
     if own.later:
         slots.append(SlotInfo(name, row[-1].end_ms, row[-1].end_ms + slot_ms, own.later))
     names = list(SLOT_MS)

@@ -77,6 +77,27 @@ def test_a_listing_fits_eighty_columns_and_splits_no_name(url, listing):
     assert all(any(name in line for line in lines) for name in names)
 
 
+def test_messages_of_one_state_are_a_table_at_eighty_columns(url):
+    for _ in range(2):
+        timerwheel("send", "short", "x", "--delay", "11h11m", TIMERWHEEL_URL=url)
+    heading, *lines = on_terminal(80, "messages", "list", "short", TIMERWHEEL_URL=url)
+    assert heading.split() == ["time", "id", "topic", "body"]
+    assert len(lines) == 2
+    assert timerwheel("messages", "list", "short", "-o", "wide", TIMERWHEEL_URL=url).out.startswith("state")
+
+
+def test_a_record_of_the_log_is_two_lines_where_one_would_be_broken(tmp_path):
+    with serving(tmp_path / "data") as service:
+        [made] = timerwheel("send", "t", "x", "-o", "id", TIMERWHEEL_URL=service.url).out.split()
+    narrow = on_terminal(80, "log", "--data", str(tmp_path / "data"))
+    assert max(map(len, narrow)) <= 80
+    assert [made in line for line in narrow] == [True, False]
+    assert [made in line for line in on_terminal(160, "log", "--data", str(tmp_path / "data"))] == [
+        False,
+        True,
+    ]
+
+
 def test_a_pipe_gets_whole_texts_without_colours(run):
     [_, line] = run("subscriptions", "list").out.splitlines()
     assert line.endswith(f"/{LONG}")

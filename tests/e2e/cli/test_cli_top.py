@@ -167,6 +167,17 @@ def test_a_frame_is_no_wider_than_the_terminal_and_has_every_level(width):
     ] == []
 
 
+@pytest.mark.parametrize("width", [80, 120, 300])
+def test_a_rush_that_a_level_holds_is_drawn_in_its_row_however_narrow_the_terminal_is(width):
+    seen = Seen()
+    seen.take(tick(0, fired=10))
+    seen.take(Wheel(NOW_MS, [LevelSlots("second", [(NOW_MS + 170_000, 900)], 0)]))
+    lines = drawn(seen, width).splitlines()
+    [row] = [line for line in lines if line.startswith("seconds")]
+    assert row.count("█") == 1
+    assert any(line.startswith("a cell is ") for line in lines)
+
+
 def test_troubles_stand_above_the_numbers_and_in_the_line_of_a_pipe():
     seen = Seen()
     seen.take(tick(0, fired=10))
