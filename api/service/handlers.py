@@ -17,7 +17,7 @@ from timerwheel.tokens import Scope
 from timerwheel.wire.cluster import ClusterInfo, Moved, MoveQuery, NodeInfo
 from timerwheel.wire.fields import given
 from timerwheel.wire.paging import PageQuery
-from timerwheel.wire.service import Health, Levels, Readiness, ReadinessQuery, Slots, SlotsQuery
+from timerwheel.wire.service import Health, Levels, Peak, Readiness, ReadinessQuery, Slots, SlotsQuery
 from timerwheel.wire.tokens import TokenInfo
 
 _reads = partial(call, "GET", needs=Need.TOKEN)
@@ -48,6 +48,11 @@ class ServiceCalls:
         every = await self._handle.engine.messages.slots(given(params.level), params.from_ms, params.to_ms)
         slots, cursor = list_cursor.page(every, list_cursor.slot_key, params.count_max, params.after)
         return responses.json(Slots(slots, params.answered(cursor)))
+
+    @_reads("/v1/wheel/peak", "getPeak", answer=Peak)
+    async def peak(self, _: web.Request) -> web.Response:
+        """Get the next second in which most messages fall due."""
+        return responses.json(Peak(await self._handle.engine.messages.peak()))
 
     @_reads("/v1/levels", "listLevels", answer=Levels, problems=("illegal_cursor",))
     async def levels(self, _: web.Request, params: PageQuery) -> web.Response:

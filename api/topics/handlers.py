@@ -1,6 +1,8 @@
 """The calls on topics and on the messages delivered to their queues."""
 
+from collections.abc import Iterable
 from functools import partial
+from itertools import filterfalse
 
 from aiohttp import web
 
@@ -13,10 +15,10 @@ from timerwheel.api.messages import arrow_answers
 from timerwheel.api.messages.while_connected import while_connected
 from timerwheel.api.security import access
 from timerwheel.model import list_cursor
+from timerwheel.model.admission import is_reserved
 from timerwheel.model.messages import QueuePage, TopicDeletion, TopicInfo, TopicPurged
 from timerwheel.wire.fields import given
 from timerwheel.wire.messages import Message
-from timerwheel.wire.paging import PageQuery
 from timerwheel.wire.topics import (
     DeleteQuery,
     Delivered,
@@ -26,6 +28,7 @@ from timerwheel.wire.topics import (
     TopicChanges,
     TopicPath,
     Topics,
+    TopicsQuery,
 )
 
 TOPIC = "/v1/topics/{topic}"
@@ -44,10 +47,12 @@ class TopicCalls:
         self._handle = handle
 
     @_reads("/v1/topics", "listTopics", answer=Topics, problems=("illegal_cursor",))
-    async def all(self, request: web.Request, params: PageQuery) -> web.Response:
+    async def all(self, request: web.Request, params: TopicsQuery) -> web.Response:
         """List topics with their queues and counts."""
         engine = self._handle.engine
-        every = filter(access.of(request).may, engine.queues.topic_names())
+        every: Iterable[str] = filter(access.of(request).may, engine.queues.topic_names())
+        if not params.reserved:
+            every = filterfalse(is_reserved, every)
         names, cursor = list_cursor.page(every, list_cursor.topic_key, params.count_max, params.after)
         found = await made_of(engine.clock, names, engine.queues.find_topic)
         return responses.json(Topics(found, params.answered(cursor)))

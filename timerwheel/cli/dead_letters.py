@@ -1,14 +1,16 @@
-"""`dlq list|redrive|drop`: dead letters of a group, or of all groups with one name."""
+"""`dlq list|reasons|redrive|drop`: dead letters of a group, or of all groups with one name."""
 
-from typing import Annotated
+import datetime as dt
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
 
 from timerwheel.cli.connection import ServiceOptions
-from timerwheel.cli.options import YesFlag, confirm_or_exit
+from timerwheel.cli.options import Options, YesFlag, confirm_or_exit, parse_at_ms
 from timerwheel.cli.output import IdTimeOutput, JsonOutput, Output, body_shown
 from timerwheel.client import Client, DeadLetter
+from timerwheel.client.connection import given
 from timerwheel.model.text import printable
 from timerwheel.wire.groups import Letter, Letters
 from timerwheel.wire.paging import LIMIT_MAX
@@ -28,21 +30,72 @@ OffsetsArgument = Annotated[
 ]
 
 
+class Conditions(NamedTuple):
+    """What a dead letter must meet, all of it."""
+
+    reason: str | None
+    key: str | None
+    since: str | None
+    until: str | None
+
+    def fields(self, zone: dt.tzinfo | None) -> dict[str, Any]:
+        """The conditions as the client takes them; empty if none was given. Raises BadParameter."""
+        from_ms = None if self.since is None else parse_at_ms(self.since, zone, "--since")
+        until_ms = None if self.until is None else parse_at_ms(self.until, zone, "--until")
+        if from_ms is not None and until_ms is not None and from_ms >= until_ms:
+            raise typer.BadParameter(
+                f"{self.since!r} is not before --until {self.until!r}", param_hint="--since"
+            )
+        return given(reason=self.reason, key=self.key, from_ms=from_ms, until_ms=until_ms)
+
+
+def _option(flag: str, help_text: str, metavar: str = "TEXT") -> tuple[Any, None]:
+    return Annotated[str | None, typer.Option(flag, help=help_text, metavar=metavar)], None
+
+
+ConditionOptions = Annotated[
+    Conditions,
+    Options(
+        {
+            "reason": _option("--reason", "Only those whose reason contains this, in any case."),
+            "key": _option("--key", "Only those with this key: the deduplication key, or one of the keys."),
+            "since": _option("--since", "Only those that died at this time or later.", "TIME"),
+            "until": _option("--until", "Only those that died before this time.", "TIME"),
+        },
+        Conditions,
+    ),
+]
+
+
+class _Reason:
+    """How many dead letters have one reason, and when the first and the last of them died."""
+
+    def __init__(self, first_ms: int) -> None:
+        self.count = 0
+        self.first_ms = self.last_ms = first_ms
+
+    def take(self, dead_ms: int) -> None:
+        self.count += 1
+        self.first_ms, self.last_ms = min(self.first_ms, dead_ms), max(self.last_ms, dead_ms)
+
+
 def list_letters(
     group: GroupArgument,
     *,
     topic: TopicOption = None,
+    wanted: ConditionOptions,
     first: Annotated[int, typer.Option("--from", min=0, help="Start at this offset.")] = 0,
     limit: Annotated[int, typer.Option(min=1, help="List at most this many.")] = 100,
     service: ServiceOptions,
     output: IdTimeOutput,
 ) -> None:
     """List the messages that the group gave up on, oldest first, with the reason."""
+    conditions = wanted.fields(output.zone)
 
     async def work(client: Client) -> Letters:
         letters, at, found = client.dead_letters(group, topic), first, list[Letter]()
         while True:
-            page = await letters.page(at, min(limit - len(found), LIMIT_MAX))
+            page = await letters.page(at, min(limit - len(found), LIMIT_MAX), **conditions)
             found += page.letters
             if page.next_offset is None or len(found) >= limit:
                 return msgspec.structs.replace(page, letters=found)
@@ -67,18 +120,50 @@ def list_letters(
         output.line(f"more: continue with --from {page.next_offset}")
 
 
+def reasons(
+    group: GroupArgument,
+    *,
+    topic: TopicOption = None,
+    wanted: ConditionOptions,
+    service: ServiceOptions,
+    output: IdTimeOutput,
+) -> None:
+    """Count the dead letters by reason, the most frequent one first."""
+    conditions = wanted.fields(output.zone)
+
+    async def work(client: Client) -> dict[str, _Reason]:
+        found: dict[str, _Reason] = {}
+        async for letter in client.dead_letters(group, topic).all(**conditions):
+            found.setdefault(letter.reason, _Reason(letter.dead_ms)).take(letter.dead_ms)
+        return found
+
+    counted = sorted(service.ask(work).items(), key=lambda pair: -pair[1].count)
+    output.listing(
+        {"reasons": [{"reason": reason, **vars(one)} for reason, one in counted]},
+        ("#letters", "first", "last", "~reason"),
+        [
+            (f"{one.count:,}", output.when(one.first_ms), output.when(one.last_ms), printable(reason))
+            for reason, one in counted
+        ],
+        ids=[reason for reason, _ in counted],
+    )
+
+
 def redrive(
     group: GroupArgument,
     offsets: OffsetsArgument = None,
     *,
     topic: TopicOption = None,
-    everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All dead letters, or all that meet the conditions.")
+    ] = False,
+    wanted: ConditionOptions,
     service: ServiceOptions,
     output: JsonOutput,
 ) -> None:
     """Deliver dead letters to their group again, starting at the first attempt."""
-    chosen = _chosen(offsets, topic, everything=everything)
-    done = service.ask(lambda client: client.dead_letters(group, topic).redrive(chosen))
+    chosen, conditions = _chosen(offsets, topic, everything=everything), wanted.fields(output.zone)
+    done = service.ask(lambda client: client.dead_letters(group, topic).redrive(chosen, **conditions))
     left = f", {done.left:,} not redriven: their group was deleted or is full" if done.left else ""
     output.result(done, f"{done.redriven:,} redriven{left}")
     if done.left:
@@ -90,16 +175,20 @@ def drop(
     offsets: OffsetsArgument = None,
     *,
     topic: TopicOption = None,
-    everything: Annotated[bool, typer.Option("--all", help="All dead letters; asks first.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All dead letters, or all that meet the conditions; asks first.")
+    ] = False,
+    wanted: ConditionOptions,
     yes: YesFlag = False,
     service: ServiceOptions,
     output: JsonOutput,
 ) -> None:
     """Delete dead letters permanently."""
-    chosen = _chosen(offsets, topic, everything=everything)
+    chosen, conditions = _chosen(offsets, topic, everything=everything), wanted.fields(output.zone)
     if everything and not yes:
-        confirm_or_exit(f"Drop all dead letters of group {group} of topic {topic}?")
-    count = service.ask(lambda client: client.dead_letters(group, topic).drop(chosen))
+        which = " that meet the conditions" if conditions else ""
+        confirm_or_exit(f"Drop all dead letters of group {group} of topic {topic}{which}?")
+    count = service.ask(lambda client: client.dead_letters(group, topic).drop(chosen, **conditions))
     output.result({"dropped": count}, f"{count:,} dropped")
 
 

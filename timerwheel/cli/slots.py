@@ -1,16 +1,13 @@
 """`slots`: draws the wheel of a service, or of a data directory, whether or not its service runs.
 
-In a directory the next peak is the second, not just the slot, in which most messages fall due. A coarse slot
-hides whether its messages fall due together or spread over it, so the due times in the fullest slots of each
-level are read. A service tells the counts of slots only, so its next peak is a slot.
+The next peak is the second, not just the slot, in which most messages fall due: see `timerwheel.index.peaks`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
-import numpy as np
 import typer
 
 from timerwheel.cli.chart import (
@@ -41,12 +38,7 @@ from timerwheel.wire.messages import Message
 if TYPE_CHECKING:
     from timerwheel.offline.snapshot import Snapshot
 
-# How many slots of each level are read, and how many entries of each slot: bounds the work on a large wheel.
-_SLOTS_PER_LEVEL = 3
-_ENTRIES_MAX = 1_000_000
-_SECOND_MS = 1_000
-
-DueTimes = Callable[[int, int], np.ndarray]
+_ENTRIES_MAX = 1_000_000  # read of each slot: bounds the work on a large wheel
 
 
 class Drawn(NamedTuple):
@@ -151,13 +143,15 @@ def _list_of_directory(data: Path, at_ms: int, level: str | None, limit: int) ->
 
 
 def _peak_of(snapshot: "Snapshot", found: list[SlotInfo], now_ms: int) -> SlotInfo | None:
+    from timerwheel.index import peaks
     from timerwheel.index.lookups import Window
 
-    def due_times(from_ms: int, to_ms: int) -> np.ndarray:
-        window = Window(from_ms - 1, -1, to_ms, hidden=snapshot.log_state.internal_ids)
-        return snapshot.reader.pending(window, _ENTRIES_MAX)["due_ms"]
+    def fullest_second(slot: SlotInfo) -> SlotInfo | None:
+        from_ms = max(slot.start_ms, now_ms)
+        window = Window(from_ms - 1, -1, slot.end_ms, hidden=snapshot.log_state.internal_ids)
+        return peaks.fullest_second(snapshot.reader.pending(window, _ENTRIES_MAX)["due_ms"])
 
-    return next_peak(found, now_ms, due_times)
+    return peaks.earliest_peak(map(fullest_second, peaks.candidates(found, now_ms)))
 
 
 def _headline(wheel: WheelInfo, output: Output) -> str:
@@ -182,7 +176,7 @@ async def _wheel_of_service(client: Client, level: str | None) -> Drawn:
         if isinstance(event, Wheel):
             horizons = [one.moved_until_ms for one in event.levels[1:]]
             break
-    return Drawn(wheel, found, fullest_slot(found, wheel.now_ms), _held(horizons))
+    return Drawn(wheel, found, await client.peak(), _held(horizons))
 
 
 async def _list_of_service(client: Client, at_ms: int, level: str | None, limit: int) -> Listed:
@@ -253,43 +247,3 @@ def _show_slot(listed: Listed, limit: int, output: Output) -> None:
 def _show_rest(count: int, limit: int, output: Output) -> None:
     if count > limit:
         output.line(f"and {count - limit:,} more; --limit shows more")
-
-
-def next_peak(slots: Sequence[SlotInfo], now_ms: int, due_times: DueTimes) -> SlotInfo | None:
-    """The earliest future second with at least half as many messages as the fullest; None without any.
-
-    `due_times(from_ms, to_ms)` returns the due times of the messages waiting in that range, in milliseconds.
-    """
-    seconds = [
-        second
-        for slot in _candidates(slots, now_ms)
-        if (second := _fullest_second(due_times(max(slot.start_ms, now_ms), slot.end_ms))) is not None
-    ]
-    most = max((second.count for second in seconds), default=0)
-    return min((s for s in seconds if 2 * s.count >= most), key=lambda s: s.start_ms, default=None)
-
-
-def fullest_slot(slots: Sequence[SlotInfo], now_ms: int) -> SlotInfo | None:
-    """The earliest future slot with at least half the highest rate; None without any."""
-    future = [slot for slot in slots if slot.end_ms > now_ms]
-    rates = [slot.count / (slot.end_ms - slot.start_ms) for slot in future]
-    most = max(rates, default=0.0)
-    full = [slot for slot, rate in zip(future, rates, strict=True) if 2 * rate >= most]
-    return min(full, key=lambda slot: slot.start_ms, default=None)
-
-
-def _candidates(slots: Sequence[SlotInfo], now_ms: int) -> list[SlotInfo]:
-    found: list[SlotInfo] = []
-    for level in {slot.level for slot in slots}:
-        own = [slot for slot in slots if slot.level == level and slot.end_ms > now_ms]
-        found += sorted(own, key=lambda slot: -slot.count)[:_SLOTS_PER_LEVEL]
-    return found
-
-
-def _fullest_second(due_ms: np.ndarray) -> SlotInfo | None:
-    if not len(due_ms):
-        return None
-    seconds, counts = np.unique(due_ms // _SECOND_MS, return_counts=True)
-    place = int(np.argmax(counts))
-    start_ms = int(seconds[place]) * _SECOND_MS
-    return SlotInfo("second", start_ms, start_ms + _SECOND_MS, int(counts[place]))

@@ -17,13 +17,15 @@ _POLL_MS = 1_000
 
 
 def list_topics(
-    system: Annotated[bool, typer.Option("--system", help="Include the service's own topics.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", "--system", help="Also the service's own topics, such as %DLQ%GROUP.")
+    ] = False,
     *,
     service: ServiceOptions,
     output: IdOutput,
 ) -> None:
     """List the topics with their numbers of waiting and delivered messages."""
-    found = [topic for topic in service.ask(lambda client: client.topics()) if system or not topic.system]
+    found = service.ask(lambda client: client.topics(reserved=everything))
     output.listing(
         {"topics": found},
         ("topic", "#queues", "#delivered", "#waiting", "ordered", "consumers"),

@@ -85,7 +85,7 @@ from timerwheel.wire.recalls import RecalledWhere as RecallCount
 from timerwheel.wire.recalls import RecallOutcome as RecallResult
 from timerwheel.wire.recalls import RescheduledWhere as RescheduleCount
 from timerwheel.wire.recalls import RescheduleOutcome as RescheduleResult
-from timerwheel.wire.service import FigureHistory, Levels, Slots
+from timerwheel.wire.service import FigureHistory, Levels, Peak, Slots
 from timerwheel.wire.tokens import TokenInfo
 from timerwheel.wire.topics import Delivered, Topics
 from timerwheel.wire.transactions import OpenTransactions
@@ -625,9 +625,13 @@ class Client:
 
     # ------------------------------------------------------------------ topics and the wheel
 
-    async def topics(self) -> list[Topic]:
-        """Return all topics with their queues and counts."""
-        return (await self._connection.call("GET", "/v1/topics", Topics)).topics
+    async def topics(self, *, reserved: bool = True) -> list[Topic]:
+        """Return all topics with their queues and counts.
+
+        With `reserved=False`, without those that belong to the service, such as `%DLQ%group`.
+        """
+        path = with_query("/v1/topics", {} if reserved else {"reserved": "false"})
+        return (await self._connection.call("GET", path, Topics)).topics
 
     async def topic(self, name: str) -> Topic:
         """Return one topic."""
@@ -705,6 +709,10 @@ class Client:
     async def wheel(self) -> WheelInfo:
         """Return an overview of the wheel: counts per level, next due, overdue."""
         return await self._connection.call("GET", "/v1/wheel", WheelInfo)
+
+    async def peak(self) -> SlotInfo | None:
+        """Return the next second in which most messages fall due; None if none is scheduled."""
+        return (await self._connection.call("GET", "/v1/wheel/peak", Peak)).peak
 
     async def slots(
         self,

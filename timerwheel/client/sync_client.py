@@ -368,6 +368,7 @@ class SyncClient(_Shell[Client]):
     purge_topic = waits(Client.purge_topic)
     delete_topic = waits(Client.delete_topic)
     wheel = waits(Client.wheel)
+    peak = waits(Client.peak)
     slots = waits(Client.slots)
     watch = iterates(Client.watch)
     live_history = waits(Client.live_history)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
+from timerwheel.groups.dead_letter_filter import ALL_LETTERS, DeadLetterFilter
 from timerwheel.groups.dead_letter_properties import (
     ATTEMPTS,
     ORIGIN_ID,
@@ -29,6 +30,8 @@ from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import decode
 
 PAGE_MESSAGES = 500
+PASSED_OVER_MAX = 1_000
+"""Letters that one page reads without listing them, since they do not meet its conditions."""
 REDRIVE_MESSAGES = 500
 REDRIVE_BYTES = 4 << 20
 """About how large a unit of redriven letters gets: those of a group that commits offsets have bodies."""
@@ -129,16 +132,19 @@ class DeadLetterStore:
         self.turn = parts.letters_turn
 
     async def page(
-        self, group: str, first: int = 0, limit: int = 100, topics: Container[str] | None = None
+        self, group: str, first: int = 0, limit: int = 100, wanted: DeadLetterFilter = ALL_LETTERS
     ) -> DeadPage:
-        """Dead letters of a group's name from a queue offset on, oldest first; only those of `topics`."""
+        """Dead letters of a group's name from a queue offset on, oldest first, that are wanted.
+
+        If few are, a page may be short or empty and not be the last.
+        """
         topic = dead_topic(group)
         found: list[DeadLetter] = []
-        size_bytes = 0
+        size_bytes = passed_over = 0
         at = first
         while True:
-            if topics is not None:
-                at = (await self.look_through(group)).find(topics, at)
+            if wanted.topics is not None:
+                at = (await self.look_through(group)).find(wanted.topics, at)
             read = await self._parts.read(topic, 0, at, PAGE_MESSAGES)
             if not read.data:
                 return DeadPage(found, None)
@@ -148,7 +154,12 @@ class DeadLetterStore:
                 if letters is not None and not letters.has(at):
                     continue
                 letter = _letter(self._parts.queues.delivered_view(data, root, at), at)
-                if topics is not None and letter.origin_topic not in topics:
+                if not wanted.has_topic(letter):
+                    continue
+                if not wanted.admits(letter):
+                    passed_over += 1
+                    if passed_over == PASSED_OVER_MAX:
+                        return DeadPage(found, at + 1)
                     continue
                 if len(found) == limit or size_bytes > PAGE_BYTES_MAX:
                     return DeadPage(found, at)
@@ -171,16 +182,15 @@ class DeadLetterStore:
 
     @shielded
     async def redrive(
-        self, group: str, offsets: Sequence[int] | None = None, topics: Container[str] | None = None
+        self, group: str, offsets: Sequence[int] | None = None, wanted: DeadLetterFilter = ALL_LETTERS
     ) -> Redriven:
         """Make these dead letters, or all, messages of their group again, from the first attempt on.
 
-        A group of kind `offsets` gets a copy in its topic of retries.
-        With `topics`, only those of the groups on these topics.
+        A group of kind `offsets` gets a copy in its topic of retries. Only those that are wanted.
         """
         async with self.turn:
             redriven = left = 0
-            for part in _parts_of(await self._chosen(group, offsets, topics), REDRIVE_MESSAGES):
+            for part in _parts_of(await self._chosen(group, offsets, wanted), REDRIVE_MESSAGES):
                 now_ms = self._parts.core.clock.now_ms()
                 unit: list[bytes] = []
                 places: list[str] = []
@@ -220,12 +230,12 @@ class DeadLetterStore:
 
     @shielded
     async def drop(
-        self, group: str, offsets: Sequence[int] | None = None, topics: Container[str] | None = None
+        self, group: str, offsets: Sequence[int] | None = None, wanted: DeadLetterFilter = ALL_LETTERS
     ) -> int:
-        """Forget these dead letters, or all; returns how many those were. `topics` as in `redrive`."""
+        """Forget these dead letters, or all, that are wanted; returns how many those were."""
         async with self.turn:
             count = 0
-            for part in _parts_of(await self._chosen(group, offsets, topics), REDRIVE_MESSAGES):
+            for part in _parts_of(await self._chosen(group, offsets, wanted), REDRIVE_MESSAGES):
                 now_ms = self._parts.core.clock.now_ms()
                 unit = [self._taken(group, letter, now_ms) for letter in part]
                 places = [dead_topic(group)] * len(unit)
@@ -237,30 +247,29 @@ class DeadLetterStore:
         return lease_records.take_dead(dead_topic(group).encode(), letter.offset, now_ms)
 
     async def _chosen(
-        self, group: str, offsets: Sequence[int] | None, topics: Container[str] | None
+        self, group: str, offsets: Sequence[int] | None, wanted: DeadLetterFilter
     ) -> list[_Place]:
-        """Where those of the offsets are that are still dead letters of the topics, or all there are."""
+        """Where those of the offsets are that are still dead letters and wanted, or all that are."""
         found: list[_Place] = []
         if offsets is not None:
             for offset in sorted(set(offsets)):
-                found += await self._letter_at(dead_topic(group), offset)
-            return [one for one in found if topics is None or one.origin_topic in topics]
+                found += await self._letter_at(dead_topic(group), offset, wanted)
+            return found
         at: int | None = 0
         while at is not None:
-            page = await self.page(group, at, PAGE_MESSAGES, topics)
+            page = await self.page(group, at, PAGE_MESSAGES, wanted)
             found += map(_place, page.letters)
             at = page.next_offset
         return found
 
-    async def _letter_at(self, topic: str, offset: int) -> list[_Place]:
-        """The dead letter at a queue offset, if there is one."""
+    async def _letter_at(self, topic: str, offset: int, wanted: DeadLetterFilter) -> list[_Place]:
+        """The dead letter at a queue offset, if there is one that is wanted."""
         read = await self._parts.read(topic, 0, offset, 1)
         letters = self._letters(topic)
         if not read.has(offset) or (letters is not None and not letters.has(offset)):
             return []
-        return [
-            _place(_letter(self._parts.queues.delivered_view(read.data[0], read.roots[0], offset), offset))
-        ]
+        letter = _letter(self._parts.queues.delivered_view(read.data[0], read.roots[0], offset), offset)
+        return [_place(letter)] if wanted.has_topic(letter) and wanted.admits(letter) else []
 
     async def look_through(self, group: str) -> Origins:
         """Where the letters of a group's name came from, up to the last one there is."""

@@ -212,7 +212,12 @@ def admit_delay(properties: dict[str, str], now_ms: int, rules: Rules) -> Plan:
 @lru_cache(maxsize=4096)
 def is_sendable(topic: str) -> bool:
     """Whether clients can send to a topic of this name."""
-    return _is_storable(topic) and _match_reserved(topic) is None
+    return _is_storable(topic) and not is_reserved(topic)
+
+
+def is_reserved(topic: str) -> bool:
+    """Whether a topic of this name belongs to the service: dead letters, retries, tasks, waiting messages."""
+    return topic in SYSTEM_TOPICS or _match_reserved(topic) is not None
 
 
 def _is_storable(topic: str) -> bool:

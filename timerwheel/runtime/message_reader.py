@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -16,7 +17,9 @@ import numpy as np
 import orjson
 
 from timerwheel.errors import DeletedMessageError, IllegalCursorError, UnknownMessageError
-from timerwheel.index import forwarding, lookups, queues
+from timerwheel.index import forwarding, lookups, peaks, queues
+from timerwheel.index.lookups import IndexReader, Window
+from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.delay_levels import LevelTable
 from timerwheel.model.ids import root_of
 from timerwheel.model.messages import (
@@ -39,8 +42,14 @@ from timerwheel.wheel.geometry import Horizons
 from timerwheel.wheel.slot_table import Entries
 
 LOOKS_MAX = 3
+PEAK_ENTRIES_MAX = 200_000
+"""Due times of one slot that are read to find the next peak."""
 _CURSOR = re.compile(r"[0-9a-f]{1,16}\.[0-9a-f]{1,16}", re.ASCII)
 T = TypeVar("T")
+
+
+def _fullest_second(window: Window, index: IndexReader) -> SlotInfo | None:
+    return peaks.fullest_second(index.pending(window, PEAK_ENTRIES_MAX)["due_ms"])
 
 
 class Current(NamedTuple):
@@ -283,6 +292,18 @@ class MessageReader:
     async def slots(self, level: str | None, from_ms: int, to_ms: int) -> list[SlotInfo]:
         """Return the slots in use that start in [from_ms, to_ms), finest level first."""
         return await self._ask(lambda index: index.slots(level, from_ms, to_ms))
+
+    async def peak(self) -> SlotInfo | None:
+        """Return the next second in which most messages fall due; see `timerwheel.index.peaks`.
+
+        Of each slot that is read, the first PEAK_ENTRIES_MAX messages count, one slot in each step.
+        """
+        now_ms, hidden = self._clock.now_ms(), self._state.internal_ids
+        seconds: list[SlotInfo | None] = []
+        for slot in peaks.candidates(await self.slots(None, 0, HALF_DUE_MS), now_ms):
+            window = Window(max(slot.start_ms, now_ms) - 1, -1, slot.end_ms, hidden=hidden)
+            seconds.append(await self._ask(partial(_fullest_second, window)))
+        return peaks.earliest_peak(seconds)
 
     @property
     def horizons(self) -> Horizons:

@@ -38,6 +38,7 @@ from timerwheel.wire.messages import PendingQuery
 from timerwheel.wire.paging import PageQuery
 from timerwheel.wire.service import SlotsQuery
 from timerwheel.wire.tasks import TasksQuery
+from timerwheel.wire.topics import TopicsQuery
 from timerwheel.wire.transactions import OpenQuery
 
 SHARD_HEADER = "Timerwheel-Shard"
@@ -80,13 +81,14 @@ class Calls:
             "rescheduleMessages": bulk.reschedule,
             "listPending": self._pending,
             "listTransactions": self._transactions,
-            "listTopics": self._listed(merging.topics),
+            "listTopics": self._listed(merging.topics, TopicsQuery),
             "listGroups": self._listed(partial(merging.lists, "groups")),
             "listSchedules": self._listed(partial(merging.lists, "schedules")),
             "listSubscriptions": self._listed(partial(merging.lists, "subscriptions")),
             "getWheel": self._merged(merging.wheel),
             "getLiveHistory": self._merged(merging.figures),
             "listSlots": self._listed(merging.slots, SlotsQuery),
+            "getPeak": self._merged(merging.peak),
             "listLevels": self._listed(merging.levels),
             "createTask": self._create_task,
             "listTasks": self._list_tasks,
@@ -344,7 +346,7 @@ class Calls:
             calls = []
             for shard in shards_with_dead(request, self._count):
                 first = merging.first_in(shard, wanted.begin, self._count)
-                target = f"{request.rel_url.raw_path}?from={first}&limit={wanted.limit}"
+                target = _from(request, first)
                 calls.append((shard, base._replace(target=target)))
             found = those_that_know(await self._forwarder.ask_each(calls))
             if (wrong := first_wrong(found)) is not None:
@@ -365,12 +367,21 @@ def _order_of_messages(wanted: PendingQuery | OpenQuery) -> merging.Order | None
 
 def _with_cursor(request: web.Request, cursor: str | None) -> str:
     """Return the path and query of a request, with another cursor."""
-    rest = [
-        one for one in request.rel_url.raw_query_string.split("&") if one and not one.startswith("cursor=")
-    ]
+    rest = _parameters_without(request, "cursor=")
     if cursor is not None:
         rest.append(f"cursor={cursor}")
     return f"{request.rel_url.raw_path}?{'&'.join(rest)}" if rest else request.rel_url.raw_path
+
+
+def _from(request: web.Request, offset: int) -> str:
+    """Return the path and query of a request for dead letters, which begin at an offset."""
+    rest = _parameters_without(request, "cursor=", "from=")
+    return f"{request.rel_url.raw_path}?{'&'.join([*rest, f'from={offset}'])}"
+
+
+def _parameters_without(request: web.Request, *names: str) -> list[str]:
+    given = request.rel_url.raw_query_string.split("&")
+    return [one for one in given if one and not one.startswith(names)]
 
 
 def _answered(request: web.Request, found: Sequence[Said], content: object) -> web.Response:

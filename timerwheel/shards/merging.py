@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from timerwheel.errors import IllegalCursorError
+from timerwheel.index.peaks import earliest_peak
 from timerwheel.model import list_cursor, listing
 from timerwheel.model.figures import Point
 from timerwheel.model.ids import root_in
@@ -24,7 +25,7 @@ from timerwheel.model.messages import (
     WheelLevelInfo,
 )
 from timerwheel.wire.paging import PageQuery
-from timerwheel.wire.service import FigureHistory, Levels, Slots
+from timerwheel.wire.service import FigureHistory, Levels, Peak, Slots
 from timerwheel.wire.topics import Topics
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
@@ -270,6 +271,18 @@ def slots(bodies: Iterable[bytes], wanted: PageQuery = WHOLE) -> Slots:
     taken = sorted(found.values(), key=slot_key)[: wanted.count_max]
     more |= len(taken) < len(found)
     return Slots(taken, wanted.answered(list_cursor.encode(slot_key(taken[-1])) if more and taken else None))
+
+
+def peak(bodies: Iterable[bytes]) -> Peak:
+    """Return the earliest great peak of the shards; those of the same second are added up."""
+    counts: dict[int, SlotInfo] = {}
+    for body in bodies:
+        one = msgspec.json.decode(body, type=Peak).peak
+        if one is not None:
+            other = counts.get(one.start_ms)
+            count = one.count + (0 if other is None else other.count)
+            counts[one.start_ms] = msgspec.structs.replace(one, count=count)
+    return Peak(earliest_peak(counts.values()))
 
 
 def levels(bodies: Iterable[bytes], _: PageQuery = WHOLE) -> Levels:

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import re
+from collections.abc import Container
 from typing import Annotated, Literal
 
 import msgspec
@@ -16,9 +17,11 @@ from timerwheel.groups.config import (
     Start,
     config_of,
 )
+from timerwheel.groups.dead_letter_filter import DeadLetterFilter
 from timerwheel.model.instants import instant
+from timerwheel.model.listing import ALWAYS, Times
 from timerwheel.model.messages import DeadLetter, Delivery, GroupInfo, ReceiptResult
-from timerwheel.wire.fields import Answer, Int64, Natural
+from timerwheel.wire.fields import Answer, Int64, Natural, given
 from timerwheel.wire.messages import Message, fields_of
 from timerwheel.wire.paging import LIMIT_DEFAULT, Cursor, Limit, NextCursor, PagedCursor
 
@@ -176,8 +179,30 @@ class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ack: Literal["manual", "auto"] = "manual"
 
 
-class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where to begin, and how many dead letters at most. `from` is an offset; give it or `cursor`."""
+class LetterConditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which dead letters: those that meet every given condition."""
+
+    reason: Annotated[str, Meta(description="A part of the reason, in any case")] | UnsetType = UNSET
+    key: (
+        Annotated[str, Meta(description="The deduplication key, or one of the `keys`", examples=["4711"])]
+        | UnsetType
+    ) = UNSET
+    from_ms: Annotated[Natural, Meta(description="`from_ms` ≤ `dead_ms` < `until_ms`")] | UnsetType = UNSET
+    until_ms: Natural | UnsetType = UNSET
+
+    def wanted(self, topics: Container[str] | None) -> DeadLetterFilter:
+        """The conditions, together with the topics of the groups; IllegalFilterError."""
+        died = Times(
+            ALWAYS.from_ms if self.from_ms is UNSET else self.from_ms,
+            ALWAYS.until_ms if self.until_ms is UNSET else self.until_ms,
+        )
+        return DeadLetterFilter(
+            topics=topics, reason=given(self.reason), key=given(self.key), died=died
+        ).check()
+
+
+class DeadQuery(LetterConditions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which dead letters, where to begin, and how many at most. `from` is an offset; give it or `cursor`."""
 
     first: Natural = msgspec.field(default=0, name="from")
     limit: Limit = LIMIT_DEFAULT
@@ -220,8 +245,11 @@ class Letters(msgspec.Struct, frozen=True):
     cursor: NextCursor = None
 
 
-class Chosen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which dead letters: those at the offsets, or all. Give exactly one of the two."""
+class Chosen(LetterConditions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which dead letters: those at the offsets, or all. Give exactly one of the two.
+
+    Conditions go with either: of those, only the letters that meet them are meant.
+    """
 
     offsets: Annotated[list[Natural], Meta(max_length=RECEIVE_MAX)] | UnsetType = UNSET
     all: Literal[True] | UnsetType = UNSET

@@ -18,6 +18,12 @@ class Slots(msgspec.Struct, frozen=True):
     cursor: PagedCursor = UNSET
 
 
+class Peak(msgspec.Struct, frozen=True):
+    """The next second in which most messages fall due, null if none is scheduled."""
+
+    peak: SlotInfo | None
+
+
 class Levels(msgspec.Struct, frozen=True):
     """The delay levels."""
 

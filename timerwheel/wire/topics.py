@@ -9,7 +9,7 @@ from timerwheel.model.messages import QueuePage, TopicInfo
 from timerwheel.settings import TOPIC_QUEUES_MAX
 from timerwheel.wire.fields import INT64_MAX
 from timerwheel.wire.messages import Message
-from timerwheel.wire.paging import PagedCursor
+from timerwheel.wire.paging import PagedCursor, PageQuery
 
 
 class Delivered(msgspec.Struct, frozen=True):
@@ -24,6 +24,15 @@ class Delivered(msgspec.Struct, frozen=True):
     def of(cls, page: QueuePage) -> "Delivered":
         """Convert a page, without its messages."""
         return cls([], page.next_offset, page.min_offset, page.max_offset)
+
+
+class TopicsQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
+    """Which page of the topics, and whether those that belong to the service are among them."""
+
+    reserved: Annotated[
+        bool,
+        Meta(description="With `false`, without topics that have a reserved name, such as `%DLQ%group`"),
+    ] = True
 
 
 class Topics(msgspec.Struct, frozen=True):

@@ -40,7 +40,7 @@ onTokenNeeded((detail) => askToken(detail, token()));
 // ------------------------------------------------------------------ lists
 
 const feeds = {
-  topics: new Feed("/v1/topics", "topics"),
+  topics: new Feed("/v1/topics", "topics", { reserved: false }), // dead letters have a list of their own
   groups: new Feed("/v1/groups", "groups", { always: true }),
   subscriptions: new Feed("/v1/subscriptions", "subscriptions", { always: true }),
   schedules: new Feed("/v1/schedules", "schedules", { always: true }),

@@ -13,9 +13,13 @@ export class Feed extends EventTarget {
   error = null;
   isCut = false; // the service has more than `ROWS_MAX`
 
-  /** `key` names the list in the answer; with `always` it is loaded while nobody looks at it, too. */
-  constructor(url, key, { always = false } = {}) {
+  /**
+   * `key` names the list in the answer; with `always` it is loaded while nobody looks at it, too. All else that is
+   * given is part of the query.
+   */
+  constructor(url, key, { always = false, ...given } = {}) {
     super();
+    this.given = given;
     this.url = url;
     this.key = key;
     this.poll = new Poll(() => this.#load(), (error) => this.#take(null, error), { always });
@@ -31,7 +35,7 @@ export class Feed extends EventTarget {
     const rows = [];
     let cursor;
     do {
-      const page = await call("GET", `${this.url}${query({ limit: PAGE, cursor })}`);
+      const page = await call("GET", `${this.url}${query({ ...this.given, limit: PAGE, cursor })}`);
       rows.push(...page[this.key]);
       cursor = page.cursor ?? null;
     } while (cursor !== null && rows.length < ROWS_MAX);

@@ -1,7 +1,7 @@
 // Which messages the list shows: state, topic, tag, key and time, as the address says it. What to ask the service for,
 // and the words for it.
 
-import { span } from "./format.js";
+import { natural, span } from "./format.js";
 import { SLOT_MS } from "./wheel/slots.js";
 
 export const ANY = "any"; // every state
@@ -30,8 +30,6 @@ export function orders(state, key) {
   if (key) return [OLDEST, NEWEST];
   return state === "delivered" || state === "recalled" ? [NEWEST, OLDEST] : [OLDEST];
 }
-
-const natural = (text) => (/^\d{1,15}$/.test(text ?? "") ? Number(text) : undefined);
 
 /** {fromMs, toMs, name}: the times that the address means, and the name of a period that has one. */
 function period({ slot, overdue, from, to }, nowMs) {

@@ -11,6 +11,9 @@ const two = (number) => String(number).padStart(2, "0");
 /** 12,345 */
 export const count = (number) => WHOLE.format(number);
 
+/** The number that a parameter of the address says; undefined if it says none. */
+export const natural = (text) => (/^\d{1,15}$/.test(text ?? "") ? Number(text) : undefined);
+
 /** 12.3K */
 export const short = (number) => SHORT.format(number);
 

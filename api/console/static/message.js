@@ -5,7 +5,6 @@ import { bodyOf } from "./body.js";
 import { button, el, form } from "./dom.js";
 import { distance, duration, exact, time } from "./format.js";
 import { history } from "./history.js";
-import { DEAD } from "./names.js";
 import { attempt, confirm, open, tell } from "./notices.js";
 import { now } from "./now.js";
 import { opener } from "./panels.js";
@@ -13,9 +12,8 @@ import { may } from "./rights.js";
 import { facts } from "./table.js";
 import { when, whenFields } from "./when.js";
 
-
 const one = (id) => path`/v1/messages/${id}`;
-
+const DEAD = "%DLQ%"; // before the name of the group whose dead letters a topic holds
 const isLetter = (message) => message.topic.startsWith(DEAD);
 
 /** A badge that shows a state. */

@@ -2,6 +2,7 @@
 
 import * as address from "./address.js";
 import { call, query } from "./api.js";
+import { Chips } from "./chips.js";
 import { arrived, button, el, field, form, select, wait } from "./dom.js";
 import { counted, distance, exact, localTime, time } from "./format.js";
 import { ANY, Filter, happened, NEWEST, OLDEST, orders, SCHEDULED, stateWithout } from "./filter.js";
@@ -58,7 +59,7 @@ export class Messages {
   #sought = null; // the key of a search, whose message is opened if it is the only one
 
   constructor() {
-    this.search = form({ class: "search", role: "search", on: { input: ({ target }) => this.#typed(target), change: () => this.#offerOrders() } },
+    this.search = form({ class: "search wide", role: "search", on: { input: ({ target }) => this.#typed(target), change: () => this.#offerOrders() } },
       (given) => attempt(() => this.#find(given)),
       field("Id or key", { name: "key", placeholder: "any key, or an id", class: "mono" }),
       field("Topic", { name: "topic", list: "topic-names" }),
@@ -71,7 +72,7 @@ export class Messages {
     this.heading = el("h3", { tabindex: "-1" });
     this.asOf = el("p", { class: "quiet small", role: "status" });
     this.place = el("div");
-    this.filters = el("ul", { class: "filters", "aria-label": "Filter" });
+    this.chips = new Chips(this.heading);
     this.actions = el("div", { class: "row" });
     this.picks = new Picks(this.place, () => this.#offerActs());
     this.pager = new Pager(undefined, () => this.#turned());
@@ -79,7 +80,7 @@ export class Messages {
       el("div", { class: "row" },
         el("div", { class: "row push" }, this.heading, this.asOf),
         el("div", { class: "row" }, button("Renew", () => this.load()), this.actions)),
-      this.filters, this.place, this.pager.row);
+      this.chips.element, this.place, this.pager.row);
     this.arrive({});
     rights.addEventListener("change", () => this.#offerActs());
   }
@@ -97,7 +98,7 @@ export class Messages {
     this.pager.reset();
     this.heading.textContent = this.#asked.title;
     this.#fillIn();
-    this.#drawFilters();
+    this.chips.draw("messages", this.#asked.parts);
     this.picks.clear();
     this.asOf.textContent = "";
     wait(this.place); // no rows of another filter stand below the heading
@@ -167,17 +168,6 @@ export class Messages {
     const word = happened(state.value);
     from.previousElementSibling.textContent = word ? `${word} from` : "From";
     to.previousElementSibling.textContent = word ? `${word} until` : "Until";
-  }
-
-  /** Each condition, with a link that takes it away. */
-  #drawFilters() {
-    const held = this.filters.contains(document.activeElement);
-    const { parts } = this.#asked;
-    this.filters.hidden = !parts.length;
-    this.filters.replaceChildren(...parts.map(({ name, text, without }) => el("li", {}, el("a", {
-      class: "filter", href: address.to("messages", without), "aria-label": `Do not filter by ${name}: ${text}`, "data-key": `filter ${name}`,
-    }, el("span", {}, text), el("span", { "aria-hidden": "true" }, "✕")))));
-    if (held) this.heading.focus({ preventScroll: true });
   }
 
   /** The buttons that the token may use; those for chosen messages appear with the first choice. */

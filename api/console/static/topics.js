@@ -4,7 +4,6 @@ import * as address from "./address.js";
 import { call, path } from "./api.js";
 import { button, el, form } from "./dom.js";
 import { count, counted } from "./format.js";
-import { DEAD } from "./names.js";
 import { attempt, confirm, open, tell } from "./notices.js";
 import { opener, reopen } from "./panels.js";
 import { may } from "./rights.js";
@@ -79,8 +78,7 @@ const remove = (name, feed) => attempt(async () => {
 
 /** `feed` is the list of topics. */
 export const topics = (feed) => new Section({
-  // Not the service's own; dead letters have a list of their own.
-  name: "topics", title: "Topics", feed, keeps: (topic) => !topic.system && !topic.topic.startsWith(DEAD),
+  name: "topics", title: "Topics", feed,
   words: (topic) => topic.topic,
   noun: "topic", how: "Sending to a topic creates it: send a test message.",
   teaches: ["timerwheel send orders 'close order 17' --delay 30m", "timerwheel topics list", "timerwheel topics show orders"],

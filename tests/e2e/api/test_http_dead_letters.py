@@ -7,13 +7,13 @@ DEAD = f"{GROUP}/dead-letters"
 DEAD_OF_NAME = "/v1/groups/workers/dead-letters"
 
 
-async def _bury(service, count, topic="orders"):
+async def _bury(service, count, topic="orders", reason="no such customer", **fields):
     """Dead letters, by giving up messages at their only attempt."""
     group = f"/v1/topics/{topic}/groups/workers"
     await service.call("PUT", group, json={"max_attempts": 1})
-    sent = (await service.send([{"topic": topic, "body": str(i)} for i in range(count)])).content
+    sent = (await service.send([{"topic": topic, "body": str(i), **fields} for i in range(count)])).content
     held = (await service.call("POST", f"{group}/receive", json={"max": count})).content["messages"]
-    content = {"receipts": [one["receipt"] for one in held], "reason": "no such customer"}
+    content = {"receipts": [one["receipt"] for one in held], "reason": reason}
     results = (await service.call("POST", f"{group}/nack", json=content)).content["results"]
     assert all(result["ok"] for result in results)
     return [receipt["id"] for receipt in sent]
@@ -47,6 +47,66 @@ async def test_dead_letters_are_paged(service):
         seen += [letter["message"]["body"] for letter in page["letters"]]
         query = page["next_offset"] and f"?limit=2&from={page['next_offset']}"
     assert seen == ["0", "1", "2", "3", "4"]
+
+
+async def test_dead_letters_are_listed_by_reason_key_and_time(service):
+    await _bury(service, 2)
+    [keyed] = await _bury(service, 1, reason="No printer", keys=["4711", "4712"])
+    letters = (await _letters(service))["letters"]
+    assert [one["reason"] for one in letters] == ["no such customer"] * 2 + ["No printer"]
+    last_ms = letters[-1]["dead_ms"]
+    for query, count in (
+        ("?reason=printer", 1),
+        ("?reason=NO%20", 3),
+        ("?reason=customer&key=4711", 0),
+        ("?key=4711", 1),
+        ("?key=47", 0),
+        (f"?from_ms={last_ms + 1}", 0),
+        (f"?until_ms={last_ms + 1}", 3),
+        (f"?from_ms={letters[0]['dead_ms']}&until_ms={last_ms + 1}&limit=2", 2),
+    ):
+        found = await _letters(service, query)
+        assert len(found["letters"]) == count, query
+        assert found["letters"] == [one for one in letters if one in found["letters"]]
+    found = (await service.call("GET", f"{DEAD_OF_NAME}?key=4712")).content["letters"]
+    assert [one["origin_id"] for one in found] == [keyed]
+
+
+@pytest.mark.parametrize("verb", ["redrive", "drop"])
+async def test_all_that_meet_the_conditions_are_settled_and_no_others(service, verb):
+    await _bury(service, 3)
+    await _bury(service, 2, reason="no printer")
+    settled = {"redrive": {"redriven": 2, "left": 0}, "drop": {"dropped": 2}}[verb]
+    answer = await service.call("POST", f"{DEAD}/{verb}", json={"all": True, "reason": "printer"})
+    assert (answer.status, answer.content) == (200, settled)
+    letters = (await _letters(service))["letters"]
+    assert [one["reason"] for one in letters] == ["no such customer"] * 3
+    none = {"offsets": [letters[0]["offset"]], "key": "4711"}
+    assert 0 in (await service.call("POST", f"{DEAD_OF_NAME}/{verb}", json=none)).content.values()
+    assert len((await _letters(service))["letters"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("query", "content", "codes"),
+    [
+        ("reason=", {"reason": ""}, ("illegal_filter", "illegal_filter")),
+        ("key=", {"key": ""}, ("illegal_filter", "illegal_filter")),
+        (f"reason={'x' * 501}", {"reason": "x" * 501}, ("illegal_filter", "illegal_filter")),
+        ("from_ms=2&until_ms=1", {"from_ms": 2, "until_ms": 1}, ("invalid_parameter", "invalid_field")),
+        ("from_ms=-1", {"from_ms": -1}, ("invalid_parameter", "invalid_field")),
+        ("since=1", {"since": 1}, ("invalid_parameter", "invalid_field")),
+    ],
+)
+async def test_a_wrong_condition_is_refused_and_nothing_is_settled(service, query, content, codes):
+    await _bury(service, 1)
+    for path in (DEAD, DEAD_OF_NAME):
+        answer = await service.call("GET", f"{path}?{query}")
+        assert (answer.status, answer.code) == (400, codes[0])
+        for verb in ("redrive", "drop"):
+            chosen = {"all": True, "topics": ["orders"]} if path is DEAD_OF_NAME else {"all": True}
+            answer = await service.call("POST", f"{path}/{verb}", json=chosen | content)
+            assert (answer.status, answer.code) == (400, codes[1])
+    assert len((await _letters(service))["letters"]) == 1
 
 
 async def test_a_group_without_dead_letters_has_none(service):

@@ -20,6 +20,21 @@ async def test_topics_are_counted(service):
     assert one["queues"] == [{"queue": 0, "min_offset": 0, "max_offset": 1}]
 
 
+async def test_topics_with_a_reserved_name_are_left_out_when_asked(service):
+    await service.send({"topic": "a"})
+    group = "/v1/topics/a/groups/g"
+    await service.call("PUT", group, json={"max_attempts": 1})
+    [held] = (await service.call("POST", f"{group}/receive", json={})).content["messages"]
+    await service.call("POST", f"{group}/nack", json={"receipts": [held["receipt"]]})
+    own = ["%DLQ%g", "a", "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"]
+    for query, names in (("", own), ("?reserved=true", own), ("?reserved=false", ["a"])):
+        listed = (await service.call("GET", f"/v1/topics{query}")).content["topics"]
+        assert [one["topic"] for one in listed] == names
+    page = (await service.call("GET", "/v1/topics?reserved=false&limit=1")).content
+    assert ([one["topic"] for one in page["topics"]], page["cursor"]) == (["a"], None)
+    assert (await service.call("GET", "/v1/topics?reserved=maybe")).code == "invalid_parameter"
+
+
 async def test_many_topics_are_listed_in_steps_between_which_others_have_their_turn(service, monkeypatch):
     names = [f"topic-{number}" for number in range(2 * AT_ONCE + 10)]
     await service.send([{"topic": name} for name in names])

@@ -27,6 +27,18 @@ async def test_slots_say_what_fires_when(service):
     assert [slot["count"] for slot in inside] == [1]
 
 
+async def test_the_peak_is_the_second_in_which_most_messages_fall_due(service):
+    assert (await service.call("GET", "/v1/wheel/peak")).content == {"peak": None}
+    rush = {
+        "topic": "a",
+        "deliver_at_ms": service.engine.core.clock.now_ms() // 1000 * 1000 + 5 * HOUR_MS + 250,
+    }
+    await service.send([rush] * 20 + [{"topic": "a", "delay_ms": n * 60_000} for n in range(1, 300)])
+    peak = (await service.call("GET", "/v1/wheel/peak")).content["peak"]
+    start_ms = rush["deliver_at_ms"] - 250
+    assert peak == {"level": "second", "start_ms": start_ms, "end_ms": start_ms + 1000, "count": 20}
+
+
 @pytest.mark.parametrize(
     "query", ["level=week", "from_ms=x", "to_ms=1e3", "from_ms=-1", "at=1", "level=day&level=day"]
 )

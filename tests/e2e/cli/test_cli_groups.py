@@ -72,6 +72,31 @@ def test_a_message_that_is_given_back_comes_again_and_is_a_dead_letter_in_the_en
     assert run("dlq", "redrive", "g", "--topic", "flaky", "--all").out == "0 redriven\n"
 
 
+def test_dead_letters_are_found_counted_and_settled_by_reason_key_and_time(run):
+    run("groups", "put", "sieved", "s", "--max-attempts", 1)
+    for reason, *flags in (("no paper",), ("no paper",), ("no ink", "--dedup-key", "order-17")):
+        run("send", "sieved", reason, *flags)
+        [message] = run("groups", "receive", "sieved", "s", "--wait", "20s", "--json").lines
+        run("groups", "nack", "sieved", "s", message["receipt"], "--reason", reason)
+    listed = partial(run, "dlq", "list", "s", "--topic", "sieved", "-o", "id")
+    assert [
+        len(listed(*flags).out.split()) for flags in ((), ("--reason", "PAPER"), ("--key", "order-17"))
+    ] == [3, 2, 1]
+    assert listed("--since", "tomorrow 9am").out == listed("--until", "2020-01-01").out == ""
+    refused = listed("--since", "2020-01-02", "--until", "2020-01-01")
+    assert (refused.code, "is not before --until" in refused.err) == (2, True)
+    counted = run("dlq", "reasons", "s", "--topic", "sieved")
+    assert [line.split()[0] for line in counted.out.splitlines()] == ["letters", "2", "1"]
+    assert "no paper" in counted.out.splitlines()[1]
+    [most, _] = run("dlq", "reasons", "s", "--json").json["reasons"]
+    assert (most["reason"], most["count"]) == ("no paper", 2)
+    assert most["first_ms"] <= most["last_ms"]
+    settle = ("s", "--topic", "sieved", "--all", "--reason")
+    assert run("dlq", "redrive", *settle, "paper").out == "2 redriven\n"
+    asked = run("dlq", "drop", *settle, "ink", stdin=b"y\n")
+    assert (asked.out, "that meet the conditions?" in asked.err) == ("1 dropped\n", True)
+
+
 def test_changing_a_group_keeps_what_is_not_named(run):
     run("groups", "put", "kept", "k", "--tags", "a || b", "--start", "tail", "--invisible", "5m")
     changed = run("groups", "put", "kept", "k", "--max-attempts", 3, "--json").json["config"]
@@ -173,8 +198,21 @@ def test_topics_are_listed_and_ordered_by_key(run):
     assert line.split() == ["sorted", "1", "2", "0", "by", "key", "-"]
     assert [message["body"] for message in _receive(run, "sorted", "--max", 9)] == ["1"]
     assert run("topics", "set", "sorted", "--unordered", "--json").json["ordered"] is False
-    names = [topic["topic"] for topic in run("topics", "list", "--system", "--json").json["topics"]]
-    assert "rmq_sys_wheel_timer" in names
+
+
+def test_the_services_own_topics_are_listed_only_with_all(run):
+    run("groups", "put", "owned", "owner", "--max-attempts", 1)
+    run("send", "owned", "x")
+    [message] = run("groups", "receive", "owned", "owner", "--wait", "20s", "--json").lines
+    run("groups", "nack", "owned", "owner", message["receipt"])
+
+    def names(*flags):
+        return run("topics", "list", *flags, "-o", "id").out.split()
+
+    assert "owned" in names()
+    assert not [name for name in names() if name.startswith(("%", "rmq_sys_", "SCHEDULE_"))]
+    assert {"owned", "%DLQ%owner", "rmq_sys_wheel_timer"} <= set(names("--all"))
+    assert names("--system") == names("--all")
 
 
 def test_a_topic_is_paused_and_resumed(run):

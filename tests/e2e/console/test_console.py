@@ -1049,14 +1049,51 @@ def test_dead_letters_are_counted_by_reason_and_those_of_one_reason_redriven(pag
         fail(url, "reasoned", "clerks", count=count, reason=reason)
     page.goto(f"{url}/#letters?group=reasoned%2Fclerks")
     panel = page.get_by_role("tabpanel", name="Dead letters")
-    expect(panel.locator("tbody tr")).to_have_count(5)
-    panel.locator("summary").click()
+    expect(panel.get_by_role("table", name="Dead letters of").locator("tbody tr")).to_have_count(5)
     panel.get_by_role("button", name="Redrive these 3: no printer").click()
     page.get_by_role("button", name="Redrive", exact=True).click()
     expect(page.get_by_text("Redriven: 3.")).to_be_visible()
     expect(panel.get_by_role("button", name="Redrive these 2: no database")).to_be_visible()
     panel.locator("summary").click()
     expect(panel.locator("tbody tr:visible")).to_have_count(2)
+
+
+def test_dead_letters_are_filtered_as_the_address_says_and_all_of_the_filter_dropped(page, url):
+    for number, reason in enumerate(("no database", "no printer", "no printer")):
+        send(url, "sieved", dedup_key=f"key-{number}")
+        fail(url, "sieved", "sifters", count=1, reason=reason)
+    page.goto(f"{url}/#letters?group=sieved%2Fsifters")
+    panel = page.get_by_role("tabpanel", name="Dead letters")
+    rows = panel.get_by_role("table", name="Dead letters of").locator("tbody tr")
+    expect(rows).to_have_count(3)
+    panel.get_by_role("link", name="List those with the reason no printer").click()
+    expect(rows).to_have_count(2)
+    assert page.url.endswith("#letters?group=sieved%2Fsifters&reason=no%20printer")
+    expect(panel.get_by_label("Reason contains")).to_have_value("no printer")
+    panel.get_by_label("Key").fill("key-2")
+    panel.get_by_role("button", name="Show").click()
+    expect(rows).to_have_count(1)
+    panel.get_by_role("link", name="Do not filter by reason").click()
+    expect(rows).to_have_count(1)
+    page.go_back()
+    page.go_back()
+    expect(rows).to_have_count(2)
+    panel.get_by_role("button", name="Drop all of the filter").click()
+    expect(page.get_by_role("dialog")).to_contain_text("reason contains “no printer”")
+    page.get_by_role("button", name="Drop", exact=True).click()
+    expect(panel).to_contain_text(
+        "No dead letter of sieved/sifters meets all of this: reason contains “no printer”."
+    )
+    panel.get_by_role("button", name="Clear").click()
+    expect(rows).to_have_count(1)
+    panel.get_by_label("Group", exact=True).fill("sifters")
+    panel.get_by_label("On topic").fill("sieved")
+    panel.get_by_role("button", name="Show").click()
+    expect(panel.get_by_role("link", name="Do not filter by topic")).to_be_visible()
+    expect(rows).to_have_count(1)
+    panel.get_by_label("Group", exact=True).fill("other/sifters")
+    panel.get_by_role("button", name="Show").click()
+    expect(page.get_by_role("alert")).to_contain_text("other/sifters is a group of the topic other.")
 
 
 def test_chosen_messages_are_recalled_and_others_stay(page, url):

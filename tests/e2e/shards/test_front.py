@@ -233,6 +233,14 @@ async def test_groups_work_through_any_node_and_dead_letters_of_all_shards_are_o
     letters = first["letters"] + rest["letters"]
     assert sorted(one["origin_topic"] for one in letters) == sorted(TOPICS.values())
     assert len({one["offset"] for one in letters}) == 3
+    for query, count in (
+        ("reason=NO&limit=1000", 3),
+        ("reason=yes", 0),
+        (f"reason=no&from={letters[-1]['offset']}", 1),
+    ):
+        assert len((await call(node, "GET", f"{dead}?{query}")).content["letters"]) == count
+    kept = {"all": True, "topics": list(TOPICS.values()), "reason": "yes"}
+    assert (await call(node, "POST", f"{dead}/drop", json=kept)).content == {"dropped": 0}
     of_b = [one for one in letters if one["origin_topic"] == "b"]
     own = (await call(node, "GET", "/v1/topics/b/groups/w/dead-letters")).content["letters"]
     assert [one["offset"] for one in own] == [one["offset"] for one in of_b]

@@ -10,8 +10,11 @@ from tests.harness.consumers import bodies, items, put, receive, send
 from tests.harness.drive import settle
 from tests.harness.group_checks import check_groups
 from tests.integration.engine.test_failure import damage_record
+from timerwheel.groups.dead_letter_filter import DeadLetterFilter
 from timerwheel.groups.dead_lettering import BURY_BYTES, BURY_MESSAGES
-from timerwheel.model.messages import Outgoing
+from timerwheel.groups.dead_letters import PASSED_OVER_MAX
+from timerwheel.model.listing import Times
+from timerwheel.model.messages import DeadPage, Outgoing
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
 from timerwheel.store.record import FLAG_MORE, Kind
 
@@ -110,6 +113,22 @@ async def test_all_of_many_large_letters_are_redriven_or_dropped(world):
     assert bodies(got) == [letters[offset] for offset in (1, 2, 4, 5, 7, 8, 10, 11)]
     assert world.engine.core.log.tail - start < MIB  # no body is stored a second time
     check_groups(world.engine)
+
+
+async def test_a_page_reads_a_bounded_number_of_letters_that_do_not_meet_its_conditions(world):
+    await open_large(world)
+    await put(world, max_attempts=1)
+    await die(world, PASSED_OVER_MAX + 2)
+    dead = world.engine.groups.dead
+    nothing = DeadLetterFilter(reason="nobody says this")
+    first = await dead.page("g", 0, 100, nothing)
+    assert (first.letters, first.next_offset) == ([], PASSED_OVER_MAX)
+    assert await dead.page("g", PASSED_OVER_MAX, 100, nothing) == DeadPage([], None)
+    assert await dead.drop("g", None, nothing) == 0
+    last = DeadLetterFilter(died=Times((await pages(world))[-1].letters[-1].dead_ms))
+    assert await dead.drop("g", [0], nothing) == 0
+    assert await dead.drop("g", [0], DeadLetterFilter(topics={"orders"})) == 1
+    assert 0 < await dead.drop("g", None, last) <= PASSED_OVER_MAX + 1
 
 
 # ---------------------------------------------------------------------- burial

@@ -17,6 +17,7 @@ EXPECTED = {
     Need.TOKEN: {
         "getWheel",
         "listSlots",
+        "getPeak",
         "listLevels",
         "getCluster",
         "getMetrics",

@@ -32,6 +32,7 @@ CALLS = {
     ("get", "/v1/topics/{topic}/queues/{queue}/messages"),
     ("get", "/v1/wheel"),
     ("get", "/v1/wheel/slots"),
+    ("get", "/v1/wheel/peak"),
     ("get", "/v1/levels"),
     ("post", "/v1/messages/recall"),
     ("post", "/v1/messages/reschedule"),

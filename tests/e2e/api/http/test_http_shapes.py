@@ -87,6 +87,7 @@ async def test_every_call_answers_in_the_shape_that_the_document_tells(checked):
     for path in (
         "/v1/wheel",
         "/v1/wheel/slots",
+        "/v1/wheel/peak",
         "/v1/levels",
         "/v1/live/history",
         "/v1/token",
