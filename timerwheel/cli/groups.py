@@ -24,6 +24,7 @@ from timerwheel.client import Client, ConflictError, Group, GroupConfig, NotFoun
 from timerwheel.client.connection import given
 from timerwheel.errors import PreconditionFailedError
 from timerwheel.groups.config import AGE_MS_MAX, INVISIBLE_MS_MAX, OFFSETS
+from timerwheel.model.admission import TASK_GROUP, TASK_PREFIX
 from timerwheel.model.durations import format_duration
 from timerwheel.model.limits import ATTEMPTS_MAX
 from timerwheel.model.messages import GroupInfo
@@ -87,11 +88,16 @@ def list_groups(
         str | None, typer.Argument(help="Only the groups of this topic.", show_default=False)
     ] = None,
     *,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also the service's own groups, which call the URLs of tasks.")
+    ] = False,
     service: ServiceOptions,
     output: IdOutput,
 ) -> None:
     """List all groups, or those of a topic, with their backlog."""
     found = service.ask(lambda client: client.groups(topic))
+    if topic is None and not everything:
+        found = [info for info in found if not _is_own(info)]
     rows = [
         (
             info.topic,
@@ -113,6 +119,10 @@ def list_groups(
     ]
     ids = [info.group if topic is not None else f"{info.topic} {info.group}" for info in found]
     output.listing({"groups": found}, COLUMNS, rows, ids=ids)
+
+
+def _is_own(info: GroupInfo) -> bool:
+    return info.topic.startswith(TASK_PREFIX) and info.group == TASK_GROUP
 
 
 def show(

@@ -96,7 +96,8 @@ export async function showGroup(name, feed) {
 
 /** `feed` is the list of groups. */
 export const groups = (feed) => new Section({
-  name: "groups", title: "Groups", feed,
+  // Not those of the service, which call the URLs of tasks.
+  name: "groups", title: "Groups", feed, keeps: ({ topic, group }) => !(topic.startsWith("%TASK%") && group === "tasks"),
   words: (group) => `${group.topic} ${group.group}`,
   noun: "consumer group", how: "A group receives the messages of a topic; a worker can create its own.",
   teaches: ["timerwheel groups put orders workers", "timerwheel groups receive orders workers", "timerwheel groups list"],

@@ -13,11 +13,11 @@ const PAGE = 100;
 
 export class Section {
   /**
-   * `given`: name, title, feed, columns, words(row) to filter by, noun, how to create one, `teaches`:
+   * `given`: name, title, feed, columns, words(row) to filter by, keeps(row), noun, how to create one, `teaches`:
    * commands that do, and acts(): the buttons above the list, those that the token may use.
    */
-  constructor({ acts = () => [], teaches = [], ...given }) {
-    Object.assign(this, given, { acts, teaches });
+  constructor({ acts = () => [], keeps = () => true, teaches = [], ...given }) {
+    Object.assign(this, given, { acts, keeps, teaches });
     const label = `Filter ${this.title.toLowerCase()}`;
     this.filter = el("input", { type: "search", placeholder: label, "aria-label": label, on: { input: () => this.#typed() } });
     this.actions = el("div", { class: "row" }, this.acts());
@@ -65,7 +65,7 @@ export class Section {
       this.note.textContent = "";
       this.pager.told(null);
       renew(this.place, problem(this.feed.error));
-    } else if (this.feed.rows) this.#drawRows(this.feed.rows);
+    } else if (this.feed.rows) this.#drawRows(this.feed.rows.filter(this.keeps));
   }
 
   #drawRows(rows) {

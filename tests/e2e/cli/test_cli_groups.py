@@ -97,6 +97,14 @@ def test_dead_letters_are_found_counted_and_settled_by_reason_key_and_time(run):
     assert (asked.out, "that meet the conditions?" in asked.err) == ("1 dropped\n", True)
 
 
+def test_the_groups_that_call_tasks_are_listed_only_with_all(run):
+    run("tasks", "create", "https://example.com/", "--delay", "1h")
+    listed = partial(run, "groups", "list", "-o", "id")
+    assert "%TASK%default tasks" not in listed().out
+    assert "%TASK%default tasks" in listed("--all").out
+    assert listed("%TASK%default").out == "tasks\n"
+
+
 def test_changing_a_group_keeps_what_is_not_named(run):
     run("groups", "put", "kept", "k", "--tags", "a || b", "--start", "tail", "--invisible", "5m")
     changed = run("groups", "put", "kept", "k", "--max-attempts", 3, "--json").json["config"]
