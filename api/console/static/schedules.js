@@ -46,9 +46,12 @@ export async function showSchedule(name, feed) {
     ], runs, "None: it is paused or has ended.")), { side: true });
 }
 
+/** What is sent in place of runs that were missed while the service was away. */
+const MISSED = { once: "one message for all of them", skip: "nothing in their place", all: "a message for each" };
+
 /** What is sent in place of missed runs, and how many were missed. */
 const missed = ({ missed: policy, missed_runs: number = 0, missed_last_ms: lastMs }) => {
-  const sent = { once: "one message for all of them", skip: "nothing in their place", all: "a message for each" }[policy];
+  const sent = MISSED[policy];
   return number ? `${counted(number, "run")} since the service started, the last ${time(lastMs)}; ${sent}` : sent;
 };
 
@@ -88,7 +91,7 @@ function editSchedule(schedule, changed) {
   const keeps = known.body_base64 !== undefined; // the form has text only
   const store = async (given) => {
     const { name = known.name, topic, body, cron, every, zone, missed, jitter } = given;
-    const spec = { topic, ...(keeps ? { body_base64: known.body_base64 } : { body: body ?? "" }), missed, jitter_ms: Number(jitter ?? 0) };
+    const spec = { topic, ...(keeps ? { body_base64: known.body_base64 } : { body: body ?? "" }), missed, jitter_ms: Math.round(Number(jitter ?? 0) * 1000) };
     if (cron) Object.assign(spec, { cron, zone: zone ?? "UTC" });
     if (every) spec.every = every;
     if (known.properties) spec.properties = known.properties;
@@ -110,9 +113,9 @@ function editSchedule(schedule, changed) {
     words,
     el("div", { class: "when" },
       field("Or at an interval", { name: "every", value: known.every_ms ? `${known.every_ms}ms` : null, placeholder: "15m" }),
-      field("Jitter, milliseconds", { name: "jitter", type: "number", min: 0, value: known.jitter_ms ?? 0 })),
+      field("Jitter, seconds", { name: "jitter", type: "number", min: 0, step: "any", value: (known.jitter_ms ?? 0) / 1000 })),
     el("label", { class: "field" }, el("span", {}, "Missed runs"), el("select", { name: "missed" },
-      ["once", "skip", "all"].map((option) => el("option", { value: option, selected: option === (known.missed ?? "once") }, option)))),
+      Object.entries(MISSED).map(([option, text]) => el("option", { value: option, selected: option === (known.missed ?? "once") }, text)))),
     el("div", { class: "row" }, el("button", { class: "primary" }, isNew ? "Create" : "Save")));
   const dialog = open(isNew ? "New schedule" : `Schedule ${known.name}`, asked);
   read();

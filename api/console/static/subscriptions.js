@@ -32,9 +32,10 @@ export async function showSubscription(id, feed) {
     acts(subscription, changed, feed),
     facts([
       ["URL", subscription.url], ["Topic", subscription.topic],
-      ["Group", opener("group", `${subscription.topic}/${subscription.group}`, subscription.group)], ["Tags", subscription.tags],
+      ["Group", opener("group", `${subscription.topic}/${subscription.group}`, subscription.group)], ["Tags", subscription.tags === "*" ? "any" : subscription.tags],
       ["Status", subscription.disabled ? `disabled: ${subscription.disabled}` : subscription.status], ["Failing", failing(subscription)],
-      ["Attempts allowed", String(subscription.max_attempts)], ["At once", String(subscription.concurrency)],
+      ["Attempts allowed", String(subscription.max_attempts)], ["Requests at once", String(subscription.concurrency)],
+      ["Time limit", duration(subscription.timeout_ms)], ["Requests a second", subscription.rate_limit ? String(subscription.rate_limit) : null],
       ["Delivered", count(stats.delivered)], ["Failed", count(stats.failed)], ["In flight", count(stats.in_flight)],
       ["Failures in a row", count(stats.failures_in_row)], ["Last error", stats.last_error],
       ["Response time", stats.latency_p50_ms && `p50 ${duration(stats.latency_p50_ms)}, p99 ${duration(stats.latency_p99_ms)}`],
@@ -89,9 +90,9 @@ function pauseButton(subscription, changed) {
 function edit(subscription, changed) {
   const isNew = subscription === null;
   const known = subscription ?? { concurrency: 8, max_attempts: 16, timeout_ms: 15_000 };
-  const store = async ({ id, topic, url, tags, concurrency, max_attempts, timeout_ms, rate_limit }) => {
+  const store = async ({ id, topic, url, tags, concurrency, max_attempts, timeout_s: timeoutS, rate_limit }) => {
     const spec = {
-      url, concurrency: Number(concurrency), max_attempts: Number(max_attempts), timeout_ms: Number(timeout_ms),
+      url, concurrency: Number(concurrency), max_attempts: Number(max_attempts), timeout_ms: Math.round(Number(timeoutS) * 1000),
       ...(tags ? { tags } : {}), ...(rate_limit ? { rate_limit: Number(rate_limit) } : isNew ? {} : { rate_limit: null }),
     };
     if (!isNew) await call("PATCH", one(known.id), spec);
@@ -109,7 +110,7 @@ function edit(subscription, changed) {
     field("Tags", { name: "tags", value: known.tags, placeholder: "paid || shipped" }),
     el("div", { class: "when" },
       numbers("Requests at once", "concurrency", { min: 1, max: 256 }), numbers("Attempts", "max_attempts", { min: 1 }),
-      numbers("Time limit, milliseconds", "timeout_ms", { min: 100 }), numbers("Requests a second", "rate_limit", { min: 0, step: "any", placeholder: "no limit" })),
+      numbers("Time limit, seconds", "timeout_s", { min: 0.1, step: "any", value: known.timeout_ms / 1000 }), numbers("Requests a second", "rate_limit", { min: 0, step: "any", placeholder: "no limit" })),
     el("div", { class: "row" }, el("button", { class: "primary" }, isNew ? "Create" : "Save"))));
 }
 

@@ -13,7 +13,7 @@ const CALL = 42; // degrees at which the line to the words about a rush leaves t
 const GAP = 0.9; // between slots, in units of the drawing
 
 export const RINGS = [
-  { level: "second", letter: "S", slots: 240, turn: "next 4 min", outer: 294, inner: 257, marks: [[60_000, "+1 min"], [120_000, "+2"], [180_000, "+3"]] },
+  { level: "second", letter: "S", slots: 240, turn: "next 4 min", outer: 294, inner: 257, marks: [[60_000, "+1 min"], [120_000, "+2 min"], [180_000, "+3 min"]] },
   { level: "minute", letter: "M", slots: 180, turn: "next 3 h", outer: 247, inner: 210, marks: [[3_600_000, "+1 h"], [7_200_000, "+2 h"]] },
   { level: "hour", letter: "H", slots: 72, turn: "next 3 days", outer: 200, inner: 163, marks: [[86_400_000, "+1 d"], [172_800_000, "+2 d"]] },
   { level: "day", letter: "D", slots: 90, turn: "next 90 days", outer: 153, inner: 116, marks: [[30 * 86_400_000, "+30 d"], [60 * 86_400_000, "+60 d"]] },
