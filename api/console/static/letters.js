@@ -61,7 +61,7 @@ export class Letters {
     this.names = el("datalist", { id: "dead-groups" });
     this.search = form({ class: "search wide" }, (given) => attempt(() => this.#find(given)),
       field("Group", { name: "group", list: "dead-groups", required: true, placeholder: "topic/group" }),
-      field("On topic", { name: "topic", list: "topic-names", placeholder: "if only a name is given" }),
+      field("On topic", { name: "topic", list: "topic-names", placeholder: "if not in Group" }),
       field("Reason contains", { name: "reason" }),
       field("Key", { name: "key", class: "mono" }),
       field("Died from", { name: "from", type: "datetime-local", step: 1 }),
@@ -188,8 +188,8 @@ export class Letters {
     this.acts.hidden = isEmpty;
     // All dead letters of a name may span several topics; nobody means that by one group.
     this.redriveAll.hidden = this.dropAll.hidden = !asked.isOfOne;
-    this.redriveAll.textContent = asked.isNarrow ? "Redrive all of the filter" : "Redrive all";
-    this.dropAll.textContent = asked.isNarrow ? "Drop all of the filter" : "Drop all";
+    this.redriveAll.textContent = asked.isNarrow ? "Redrive all that match" : "Redrive all";
+    this.dropAll.textContent = asked.isNarrow ? "Drop all that match" : "Drop all";
     this.note.textContent = letters.length ? `${counted(letters.length, "dead letter")} of ${asked.name} on this page` : "";
     const content = table(`Dead letters of ${asked.name}`, [
       { head: "", label: "Choose", cell: box },
@@ -242,7 +242,7 @@ export class Letters {
       const [question, text, yes] = verb === "redrive"
         ? [`Redrive ${what}?`, "The group receives them again, with all attempts left.", "Redrive"]
         : [`Drop ${what}?`, "They are deleted, and this cannot be undone.", "Drop"];
-      if (!(await confirm(question, text, yes))) return;
+      if (!(await confirm(question, text, yes, verb === "redrive" ? "primary" : "danger"))) return;
       const parts = offsets ? Array.from({ length: Math.ceil(offsets.length / PART) }, (_, at) => ({ offsets: offsets.slice(at * PART, (at + 1) * PART) })) : [{ all: true, ...asked.conditions }];
       const done = { redriven: 0, dropped: 0, left: 0 };
       for (const part of parts) {

@@ -84,10 +84,10 @@ export function open(title, content, { side = false } = {}) {
 }
 
 /** Ask before an action that cannot be undone; true if the reader agrees. */
-export function confirm(title, text, verb) {
+export function confirm(title, text, verb, kind = "danger") {
   return new Promise((answer) => {
     let agreed = false;
-    const yes = el("button", { type: "button", class: "danger", on: { click: () => { agreed = true; dialog.close(); } } }, verb);
+    const yes = el("button", { type: "button", class: kind, on: { click: () => { agreed = true; dialog.close(); } } }, verb);
     const no = el("button", { type: "button", on: { click: () => dialog.close() } }, "Leave it");
     const dialog = open(title, el("div", { class: "stack" }, el("p", {}, text), el("div", { class: "row" }, yes, no)));
     dialog.addEventListener("close", () => answer(agreed));

@@ -33,7 +33,7 @@ export class Reasons {
     this.act = act;
     this.place = el("div", {}, el("p", { class: "quiet" }, "Counting"));
     this.summary = el("summary", { on: { click: () => (this.#isTouched = true) } }, "By reason: count, and redrive or drop those of one reason together");
-    this.element = el("details", { on: { toggle: () => this.element.open && this.#count() } }, this.summary, this.place);
+    this.element = el("details", { class: "reasons", on: { toggle: () => this.element.open && this.#count() } }, this.summary, this.place);
   }
 
   /**

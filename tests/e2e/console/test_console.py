@@ -1078,7 +1078,7 @@ def test_dead_letters_are_filtered_as_the_address_says_and_all_of_the_filter_dro
     page.go_back()
     page.go_back()
     expect(rows).to_have_count(2)
-    panel.get_by_role("button", name="Drop all of the filter").click()
+    panel.get_by_role("button", name="Drop all that match").click()
     expect(page.get_by_role("dialog")).to_contain_text("reason contains “no printer”")
     page.get_by_role("button", name="Drop", exact=True).click()
     expect(panel).to_contain_text(
