@@ -116,7 +116,7 @@ export class Letters {
     const links = dead.slice(0, GROUPS_MAX).map(({ name, letters }) => el("li", {}, el("a", {
       class: "filter", href: address.to("letters", { group: name }), "aria-current": name === this.#asked.group ? "true" : null, "data-key": `group ${name}`,
     }, el("span", {}, name), el("span", { class: "quiet" }, count(letters)))));
-    renew(this.others, el("ul", { class: "filters", "aria-label": "Groups with dead letters" }, links));
+    renew(this.others, el("ul", { class: "filters", "aria-label": "Where dead letters are" }, links));
   }
 
   #field(name) {

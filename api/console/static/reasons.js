@@ -38,9 +38,10 @@ export class Reasons {
 
   /**
    * Show those that a filter asks for; counts again if it is unfolded. Letters of several reasons unfold it, unless
-   * the reader has folded it.
+   * the reader has folded it for this group.
    */
   show(asked, letters) {
+    if (asked.name !== this.#asked?.name) this.#isTouched = false;
     this.#asked = asked;
     if (this.element.open) this.#count();
     else if (!this.#isTouched && new Set(letters.map(({ reason }) => reason)).size > 1) this.element.open = true;
