@@ -11,6 +11,8 @@ import pytest
 from tests.harness.columns import send_in_columns
 from timerwheel.errors import RefusedError
 from timerwheel.model.messages import Outgoing
+from timerwheel.runtime import column_sender
+from timerwheel.runtime.column_sender import ROWS_AT_ONCE
 from timerwheel.runtime.steps import AT_ONCE_BYTES, AT_ONCE_MAX, steps
 from timerwheel.state import dedup_key
 
@@ -40,23 +42,36 @@ async def bodies_by_turn(monkeypatch):
             hashed.setdefault(turn, []).append(len(content))
         return blake2s(content, **options)
 
+    def noted_columns(columns, rows):
+        hashed.setdefault(turn, []).extend((columns.ends - columns.begins)[rows].tolist())
+        return content_hashes(columns, rows)
+
+    content_hashes = column_sender.content_hashes
     counting = asyncio.create_task(count())
     with monkeypatch.context() as patched:
         patched.setattr(dedup_key, "blake2s", noted)
+        patched.setattr(column_sender, "content_hashes", noted_columns)
         yield hashed
     counting.cancel()
 
 
 @pytest.mark.parametrize("messages", SENDS.values(), ids=SENDS)
-@pytest.mark.parametrize("send", [lambda engine, sent: engine.sender.send(sent), send_in_columns])
-async def test_the_contents_of_keyed_messages_are_hashed_in_steps(world, monkeypatch, send, messages):
+@pytest.mark.parametrize(
+    ("send", "at_once"),
+    [(lambda engine, sent: engine.sender.send(sent), AT_ONCE_MAX), (send_in_columns, ROWS_AT_ONCE)],
+    ids=["send", "send_in_columns"],
+)
+async def test_the_contents_of_keyed_messages_are_hashed_in_steps(
+    world, monkeypatch, send, at_once, messages
+):
     engine = await world.open(segment_size_bytes=1 << 26, batch_bytes_max=1 << 25)
     for how in ("new", "repeated"):
         async with bodies_by_turn(monkeypatch) as hashed:
             receipts = await send(engine, messages)
         assert Counter(receipt.duplicate for receipt in receipts) == {how == "repeated": len(messages)}
-        assert max(len(sizes) for sizes in hashed.values()) <= AT_ONCE_MAX
-        assert max(sum(sizes) for sizes in hashed.values()) <= AT_ONCE_BYTES + 64 * AT_ONCE_MAX
+        assert len(messages) <= sum(map(len, hashed.values()))
+        assert max(len(sizes) for sizes in hashed.values()) <= at_once
+        assert max(sum(sizes) for sizes in hashed.values()) <= AT_ONCE_BYTES + 64 * at_once
 
 
 async def test_keyed_messages_with_other_contents_are_hashed_in_steps(world, monkeypatch):
