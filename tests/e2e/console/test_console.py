@@ -59,7 +59,7 @@ def shared(browser, url):
 def page(shared):
     """The page that tests share, to which each comes with its first list shown, no dialog and no notice."""
     shared.get_by_role("tab", name="Messages").click()
-    shared.get_by_role("button", name="Clear", exact=True).click()
+    shared.locator("#panel-messages").get_by_role("button", name="Clear", exact=True).click()
     expect(shared.locator("#panel-messages h3")).to_have_text("All waiting messages")
     yield shared
     while shared.locator("dialog, .notice").count():
