@@ -8,6 +8,7 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from tests.harness.drive import read_all, settle
 from tests.harness.engine_machine import EngineMachine, thorough
+from tests.harness.key_runs import WAYS_TO_KEEP_KEYS, keep_keys
 from timerwheel.errors import RefusedError, UnknownMessageError
 from timerwheel.model.messages import Outgoing, State
 from timerwheel.state.dedup_key import KEY_KEPT_MS
@@ -39,8 +40,10 @@ class KeysModel(EngineMachine):
     Once that was recalled the key takes another message, or the same again from who names the recalled one.
     """
 
-    @initialize()
-    def start(self) -> None:
+    @initialize(how=st.sampled_from(WAYS_TO_KEEP_KEYS))
+    def start(self, how: str) -> None:
+        self.patch = pytest.MonkeyPatch()
+        keep_keys(how, self.patch)
         self.held: dict[tuple[str, str], Held] = {}
         self.replaced: set[str] = set()
         self.open()
@@ -48,6 +51,11 @@ class KeysModel(EngineMachine):
     def open(self) -> None:
         self.open_engine(retention_ms=RETENTION_MS)
         self.come_due()
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "patch"):
+            self.patch.undo()
 
     def come_due(self) -> None:
         """End in the model what is due, and forget what has ended long ago."""

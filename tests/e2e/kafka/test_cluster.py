@@ -197,7 +197,7 @@ async def test_a_leader_that_wakes_does_not_tell_what_was_true_before(team: Team
 
 
 async def test_a_leader_goes_on_answering_while_other_nodes_come_and_go(team: Team) -> None:
-    """The group decides anew each time, and waits for one that was killed."""
+    """Each time the group elects again, and it waits until a killed node's session has ended."""
     first, second = await pair(team)
     asked: list[int] = []
     over = asyncio.Event()

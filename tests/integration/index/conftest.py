@@ -2,21 +2,17 @@
 
 import pytest
 
-from timerwheel.index import key_runs
+from tests.harness.key_runs import WAYS_TO_KEEP_KEYS, keep_keys
 
 
 @pytest.fixture(autouse=True)
 def keys_kept(request, monkeypatch):
     """How keys are kept; tests of other things run once."""
-    if getattr(request, "param", "single") == "runs":
-        monkeypatch.setattr(key_runs, "RUN_KEYS_MIN", 1)
-        monkeypatch.setattr(key_runs, "PART_ROWS", 2)
-        monkeypatch.setattr(key_runs, "MERGE_ROWS", 1)
-        monkeypatch.setattr(key_runs, "FANOUT", 2)
+    keep_keys(getattr(request, "param", "single"), monkeypatch)
 
 
 def pytest_generate_tests(metafunc):
     if not metafunc.module.__name__.rpartition(".")[2].startswith("test_dedup"):
         return
     counts = "index_keys" in metafunc.function.__code__.co_names  # the rows of keys that are single
-    metafunc.parametrize("keys_kept", ["single"] if counts else ["single", "runs"], indirect=True)
+    metafunc.parametrize("keys_kept", ["single"] if counts else WAYS_TO_KEEP_KEYS, indirect=True)
