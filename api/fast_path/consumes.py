@@ -38,6 +38,8 @@ CONTENT_BYTES_MAX = 4 * FREE_BYTES
 """A larger answer takes the ordinary path, and so do bodies of more than FREE_BYTES, which it charges."""
 LARGE_RECEIVES = 100
 """So many receives of a group take the ordinary path after one whose answer was too large here."""
+LARGE_GROUPS_MAX = 1_000
+"""So many groups are known to have large answers; when there are more, all are tried here again."""
 
 _match_path = re.compile(r"/v1/topics/([^/?%]+)/groups/([^/?%]+)/(receive|ack)").fullmatch
 _decode_receive = msgspec.json.Decoder(Receive).decode
@@ -192,6 +194,8 @@ class FastConsumes:
             content = _encode(Received([Held.from_delivery(one) for one in found.messages], found.results))
         if not 0 < len(content) <= bytes_max:
             self._put_back(place, found.messages)
+            if len(self._large) >= LARGE_GROUPS_MAX:
+                self._large.clear()
             self._large[place] = LARGE_RECEIVES
             return b""
         if found.messages and _is_gone(taken.sender):

@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness.guarded import grant
 from tests.harness.raw_http import post, running, until
+from timerwheel.api.fast_path import consumes
 from timerwheel.api.fast_path.consumes import LARGE_RECEIVES
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.model.messages import Outgoing
@@ -186,6 +187,20 @@ async def test_a_group_whose_answers_are_large_is_left_alone_for_a_while(both):
     assert (fast.path.taken, chosen.in_flight) == (0, LARGE_RECEIVES + 1)
     await send(fast, "small", topic="invoices")
     await fast.ask(call(b"receive", b'{"create":true}', path=b"/v1/topics/invoices/groups/h"))
+    assert fast.path.taken == 1
+
+
+async def test_more_groups_with_large_answers_than_are_known_are_tried_again(both, monkeypatch):
+    monkeypatch.setattr(consumes, "LARGE_GROUPS_MAX", 1)
+    fast, _ = both
+    await send(fast, "x" * 70_000)
+    await send(fast, "y" * 70_000, topic="invoices")
+    other = b"/v1/topics/invoices/groups/h"
+    for request in (call(b"receive"), call(b"receive", b'{"create":true}', path=other)):
+        assert len(receipts(await fast.ask(request))) == 1
+    assert fast.path.taken == 0
+    await send(fast, "small")
+    assert len(receipts(await fast.ask(call(b"receive")))) == 1
     assert fast.path.taken == 1
 
 
