@@ -133,9 +133,27 @@ MUTANTS = [
         "worker-forgets-its-ack",
         "timerwheel/client/worker.py",
         "an acknowledgement that meets an outage is sent again after it",
-        "            self._done = [*_unfinished(done), *self._done]\n            if not is_passing(error):",
+        "            self._done = [*_unanswered(done), *self._done]\n            if not is_passing(error):",
         "            if not is_passing(error):",
         ("tests/e2e/client/test_client_outage.py",),
+    ),
+    Mutant(
+        "group-forgets-an-ack-for-a-turn",
+        "timerwheel/groups/leasing.py",
+        "whoever finds a lease over finds its acknowledgement noted",
+        "        stored.add_done_callback(note)\n",
+        "        stored.add_done_callback(\n"
+        "            lambda stored: asyncio.get_running_loop().call_soon(note, stored)\n"
+        "        )\n",
+        ("tests/integration/groups/test_groups_races.py",),
+    ),
+    Mutant(
+        "worker-calls-a-stored-ack-late",
+        "timerwheel/client/worker.py",
+        "an acknowledgement is called late only if an earlier one cannot have been stored",
+        "        lease.ack_unanswered = True\n",
+        "        pass\n",
+        ("tests/integration/client/test_client_consumer.py",),
     ),
     Mutant(
         "group-last-attempt-one-more",
@@ -261,8 +279,11 @@ MUTANTS = [
         "ack-over-though-refused",
         "timerwheel/groups/leasing.py",
         "a lease whose end could not be stored is as it was",
-        "            if error is None:\n                self._over(leases, done=True)\n",
-        "            self._over(leases, done=True)\n            if error is None:\n                pass\n",
+        "        if not stored.cancelled() and stored.exception() is None:\n"
+        "            self._over(leases, done=True)\n"
+        "        self._unbusy(leases)\n\n"
+        "    def _store_acks",
+        "        self._over(leases, done=True)\n        self._unbusy(leases)\n\n    def _store_acks",
         (RACES,),
     ),
     Mutant(

@@ -384,12 +384,18 @@ class Group:
 
 
 def _note(done: Sequence[Lease], results: Sequence[Settled]) -> None:
-    """Pass the results of an acknowledgement to the leases; logs those that came too late."""
+    """Pass the results of an acknowledgement to the leases; logs those that came too late.
+
+    One that is repeated finds the receipt ended, too, if the first was stored and the service has restarted.
+    """
     for lease, result in zip(done, results, strict=True):
         try:
             lease.acknowledged(result)
         except LeaseEndedError as error:
-            logger.warning("acknowledged too late, so it will be received again: %s", error)
+            if lease.ack_unanswered:
+                logger.info("acknowledged in an outage, or too late: %s", error)
+            else:
+                logger.warning("acknowledged too late, so it will be received again: %s", error)
 
 
 def _raise_unless_stopping(data: bytes) -> None:

@@ -76,6 +76,8 @@ class Lease(LeasedMessage):
         """Acknowledged or returned by this consumer."""
         self.lost = False
         """The lease ended before it was finished: the message is, or will be, leased to another consumer."""
+        self.ack_unanswered = False
+        """An acknowledgement was sent, and no answer came: it may have been stored."""
         self.group = group
         self.invisible_ms = invisible_ms
         self.hold_until_ms = hold_until_ms

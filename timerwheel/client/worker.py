@@ -89,14 +89,14 @@ class Consumer:
         try:
             leases = await self._take(free, done)
         except ClientError as error:
-            self._done = [*_unfinished(done), *self._done]
+            self._done = [*_unanswered(done), *self._done]
             if not is_passing(error):
                 raise
             self._log_outage(error)
             await self._clock.sleep_for(self._retry_ms)
             return []
         except asyncio.CancelledError:
-            self._done = [*_unfinished(done), *self._done]
+            self._done = [*_unanswered(done), *self._done]
             raise
         finally:
             self._taking = False
@@ -122,7 +122,7 @@ class Consumer:
             try:
                 await self._ack(done)
             except ClientError as error:
-                self._done = [*_unfinished(done), *self._done]
+                self._done = [*_unanswered(done), *self._done]
                 if is_passing(error):
                     self._log_outage(error)
                 else:
@@ -158,9 +158,12 @@ class Consumer:
             self._finish(lease)
 
 
-def _unfinished(leases: Sequence[Lease]) -> list[Lease]:
-    """Return the leases that are still to be acknowledged."""
-    return [lease for lease in leases if not (lease.settled or lease.lost)]
+def _unanswered(leases: Sequence[Lease]) -> list[Lease]:
+    """Return the leases to be acknowledged again, as a call that did so was not answered."""
+    again = [lease for lease in leases if not (lease.settled or lease.lost)]
+    for lease in again:
+        lease.ack_unanswered = True
+    return again
 
 
 def _refuse_damaged(message: Held) -> None:

@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
+from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
 from timerwheel.groups.choosing import Choice, Choices, Chooser
@@ -445,7 +446,10 @@ class Leasing:
         """As `end`: what is acknowledged in one turn of the loop is stored together, as few stretches."""
         loop = asyncio.get_running_loop()
         if self._acks is None:
-            self._acks = ([], loop.create_future())
+            gathered, stored = self._acks = ([], loop.create_future())
+            # First of its callbacks, and those of one future run one after another: so nobody finds a lease
+            # that is over and not yet among the acknowledged ones, which its callers note in theirs.
+            stored.add_done_callback(partial(self._acks_stored, gathered))
             # Of no call: each call that shares the write notes it for itself.
             loop.call_soon(self._store_turn, context=Context())
         gathered, stored = self._acks
@@ -460,6 +464,11 @@ class Leasing:
         (leases, stored), self._acks = self._acks, None
         self._store_acks(leases, stored)
 
+    def _acks_stored(self, leases: Sequence[Lease], stored: asyncio.Future[int]) -> None:
+        if not stored.cancelled() and stored.exception() is None:
+            self._over(leases, done=True)
+        self._unbusy(leases)
+
     def _store_acks(self, leases: Sequence[Lease], stored: asyncio.Future[int] | None = None) -> None:
         """Store ACK records of these and of what was skipped; `stored` takes the outcome."""
         skipped = self.chooser.take_skipped()
@@ -471,15 +480,12 @@ class Leasing:
 
         def finish(done: asyncio.Future[int]) -> None:
             error = None if done.cancelled() else done.exception()
-            if error is None:
-                self._over(leases, done=True)
-            else:
+            if error is not None:
                 for stretch in skipped:
                     self.chooser.skip(*stretch)
-            self._unbusy(leases)
-            if stored is None or stored.done():
-                return
-            if error is None:
+            if stored is None:
+                self._freed()
+            elif error is None:
                 stored.set_result(done.result())
             else:
                 stored.set_exception(error)
