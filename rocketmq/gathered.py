@@ -8,25 +8,31 @@ from typing import Generic, TypeVar
 
 from timerwheel.engine import Engine
 from timerwheel.errors import RefusedError
-from timerwheel.model.messages import Outgoing, Receipt
+from timerwheel.model.messages import Outgoing
 from timerwheel.runtime.sender import PendingSend
 from timerwheel.runtime.steps import AT_ONCE_MAX
 
 _Send = TypeVar("_Send")
+_Place = TypeVar("_Place")
 
 
-class Gathered(Generic[_Send]):
-    """Stores the one message of each send, and calls `stored` or `failed`. Event loop only."""
+class Gathered(Generic[_Send, _Place]):
+    """Stores the one message of each send, and calls `stored` or `failed`. Event loop only.
+
+    `places_of` is the sender's `receipts` or `offsets`, whichever the answers need.
+    """
 
     def __init__(
         self,
         engine: Engine,
         message_of: Callable[[_Send], Outgoing],
-        stored: Callable[[PendingSend, list[_Send], list[Receipt]], None],
+        places_of: Callable[[PendingSend], list[_Place]],
+        stored: Callable[[PendingSend, list[_Send], list[_Place]], None],
         failed: Callable[[_Send, Exception], None],
     ) -> None:
         self._engine = engine
         self._message_of = message_of
+        self._places_of = places_of
         self._stored = stored
         self._failed = failed
 
@@ -63,9 +69,9 @@ class Gathered(Generic[_Send]):
 
     def _done(self, pending: PendingSend, part: list[_Send]) -> None:
         try:
-            receipts = self._engine.sender.receipts(pending)
+            places = self._places_of(pending)
         except Exception as error:  # noqa: BLE001 - as above
             for one in part:
                 self._failed(one, error)
         else:
-            self._stored(pending, part, receipts)
+            self._stored(pending, part, places)

@@ -9,6 +9,7 @@ the id of timerwheel; RocketMQ's clients read the first five.
 
 import base64
 import binascii
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -62,6 +63,12 @@ class RecallHandle(NamedTuple):
 def offset_id(store_host: Host, log_offset: int) -> str:
     """Return the offset id of the record at a log offset."""
     return f"{_hex(store_host)}{log_offset:016X}"
+
+
+def offset_ids(store_host: Host, log_offsets: Sequence[int]) -> str:
+    """Return the offset ids of several, separated by commas."""
+    host = _hex(store_host)
+    return ",".join([f"{host}{log_offset:016X}" for log_offset in log_offsets])
 
 
 @lru_cache(maxsize=1024)

@@ -11,15 +11,16 @@
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Sequence
-from itertools import accumulate
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import msgspec
 
 from timerwheel.engine import Engine
-from timerwheel.model.admission import HALF_PROPERTY, RETRY_PREFIX
+from timerwheel.model.admission import HALF_PROPERTY, RETRY_PREFIX, Rules
 from timerwheel.model.ids import root_of
-from timerwheel.model.messages import Outgoing, Receipt, State
+from timerwheel.model.messages import Outgoing, State
 from timerwheel.rocketmq import properties_text
 from timerwheel.rocketmq.codes import (
     SYS_COMPRESSED,
@@ -30,7 +31,7 @@ from timerwheel.rocketmq.codes import (
     Result,
 )
 from timerwheel.rocketmq.gathered import Gathered
-from timerwheel.rocketmq.message_ids import RecallHandle, offset_id
+from timerwheel.rocketmq.message_ids import RecallHandle, offset_ids
 from timerwheel.rocketmq.name_server import BROKER, NameServer
 from timerwheel.rocketmq.properties_text import TEXT_BYTES_MAX, TEXT_CHARACTERS_SHORT
 from timerwheel.rocketmq.refusals import answer_of
@@ -39,8 +40,16 @@ from timerwheel.rocketmq.request import Answer, RefusalError, Request, number_of
 from timerwheel.rocketmq.retries import Retries
 from timerwheel.rocketmq.stored_message import BatchedMessage, decode_batch
 from timerwheel.rocketmq.topics import Topics
-from timerwheel.rocketmq.translation import PRODUCER_GROUP, UNIQ_KEY, Envelope, admitted
+from timerwheel.rocketmq.translation import (
+    PRODUCER_GROUP,
+    UNIQ_KEY,
+    Envelope,
+    admitted,
+    plain_properties,
+)
 from timerwheel.runtime.sender import PendingSend
+from timerwheel.runtime.steps import is_one_step
+from timerwheel.store.record import crc_of
 from timerwheel.tokens import Scope
 
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
@@ -67,14 +76,21 @@ LONG_NAMES = Names(
 )
 
 
+class Waiting(NamedTuple):
+    """What a recall handle says of a message that waits."""
+
+    due_ms: int
+    message_id: str
+
+
 class Draft(msgspec.Struct, frozen=True):
-    """A send that is to be stored. `queue` is the one of all its messages, `keys` their UNIQ_KEYs."""
+    """A send to store. `queue` is the one of all its messages, `key` the UNIQ_KEY of the first."""
 
     request: Request
     sent: Sent
     messages: list[Outgoing]
     queue: int
-    keys: list[str]
+    key: str
     is_half: bool = False
 
     def to(self, queue: int) -> "Draft":
@@ -100,6 +116,7 @@ class Sends:
         self._gathered = Gathered(
             engine,
             lambda draft: draft.messages[0],
+            engine.sender.offsets,
             self._answer_all,
             lambda draft, error: self._answer(draft, answer_of(error)),
         )
@@ -114,46 +131,81 @@ class Sends:
         topic = request.text(names.topic)
         if not topic.startswith(RETRY_PREFIX):
             request.must_have(Scope.SEND, topic)
-        properties = _properties(fields.get(names.properties, ""))
-        is_half = properties.get(HALF_PROPERTY, "").lower() == "true"
-        is_batch = code == Call.SEND_BATCH or fields.get("m", fields.get("batch")) == "true"
-        if is_half and is_batch:
-            raise RefusalError(Result.MESSAGE_ILLEGAL, "the messages of a transaction are sent one by one")
-        if is_half:
-            del properties[HALF_PROPERTY]
-        batch = self._batch_of(request) if is_batch else []
-        first_key = properties_text.decode(batch[0].properties).get(UNIQ_KEY, "") if batch else ""
-        uniq_key = first_key or properties.get(UNIQ_KEY, "")
         envelope = Envelope(
             request.number(names.born_ms, self._engine.clock.now_ms()),
             request.link.peer,
             request.number(names.flag, 0, low=_INT32_MIN, high=_INT32_MAX),
-            request.number(names.sys_flag, 0, high=_INT32_MAX) & ~SYS_TRANSACTION | is_half * SYS_PREPARED,
+            request.number(names.sys_flag, 0, high=_INT32_MAX) & ~SYS_TRANSACTION,
             request.number(names.consumed_before, 0, high=_INT32_MAX),
         )
-        if topic.startswith(RETRY_PREFIX) and not is_batch:
+        if code == Call.SEND_BATCH or fields.get("m", fields.get("batch")) == "true":
+            self._take_batch(request, names, topic, envelope)
+            return None
+        if topic.startswith(RETRY_PREFIX):
+            properties, envelope = _with_half(fields.get(names.properties, ""), envelope)
             body = self._plain(request.frame.body, envelope.sys_flag)
             return self._retries.resend(request, topic, body, admitted(properties), envelope)
-        queue = self._queue(topic, fields.get(names.queue, "-1"), properties)
-        sent = self._repeats.begin(topic, uniq_key, request)
-        if sent is None:
-            return None
-        try:
-            if is_batch:
-                messages, keys = _batched(topic, batch, queue, envelope)
-                request.caller.charge(len(messages))
-            else:
+        if not self._take_plain(request, names, topic, envelope):
+            self._take_one(request, names, topic, envelope)
+        return None
+
+    def _take_plain(self, request: Request, names: Names, topic: str, envelope: Envelope) -> bool:
+        """Store a message whose properties are plain and whose queue is chosen; returns False for others."""
+        fields = request.frame.fields
+        text, queue_text = fields.get(names.properties, ""), fields.get(names.queue, "-1")
+        if not text.isascii() or queue_text.startswith("-"):
+            return False
+        plain = plain_properties(text.encode(), envelope.encode().encode(), self._engine.sender.rules)
+        if plain is None:
+            return False
+        queue = self._queue(topic, queue_text, {})
+        sent = self._repeats.begin(topic, plain.uniq_key, request)
+        if sent is not None:
+            with self._beginning(sent):
                 body = self._plain(request.frame.body, envelope.sys_flag)
-                if is_half:
-                    properties.setdefault(PRODUCER_GROUP, request.text(names.group))
-                stored = admitted(properties)
-                messages = [Outgoing(topic, body, stored, queue=queue, envelope=envelope.encode())]
-                keys = [properties.get(UNIQ_KEY, "")]
+            message = Outgoing(topic, body, queue=queue, plain=plain.stored)
+            self._send(Draft(request, sent, [message], queue, plain.uniq_key))
+        return True
+
+    def _take_one(self, request: Request, names: Names, topic: str, envelope: Envelope) -> None:
+        """Store any message, or begin a transaction with it."""
+        fields = request.frame.fields
+        properties, envelope = _with_half(fields.get(names.properties, ""), envelope)
+        key, is_half = properties.get(UNIQ_KEY, ""), bool(envelope.sys_flag & SYS_PREPARED)
+        queue = self._queue(topic, fields.get(names.queue, "-1"), properties)
+        sent = self._repeats.begin(topic, key, request)
+        if sent is None:
+            return
+        with self._beginning(sent):
+            body = self._plain(request.frame.body, envelope.sys_flag)
+            if is_half:
+                properties.setdefault(PRODUCER_GROUP, request.text(names.group))
+        message = Outgoing(topic, body, admitted(properties), queue=queue, envelope=envelope.encode())
+        self._send(Draft(request, sent, [message], queue, key, is_half))
+
+    def _take_batch(self, request: Request, names: Names, topic: str, envelope: Envelope) -> None:
+        fields = request.frame.fields
+        properties = _properties(fields.get(names.properties, ""))
+        if _is_half(properties):
+            raise RefusalError(Result.MESSAGE_ILLEGAL, "the messages of a transaction are sent one by one")
+        batch = self._batch_of(request)
+        key = properties_text.decode(batch[0].properties.decode()).get(UNIQ_KEY, "")
+        queue = self._queue(topic, fields.get(names.queue, "-1"), properties)
+        sent = self._repeats.begin(topic, key or properties.get(UNIQ_KEY, ""), request)
+        if sent is not None:
+            with self._beginning(sent):
+                messages = _batched(topic, batch, queue, envelope, self._engine.sender.rules)
+                request.caller.charge(len(messages))
+            self._send(Draft(request, sent, messages, queue, key))
+
+    @contextmanager
+    def _beginning(self, sent: Sent) -> Iterator[None]:
+        """Have a send that is refused not be remembered."""
+        try:
+            yield
         except BaseException as error:
             self._repeats.end(sent, answer_of(error), is_stored=False)
             raise
-        self._send(Draft(request, sent, messages, queue, keys, is_half))
-        return None
 
     def _batch_of(self, request: Request) -> list[BatchedMessage]:
         batch = decode_batch(request.frame.body, self._engine.settings.messages_per_request_max)
@@ -200,7 +252,7 @@ class Sends:
         elif len(draft.messages) == 1:
             self._gather(draft)
         else:
-            self._spawn(self._send_unit(draft))
+            asyncio.get_running_loop().call_soon(self._send_unit, draft)
 
     def _spawn(self, work: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.create_task(work)
@@ -215,7 +267,10 @@ class Sends:
         except Exception as error:  # noqa: BLE001 - whatever it is becomes an answer
             self._answer(draft, answer_of(error))
             return
-        await (self._begin_transaction(draft) if draft.is_half else self._send_unit(draft))
+        if draft.is_half:
+            await self._begin_transaction(draft)
+        else:
+            self._send_unit(draft)
 
     async def _begin_transaction(self, draft: Draft) -> None:
         [message] = draft.messages
@@ -224,17 +279,36 @@ class Sends:
         except Exception as error:  # noqa: BLE001 - as above
             self._answer(draft, answer_of(error))
         else:
-            self._answer(draft, Answer(fields=self._place(draft, [begun.id], 0)), is_stored=True)
+            self._answer(draft, Answer(fields=self._place(draft, [root_of(begun.id)], 0)), is_stored=True)
 
-    async def _send_unit(self, draft: Draft) -> None:
+    def _send_unit(self, draft: Draft) -> None:
+        if not is_one_step(draft.messages):
+            self._spawn(self._send_in_steps(draft))
+            return
+        try:
+            pending = self._engine.sender.begin(draft.messages)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._answer(draft, answer_of(error))
+        else:
+            pending.stored.add_done_callback(lambda _: self._unit_stored(pending, draft))
+
+    def _unit_stored(self, pending: PendingSend, draft: Draft) -> None:
+        try:
+            roots = self._engine.sender.offsets(pending)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._answer(draft, answer_of(error))
+        else:
+            self._answer_stored(draft, roots, self._waiting(pending, 0, roots[0]))
+
+    async def _send_in_steps(self, draft: Draft) -> None:
         try:
             receipts = await self._engine.sender.send(draft.messages)
         except Exception as error:  # noqa: BLE001 - as above
             self._answer(draft, answer_of(error))
         else:
             first = receipts[0]
-            found = self._engine.queues.offsets_of(first.topic, draft.queue, [root_of(first.id)])
-            self._answer(draft, self._stored(draft, receipts, found[0] if found else 0), is_stored=True)
+            waiting = Waiting(first.due_ms, first.id) if first.state is State.SCHEDULED else None
+            self._answer_stored(draft, [root_of(receipt.id) for receipt in receipts], waiting)
 
     def _gather(self, draft: Draft) -> None:
         if not self._arrived:
@@ -247,14 +321,14 @@ class Sends:
 
     # ------------------------------------------------------------------ answers
 
-    def _answer_all(self, pending: PendingSend, drafts: list[Draft], receipts: list[Receipt]) -> None:
-        places = self._queue_offsets(pending, drafts)
-        for draft, receipt, place in zip(drafts, receipts, places, strict=True):
-            self._answer(draft, self._stored(draft, [receipt], place), is_stored=True)
+    def _answer_all(self, pending: PendingSend, drafts: list[Draft], roots: list[int]) -> None:
+        offsets = self._queue_offsets(pending, drafts, roots)
+        for place, (draft, root, offset) in enumerate(zip(drafts, roots, offsets, strict=True)):
+            answer = self._stored(draft, [root], offset, self._waiting(pending, place, root))
+            self._answer(draft, answer, is_stored=True)
 
-    def _queue_offsets(self, pending: PendingSend, drafts: list[Draft]) -> list[int]:
+    def _queue_offsets(self, pending: PendingSend, drafts: list[Draft], roots: list[int]) -> list[int]:
         """Return the queue offset of each message; 0 while it waits, or if it is not in memory any more."""
-        roots = accumulate(map(len, pending.records[:-1]), initial=pending.stored.result())
         queues: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for place, (draft, plan, root) in enumerate(zip(drafts, pending.plans, roots, strict=True)):
             if not plan.waits:
@@ -266,28 +340,42 @@ class Sends:
                 offsets[place] = offset
         return offsets
 
+    def _waiting(self, pending: PendingSend, place: int, root: int) -> Waiting | None:
+        plan = pending.plans[place]
+        if not plan.waits:
+            return None
+        return Waiting(plan.due_ms, self._engine.core.ids.encode(root, crc_of(pending.records[place])))
+
+    def _answer_stored(self, draft: Draft, roots: Sequence[int], waiting: Waiting | None) -> None:
+        """Answer the send of a unit."""
+        topic = draft.messages[0].topic
+        found = None if waiting else self._engine.queues.offsets_of(topic, draft.queue, [roots[0]])
+        self._answer(draft, self._stored(draft, roots, found[0] if found else 0, waiting), is_stored=True)
+
     def _answer(self, draft: Draft, answer: Answer, *, is_stored: bool = False) -> None:
         draft.request.answer(answer)
         self._repeats.end(draft.sent, answer, is_stored=is_stored)
 
-    def _stored(self, draft: Draft, receipts: Sequence[Receipt], queue_offset: int) -> Answer:
+    def _stored(
+        self, draft: Draft, roots: Sequence[int], queue_offset: int, waiting: Waiting | None
+    ) -> Answer:
         """Return what a producer learns of its stored messages."""
-        first, key = receipts[0], draft.keys[0]
-        fields = self._place(draft, [receipt.id for receipt in receipts], queue_offset)
-        if first.state is State.SCHEDULED and key:
-            fields["recallHandle"] = RecallHandle(first.topic, BROKER, first.due_ms, key, first.id).encode()
+        fields = self._place(draft, roots, queue_offset)
+        if waiting is not None and draft.key:
+            topic = draft.messages[0].topic
+            handle = RecallHandle(topic, BROKER, waiting.due_ms, draft.key, waiting.message_id)
+            fields["recallHandle"] = handle.encode()
         return Answer(fields=fields)
 
-    def _place(self, draft: Draft, ids: Sequence[str], queue_offset: int) -> dict[str, str]:
+    def _place(self, draft: Draft, roots: Sequence[int], queue_offset: int) -> dict[str, str]:
         """Return the fields that say where messages are stored, and the key of the first."""
-        host = self._name_server.address(draft.request)
         fields = {
-            "msgId": ",".join([offset_id(host, root_of(message_id)) for message_id in ids]),
+            "msgId": offset_ids(self._name_server.address(draft.request), roots),
             "queueId": str(draft.queue),
             "queueOffset": str(queue_offset),
         }
-        if draft.keys[0]:
-            fields["transactionId"] = draft.keys[0]
+        if draft.key:
+            fields["transactionId"] = draft.key
         return fields
 
     # ------------------------------------------------------------------ recall
@@ -314,14 +402,32 @@ def _properties(text: str) -> dict[str, str]:
     return properties_text.decode(text)
 
 
+def _is_half(properties: Mapping[str, str]) -> bool:
+    return properties.get(HALF_PROPERTY, "").lower() == "true"
+
+
+def _with_half(text: str, envelope: Envelope) -> tuple[dict[str, str], Envelope]:
+    """Return the properties, and whether they say that it is a half message in the envelope instead."""
+    properties = _properties(text)
+    if _is_half(properties):
+        del properties[HALF_PROPERTY]
+        envelope = envelope._replace(sys_flag=envelope.sys_flag | SYS_PREPARED)
+    return properties, envelope
+
+
 def _batched(
-    topic: str, batch: list[BatchedMessage], queue: int, envelope: Envelope
-) -> tuple[list[Outgoing], list[str]]:
+    topic: str, batch: Sequence[BatchedMessage], queue: int, envelope: Envelope, rules: Rules
+) -> list[Outgoing]:
     messages: list[Outgoing] = []
-    keys: list[str] = []
+    of_flag: dict[int, str] = {}
     for flag, body, text in batch:
-        properties = properties_text.decode(text)
-        own = envelope._replace(flag=flag, sys_flag=0).encode()
-        messages.append(Outgoing(topic, body, admitted(properties), queue=queue, envelope=own))
-        keys.append(properties.get(UNIQ_KEY, ""))
-    return messages, keys
+        own = of_flag.get(flag)
+        if own is None:
+            own = of_flag[flag] = envelope._replace(flag=flag, sys_flag=0).encode()
+        plain = plain_properties(text, own.encode(), rules)
+        if plain is not None:
+            messages.append(Outgoing(topic, body, queue=queue, plain=plain.stored))
+        else:
+            properties = admitted(properties_text.decode(text.decode()))
+            messages.append(Outgoing(topic, body, properties, queue=queue, envelope=own))
+    return messages

@@ -47,7 +47,6 @@ _PORT = struct.Struct(">i")
 _SHORT = struct.Struct(">H")
 _PLAIN = struct.Struct(">iiiiiqqiq8sq8siqi")
 """All fields before the body, with hosts of IPv4."""
-_INT = struct.Struct(">i")
 _BATCHED = struct.Struct(">iiiii")
 _REST = (
     8 + 4 + 8 + 4 + 1 + 2
@@ -82,11 +81,11 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class BatchedMessage(NamedTuple):
-    """A message in the body of a batch; `properties` is the text form."""
+    """A message in the body of a batch; `properties` is the text form in UTF-8."""
 
     flag: int
     body: bytes
-    properties: str
+    properties: bytes
 
 
 @lru_cache(maxsize=4096)
@@ -173,27 +172,27 @@ def encode_plain(  # noqa: PLR0913, PLR0917 - the fields of the format; a struct
     )
 
 
-def _part(data: bytes, at: int, size: int) -> tuple[bytes, int]:
-    end = at + size
-    if size < 0 or end > len(data):
-        raise FrameError(f"a part of {size} bytes at {at}, where {len(data) - at} bytes follow")
-    return data[at:end], end
-
-
 def decode_batch(data: bytes, count_max: int) -> list[BatchedMessage]:
     """Decode the body of a batch; FrameError, also for more than `count_max` messages."""
     found: list[BatchedMessage] = []
+    unpack, fixed_bytes, length = _BATCHED.unpack_from, _BATCHED.size, len(data)
     at = 0
     try:
-        while at < len(data):
+        while at < length:
             if len(found) == count_max:
                 raise FrameError(f"a batch of more than {count_max} messages")
-            size, _, _, flag, body_size = _BATCHED.unpack_from(data, at)
-            body, end = _part(data, at + _BATCHED.size, body_size)
-            properties, end = _part(data, end + _SHORT.size, _SHORT.unpack_from(data, end)[0])
-            if size != end - at:
+            size, _, _, flag, body_size = unpack(data, at)
+            body_end = at + fixed_bytes + body_size
+            if body_size < 0 or body_end + _SHORT.size > length:
+                raise FrameError(f"a body of {body_size} bytes in a batch of {length} bytes")
+            properties_at = body_end + _SHORT.size
+            end = properties_at + (data[body_end] << 8 | data[body_end + 1])
+            if size != end - at or end > length:
                 raise FrameError("a message of the batch does not end where it says")
-            found.append(BatchedMessage(flag, body, properties.decode()))
+            properties = data[properties_at:end]
+            if not properties.isascii():
+                properties.decode()
+            found.append(BatchedMessage(flag, data[at + fixed_bytes : body_end], properties))
             at = end
     except (struct.error, UnicodeDecodeError) as error:
         raise FrameError(f"the batch is malformed: {error}") from None

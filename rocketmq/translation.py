@@ -36,6 +36,8 @@ from timerwheel.model.admission import (
     RESERVED_PREFIXES,
     RESERVED_PROPERTIES,
     RETRY_PREFIX,
+    Rules,
+    are_plain,
 )
 from timerwheel.model.ids import root_of
 from timerwheel.model.messages import MessageView
@@ -65,6 +67,9 @@ _KEYED_MARK = b'"DEDUP_'
 _DEFAULTS = ("0", "0", "0", "")
 NOTHING_MORE: Final[Mapping[str, str]] = {}
 _UNKNOWN_HOST = Host("127.0.0.1", 0)
+_PLAIN_BYTES_MAX = 4_096
+_SAME_IN_JSON = bytes({1, 2, *range(0x20, 0x7F)} - set(b'"\\'))
+"""The marks, and all characters of ASCII that JSON does not escape."""
 _OF_VIEWS: Final = frozenset({"TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"})
 """Properties that the service adds to a delivered message that waited, and that RocketMQ does not show."""
 
@@ -107,6 +112,25 @@ class Envelope(NamedTuple):
         return cls(int(born_ms), host, int(flag), int(sys_flag), int(consumed_before), first_id)
 
 
+class Plain(NamedTuple):
+    """Properties as the log stores them, with the envelope, and the UNIQ_KEY among them."""
+
+    stored: bytes
+    uniq_key: str
+
+
+class _Shape(NamedTuple):
+    """The names in a text of properties, in order. Nearly all messages of a producer have the same.
+
+    `text % values` is the text, and `stored % (*values, envelope)` what the log stores.
+    """
+
+    text: bytes
+    stored: bytes
+    count: int
+    uniq_key_at: int
+
+
 class Waited(NamedTuple):
     """What a consumer sees of the delay of a message."""
 
@@ -126,11 +150,47 @@ def admitted(properties: dict[str, str]) -> dict[str, str]:
     """Return the properties of an incoming message without those that are left out."""
     if LEFT_OUT.isdisjoint(properties) and not any(name.startswith(RESERVED_PREFIXES) for name in properties):
         return properties
-    return {
-        name: value
-        for name, value in properties.items()
-        if name not in LEFT_OUT and not name.startswith(RESERVED_PREFIXES)
-    }
+    return {name: value for name, value in properties.items() if not _is_left_out(name)}
+
+
+def plain_properties(text: bytes, envelope: bytes, rules: Rules) -> Plain | None:
+    """Return what the log stores of a text of properties, as `Outgoing.plain`; None if only the long way can.
+
+    The long way decodes the text, leaves out what `admitted` does, and encodes the rest with the envelope.
+    This one exchanges the marks between names and values, at a fraction of the cost. It can for most
+    messages: those with names for which admission has no rules, and values that are the same in JSON.
+    """
+    if len(text) > min(_PLAIN_BYTES_MAX, rules.properties_bytes_max) or text.translate(None, _SAME_IN_JSON):
+        return None
+    parts = text.replace(b"\x01", b"\x02").split(b"\x02")
+    values = tuple(parts[1::2])
+    shape = _shape_of(tuple(parts[:-1:2]))
+    if shape is None or shape.count > rules.properties_max or not all(values):
+        return None
+    if shape.text % values not in (text, text + b"\x02"):  # the marks do not alternate
+        return None
+    uniq_key = values[shape.uniq_key_at].decode() if shape.uniq_key_at >= 0 else ""
+    return Plain(shape.stored % (*values, envelope), uniq_key)
+
+
+@lru_cache(maxsize=256)
+def _shape_of(names: tuple[bytes, ...]) -> _Shape | None:
+    """Return the shape of these names; None for those whose messages go the long way."""
+    texts = [name.decode() for name in names]
+    kept = [name for name in texts if not _is_left_out(name)]
+    if not are_plain(kept) or len(set(texts)) < len(texts):
+        return None
+    text, stored = b"", b""
+    for name, shown in zip(names, texts, strict=True):
+        escaped = name.replace(b"%", b"%%")
+        text += escaped + b"\x01%b\x02"
+        stored += b"%.0b" if _is_left_out(shown) else b'"%b":"%%b",' % escaped
+    stored = b'{%b"%b":"%%b"}' % (stored, ENVELOPE_PROPERTY.encode())
+    return _Shape(text, stored, len(kept), texts.index(UNIQ_KEY) if UNIQ_KEY in texts else -1)
+
+
+def _is_left_out(name: str) -> bool:
+    return name in LEFT_OUT or name.startswith(RESERVED_PREFIXES)
 
 
 def envelope_of(header: Header, properties: dict[str, str]) -> Envelope:

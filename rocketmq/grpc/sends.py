@@ -60,6 +60,7 @@ class Sends:
         self._gathered = Gathered(
             engine,
             lambda one: one.message,
+            engine.sender.receipts,
             _set_receipts,
             lambda one, error: one.outcome.set_exception(error),
         )

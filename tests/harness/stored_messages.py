@@ -78,8 +78,7 @@ class _Reader:
 def encode_batch(messages: list[BatchedMessage]) -> bytes:
     """Encode the body of a batch."""
     parts: list[bytes] = []
-    for flag, body, properties in messages:
-        text = properties.encode()
+    for flag, body, text in messages:
         head = struct.pack(">iiiii", 22 + len(body) + len(text), 0, 0, flag, len(body))
         parts += (head, body, struct.pack(">H", len(text)), text)
     return b"".join(parts)

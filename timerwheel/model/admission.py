@@ -25,17 +25,17 @@ schedule (`Outgoing.own`) may use reserved names, because the schedule was check
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 import msgspec
 
 from timerwheel.errors import AdmissionError
 from timerwheel.model.delay_levels import LevelTable
-from timerwheel.model.limits import check_limits
+from timerwheel.model.limits import LIMIT_PROPERTIES, check_limits
 from timerwheel.model.messages import Outgoing
 from timerwheel.model.shards import Shard, shard_of_topic
-from timerwheel.model.trace_context import TRACEPARENT, context_of, without_context
+from timerwheel.model.trace_context import CONTEXT_PROPERTIES, TRACEPARENT, context_of, without_context
 from timerwheel.settings import Settings
 
 SYSTEM_TOPIC_TIMER = "rmq_sys_wheel_timer"
@@ -71,6 +71,8 @@ RESERVED_PROPERTIES = frozenset(
     | {KEY_PROPERTY, HASH_PROPERTY, DOMAIN_PROPERTY, ENVELOPE_PROPERTY}
 )
 RESERVED_PREFIXES = ("SCHEDULE_", "DLQ_")
+_RULED = DELAY_PROPERTIES | RESERVED_PROPERTIES | LIMIT_PROPERTIES | CONTEXT_PROPERTIES | {HALF_PROPERTY}
+"""Properties for whose values there are rules, or that mean something to admission."""
 FIELD_PROPERTIES = frozenset({"TAGS", "KEYS", "UNIQ_KEY", "__SHARDINGKEY", "__BORNHOST"})
 """Fields of a message in RocketMQ's protocols, which do not count towards `properties_max`."""
 
@@ -218,6 +220,16 @@ def is_sendable(topic: str) -> bool:
 def is_reserved(topic: str) -> bool:
     """Whether a topic of this name belongs to the service: dead letters, retries, tasks, waiting messages."""
     return topic in SYSTEM_TOPICS or _match_reserved(topic) is not None
+
+
+def are_plain(names: Collection[str]) -> bool:
+    """Whether properties with these names are stored as they are, whatever their values.
+
+    Their number and size have limits all the same.
+    """
+    return _RULED.isdisjoint(names) and all(
+        name and name.isprintable() and not name.startswith(RESERVED_PREFIXES) for name in names
+    )
 
 
 def _is_storable(topic: str) -> bool:

@@ -31,6 +31,8 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     `queue` is the queue of the topic that it goes to; without it the service chooses one. `envelope` is what
     another protocol keeps with the message: stored as the property ENVELOPE_PROPERTY, which does not count.
     Only the service sets `task`: its envelope says what to call, and it goes to the topic of a task queue.
+    `plain` are the properties as the log stores them, with the envelope, instead of `properties`: JSON whose
+    names `admission.are_plain` allows, within the limits. Then the message has neither a delay nor a key.
     A delay counts from `from_ms`, if that is in the past, instead of from now.
 
     With `replaces` the message is stored in any case: it takes the key, and the place of the message that
@@ -50,6 +52,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     from_ms: int | None = None
     replaces: bool = False
     task: bool = False
+    plain: bytes = b""
 
     @property
     def spelled(self) -> dict[str, str]:

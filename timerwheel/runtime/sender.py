@@ -3,6 +3,7 @@
 import asyncio
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
@@ -208,13 +209,20 @@ class Sender:
 
     def receipts(self, pending: PendingSend) -> list[Receipt]:
         """Return the receipts of stored messages; raises like `send` if they are not, or may not be."""
+        offset = self._first_offset(pending)
+        return self._receipts(pending.messages, pending.plans, pending.records, offset)
+
+    def offsets(self, pending: PendingSend) -> list[int]:
+        """Return the log offsets of stored messages, which their ids contain; raises as `receipts` does."""
+        return list(accumulate(map(len, pending.records[:-1]), initial=self._first_offset(pending)))
+
+    def _first_offset(self, pending: PendingSend) -> int:
         try:
-            offset = pending.stored.result()
+            return pending.stored.result()
         except BaseException as error:
             pending.release()  # what takes effect does so itself
             explain(error, self._disk)
             raise
-        return self._receipts(pending.messages, pending.plans, pending.records, offset)
 
     async def _send_keyed(
         self, messages: Sequence[Outgoing], plans: list[Plan], now_ms: int, puts: Sequence[Put]
@@ -328,7 +336,7 @@ class Sender:
             queue = message.queue
             if queue is None:
                 queue = 0 if queues == 1 else self._queue_for(topic, properties, queues)
-            text = orjson.dumps(properties) if properties else b""
+            text = orjson.dumps(properties) if properties else message.plain
             kind = _TIMER if plan.waits else _MESSAGE
             # From here its delay counts, so that of a message which waits is what its sender asked for.
             enqueue_ms = admitted_ms if plan.waits and not plan.level else store_ms

@@ -32,7 +32,8 @@ def is_one_step(messages: Sequence[Outgoing]) -> bool:
 
 def _size(message: Outgoing) -> int:
     properties = message.properties
-    return len(message.body) + size_of_properties(properties) if properties else len(message.body)
+    size = len(message.body) + len(message.plain)
+    return size + size_of_properties(properties) if properties else size
 
 
 def size_of_properties(properties: Mapping[str, str]) -> int:

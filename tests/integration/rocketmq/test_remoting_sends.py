@@ -6,6 +6,7 @@ import pytest
 
 from tests.harness.remoting import Caller, Callers, Peer, bodies_in, messages_in, properties_of, remoting_of
 from tests.harness.stored_messages import encode_batch
+from timerwheel.model.ids import root_of
 from timerwheel.model.messages import Outgoing
 from timerwheel.rocketmq.codes import SYS_COMPRESSED, Call, Result
 from timerwheel.rocketmq.message_ids import RecallHandle
@@ -13,6 +14,8 @@ from timerwheel.rocketmq.properties_text import TEXT_BYTES_MAX
 from timerwheel.rocketmq.repeats import ANSWER_LATE_MS
 from timerwheel.rocketmq.stored_message import BatchedMessage, Host
 from timerwheel.rocketmq.topics import QUEUES_OF_NEW
+from timerwheel.rocketmq.translation import plain_properties
+from timerwheel.runtime.steps import AT_ONCE_MAX
 from timerwheel.tokens import Scope
 
 
@@ -159,7 +162,7 @@ async def test_a_message_of_http_has_its_id_as_message_id(world, peer):
 
 
 async def test_a_batch_is_one_unit(peer):
-    batch = [BatchedMessage(n, b"%d" % n, f"UNIQ_KEY\x01{n}\x02") for n in range(4)]
+    batch = [BatchedMessage(n, b"%d" % n, b"UNIQ_KEY\x01%d\x02" % n) for n in range(4)]
     answer = await peer.send(body=encode_batch(batch), code=Call.SEND_BATCH, e=1)
     assert len(answer.fields["msgId"].split(",")) == 4
     assert answer.fields["queueOffset"] == "0"
@@ -167,14 +170,46 @@ async def test_a_batch_is_one_unit(peer):
     assert [(one.body, one.flag) for one in found] == [(b"0", 0), (b"1", 1), (b"2", 2), (b"3", 3)]
 
 
+async def test_plain_properties_make_the_same_record_as_the_long_way(world, limits):
+    sender = (await world.open(**limits)).sender
+    await world.engine.topics.change("orders", queues=2)
+    envelope = "5 10.0.0.7 40001"
+    plain = plain_properties(
+        b"UNIQ_KEY\x017F\x02WAIT\x01true\x02A\x01%b\x02", envelope.encode(), sender.rules
+    )
+    quick = Outgoing("orders", b"x", queue=1, plain=plain.stored)
+    long = Outgoing("orders", b"x", {"UNIQ_KEY": "7F", "A": "%b"}, queue=1, envelope=envelope)
+    pending = sender.begin([quick, long, quick], separate=True)  # the last one is padded
+    await pending.stored
+    assert pending.records[0] == pending.records[1]
+    assert sender.offsets(pending) == [root_of(receipt.id) for receipt in sender.receipts(pending)]
+
+
+async def test_a_batch_of_plain_and_other_messages_keeps_their_order_and_properties(world, peer):
+    texts = [b"A\x01plain\x02WAIT\x01true\x02", "A\x01é\x02".encode(), b"", b'A\x01"\x02REAL_TOPIC\x01t\x02']
+    batch = [BatchedMessage(0, b"%d" % n, text) for n, text in enumerate(texts)]
+    assert (await peer.send(body=encode_batch(batch), code=Call.SEND_BATCH, e=1)).code == Result.SUCCESS
+    found = (await world.engine.queues.read_queue("orders", 1, 0, 9)).messages
+    assert [message.body for message in found] == [b"0", b"1", b"2", b"3"]
+    assert [message.properties for message in found] == [{"A": "plain"}, {"A": "é"}, {}, {"A": '"'}]
+
+
+async def test_a_batch_of_more_than_one_step_is_one_unit(peer):
+    await peer.send()
+    batch = [BatchedMessage(0, b"%d" % n, b"UNIQ_KEY\x01%d\x02" % n) for n in range(AT_ONCE_MAX + 1)]
+    answer = await peer.send(body=encode_batch(batch), code=Call.SEND_BATCH, e=1)
+    assert (answer.code, answer.fields["queueOffset"]) == (Result.SUCCESS, "0")
+    assert len(answer.fields["msgId"].split(",")) == AT_ONCE_MAX + 1
+
+
 async def test_a_batch_with_one_bad_message_stores_nothing(world, peer):
-    batch = [BatchedMessage(0, b"good", ""), BatchedMessage(0, bytes(10_001), "")]
+    batch = [BatchedMessage(0, b"good", b""), BatchedMessage(0, bytes(10_001), b"")]
     answer = await peer.send(body=encode_batch(batch), code=Call.SEND_BATCH)
     assert answer.code == Result.MESSAGE_ILLEGAL
     assert await everything(world) == []
 
 
-@pytest.mark.parametrize("body", [b"", b"\0\0\0\x07", encode_batch([BatchedMessage(0, b"x", "")])[:-1]])
+@pytest.mark.parametrize("body", [b"", b"\0\0\0\x07", encode_batch([BatchedMessage(0, b"x", b"")])[:-1]])
 async def test_a_batch_that_cannot_be_read_is_illegal(peer, body):
     assert (await peer.send(body=body, code=Call.SEND_BATCH)).code == Result.MESSAGE_ILLEGAL
 
@@ -364,7 +399,7 @@ async def test_a_sender_needs_its_scope_and_its_topic(world):
 async def test_a_batch_counts_each_message_against_the_rate(world):
     caller = Caller(Scope.SEND)
     peer = Peer(remoting_of(await world.open(), Callers(sender=caller)), "sender")
-    batch = encode_batch([BatchedMessage(0, b"x", "")] * 5)
+    batch = encode_batch([BatchedMessage(0, b"x", b"")] * 5)
     assert (await peer.send(body=batch, code=Call.SEND_BATCH)).code == Result.SUCCESS
     assert caller.charged == 5
     caller.waits_ms = 100

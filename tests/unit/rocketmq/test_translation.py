@@ -1,12 +1,26 @@
+from pathlib import Path
+
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerwheel.model.admission import ENVELOPE_PROPERTY, HALF_DUE_MS
+from timerwheel.errors import AdmissionError
+from timerwheel.model.admission import ENVELOPE_PROPERTY, HALF_DUE_MS, Rules, admit
+from timerwheel.model.messages import Outgoing
+from timerwheel.rocketmq import properties_text
 from timerwheel.rocketmq.codes import SYS_COMMIT, SYS_PREPARED
 from timerwheel.rocketmq.stored_message import Host, packed
-from timerwheel.rocketmq.translation import Envelope, admitted, plain_form, restored, stored_form
+from timerwheel.rocketmq.translation import (
+    UNIQ_KEY,
+    Envelope,
+    admitted,
+    plain_form,
+    plain_properties,
+    restored,
+    stored_form,
+)
+from timerwheel.settings import Settings
 from timerwheel.store.record import NO_OFFSET, Kind, decode, encode
 
 ID = "00000000000000409868ecfc"
@@ -170,3 +184,55 @@ def test_an_ordinary_message_takes_the_short_way(origin):
         Kind.MESSAGE, b"orders", orjson.dumps(properties), b"body", 3_000, 2_000, 1_000, origin=origin, root=0
     )
     assert plain_form(data, 128, 7, packed(BORN)) is not None
+
+
+RULES = Rules.of(Settings(data=Path("unused"), properties_max=3, properties_bytes_max=60))
+SENT_NAMES = st.sampled_from(
+    [
+        *("UNIQ_KEY", "KEYS", "TAGS", "100%", "%b", "é", 'a"', "a\\", "", "\t", "\x7f"),
+        *("WAIT", "CLUSTER", "REAL_TOPIC", "DLQ_A", "SCHEDULE_A", "DEDUP_KEY", ENVELOPE_PROPERTY),
+        *(
+            "TRAN_MSG",
+            "DELAY",
+            "TIMER_DELAY_MS",
+            "__STARTDELIVERTIME",
+            "TIMER_TTL_MS",
+            "traceparent",
+            "tracestate",
+        ),
+    ]
+)
+SENT_VALUES = st.sampled_from(
+    ["", "0", "1", "true", "plain", "%b", "a,b:c", '"', "\\", "é", "\n", "\x7f", "x" * 40]
+)
+SENT_TEXTS = st.one_of(
+    st.lists(st.tuples(SENT_NAMES, SENT_VALUES).map("\x01".join), max_size=5).map("\x02".join),
+    st.lists(st.tuples(SENT_NAMES, SENT_VALUES).map(lambda pair: f"{pair[0]}\x01{pair[1]}\x02")).map("".join),
+    st.text(st.sampled_from("\x01\x02ab"), max_size=12),
+)
+
+
+@given(SENT_TEXTS)
+def test_plain_properties_are_what_the_long_way_stores(text):
+    envelope = Envelope(5, BORN).encode()
+    quick = plain_properties(text.encode(), envelope.encode(), RULES)
+    if quick is not None:
+        sent = properties_text.decode(text)
+        plan = admit(Outgoing("orders", b"x", admitted(dict(sent))), 1_000, RULES)
+        assert not plan.waits
+        assert quick.stored == orjson.dumps(plan.properties | {ENVELOPE_PROPERTY: envelope})
+        assert quick.uniq_key == sent.get(UNIQ_KEY, "")
+
+
+@pytest.mark.parametrize(
+    "text", ["UNIQ_KEY\x017F\x02WAIT\x01true\x02", "KEYS\x01a b\x02UNIQ_KEY\x017F", "%b\x01100%\x02"]
+)
+def test_what_producers_usually_send_is_plain(text):
+    assert plain_properties(text.encode(), b"5 10.1.2.3 4567", RULES) is not None
+
+
+@pytest.mark.parametrize("text", ["A\x01a\x02B\x01b\x02C\x01c\x02D\x01d\x02", "A\x01" + "x" * 60])
+def test_properties_beyond_a_limit_go_the_long_way_which_refuses_them(text):
+    assert plain_properties(text.encode(), b"", RULES) is None
+    with pytest.raises(AdmissionError):
+        admit(Outgoing("orders", b"x", properties_text.decode(text)), 1_000, RULES)
