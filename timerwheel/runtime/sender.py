@@ -123,11 +123,14 @@ class Sender:
         plans: list[Plan] = []
         faults: list[Fault] = []
         admit, rules, ending = admission.admit, self.rules, self._topics.ending
+        checked: tuple[str, int | None] | None = None
         for index, message in enumerate(messages):
             try:
                 plans.append(admit(message, now_ms, rules))
-                if message.queue is not None:
+                place = message.topic, message.queue
+                if message.queue is not None and place != checked:  # most batches go to one queue
                     self._check_queue(message.topic, message.queue)
+                    checked = place
                 if message.topic in ending:
                     faults.append(Fault(index, TopicEndingError.code, str(TopicEndingError(message.topic))))
             except AdmissionError as error:
