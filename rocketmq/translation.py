@@ -127,7 +127,7 @@ class _Shape(NamedTuple):
 
     text: bytes
     stored: bytes
-    count: int
+    kept: int
     uniq_key_at: int
 
 
@@ -165,7 +165,7 @@ def plain_properties(text: bytes, envelope: bytes, rules: Rules) -> Plain | None
     parts = text.replace(b"\x01", b"\x02").split(b"\x02")
     values = tuple(parts[1::2])
     shape = _shape_of(tuple(parts[:-1:2]))
-    if shape is None or shape.count > rules.properties_max or not all(values):
+    if shape is None or shape.kept > rules.properties_max or not all(values):
         return None
     if shape.text % values not in (text, text + b"\x02"):  # the marks do not alternate
         return None
