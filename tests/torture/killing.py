@@ -22,7 +22,7 @@ from tests.harness.processes import COMMAND, environment
 from tests.torture.books import Books, now_ms
 from tests.torture.load import LEVELS_MS, NEAR_MS_MAX, TOPICS, Reader, Sender, Signals
 from tests.torture.process import Service
-from timerwheel.client import Client
+from timerwheel.client import Client, Message
 from timerwheel.offline.fsck import FsckReport, fsck
 
 SEED_VARIABLE = "TIMERWHEEL_TORTURE_SEED"
@@ -68,6 +68,8 @@ class Loop:
     books: Books = field(default_factory=Books)
     counts: Counter[str] = field(default_factory=Counter)
     ready_s: list[float] = field(default_factory=list)
+    waiting: list[Message] = field(default_factory=list)
+    """What the service has not delivered when it is all over."""
 
     async def run(self) -> None:
         """Run it all; raises AssertionError with everything that was wrong."""
@@ -231,6 +233,7 @@ class Loop:
             after = [message async for message in client.pending()]
         if [m.id for m in after] != [m.id for m in pending]:
             self.books.wrong(f"{len(pending)} waited before an orderly stop, {len(after)} after")
+        self.waiting = after
         self.books.settle(pending, until_ms)
         await self._stop("after the last look")
 

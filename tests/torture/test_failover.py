@@ -19,7 +19,7 @@ import orjson
 import pytest
 
 from tests.harness.index_dump import dump_index, pending_of
-from tests.harness.kafka.broker import Broker, missing
+from tests.harness.kafka.broker import Broker, Brokers, missing
 from tests.harness.ports import reserved_port
 from tests.torture.killing import seed_given
 from tests.torture.process import Service
@@ -49,7 +49,7 @@ def now_ms() -> int:
 class Nodes:
     """Nodes with one journal, called over plain HTTP."""
 
-    def __init__(self, path: Path, broker: Broker, session: aiohttp.ClientSession) -> None:
+    def __init__(self, path: Path, broker: Broker | Brokers, session: aiohttp.ClientSession) -> None:
         self.flags = ("--journal", f"kafka://{broker.address}/shop")
         self.session = session
         self.each = [

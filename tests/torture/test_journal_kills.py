@@ -14,6 +14,7 @@ import pytest
 
 from tests.harness.kafka.broker import Broker, Brokers, missing
 from tests.harness.ports import reserved_port
+from tests.torture.audited import Auditor
 from tests.torture.killing import Loop, Plan, seed_given
 from tests.torture.process import Service
 from tests.torture.taking_over import PairLoop
@@ -27,6 +28,8 @@ pytestmark = [
 
 KILLS = int(os.environ.get("TIMERWHEEL_TORTURE_KILLS") or 30)
 BROKER_KILLS = max(KILLS // 3, 1)
+KEPT = {"--retention": "3d"}
+"""Then the log has all that was ever sent, and an audit can count it."""
 ZOMBIE_CALLS = 1_000
 READS = 400
 
@@ -43,7 +46,9 @@ async def test_after_kills_that_take_the_disk_along_the_books_are_right(tmp_path
     try:
         broker.start()
         plan = Plan(seed, KILLS, flags=journal_of(broker.address))
-        await Loop(plan, tmp_path, after_kill=lose_the_disk).run()
+        loop = Loop(plan, tmp_path, after_kill=lose_the_disk)
+        await loop.run()
+        Auditor(tmp_path, broker.address).balance(loop.books, loop.waiting, is_whole=False)
     finally:
         broker.kill()
 
@@ -55,7 +60,7 @@ async def test_after_kills_of_leaders_and_standbys_the_books_are_right(tmp_path:
     broker = Broker(tmp_path / "broker")
     try:
         broker.start()
-        plan = Plan(seed, KILLS, flags=journal_of(broker.address))
+        plan = Plan(seed, KILLS, flags=journal_of(broker.address) | KEPT)
         loop = PairLoop(plan, tmp_path, noisy=True)
 
         def lose_the_disk() -> None:
@@ -64,6 +69,9 @@ async def test_after_kills_of_leaders_and_standbys_the_books_are_right(tmp_path:
 
         loop.after_kill = lose_the_disk
         await loop.run()
+        auditor = Auditor(tmp_path, broker.address)
+        auditor.balance(loop.books, loop.waiting, is_whole=True)
+        auditor.finds_a_forged_delivery()
     finally:
         broker.kill()
 
@@ -76,9 +84,11 @@ async def test_after_kills_of_brokers_and_services_the_books_are_right(tmp_path:
     try:
         brokers.start()
         killer.start()
-        plan = Plan(seed, BROKER_KILLS, up_s_max=8, flags=journal_of(brokers.address))
-        await Loop(plan, tmp_path, before_end=killer.join, noisy=True).run()
+        plan = Plan(seed, BROKER_KILLS, up_s_max=8, flags=journal_of(brokers.address) | KEPT)
+        loop = Loop(plan, tmp_path, before_end=killer.join, noisy=True)
+        await loop.run()
         assert killer.kills == BROKER_KILLS
+        Auditor(tmp_path, brokers.address).balance(loop.books, loop.waiting, is_whole=True)
     finally:
         killer.over.set()
         brokers.kill()

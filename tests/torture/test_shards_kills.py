@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.kafka.broker import Broker, missing
+from tests.torture.audited import Auditor
 from tests.torture.killing import Plan, seed_given
 from tests.torture.sharded import ShardsLoop
 from timerwheel.state.log_manifest import shards_in
@@ -37,9 +38,13 @@ async def test_after_kills_of_shards_whose_logs_are_in_kafka_the_books_are_right
 
     try:
         broker.start()
-        flags = {"--flush": "sync", "--journal": f"kafka://{broker.address}/shop"}
-        await ShardsLoop(
-            Plan(seed, kills=KILLS, flags=flags), tmp_path, after_kill=lose_disks, noisy=True
-        ).run()
+        journal = f"kafka://{broker.address}/shop"
+        flags = {"--flush": "sync", "--journal": journal, "--retention": "3d"}
+        plan = Plan(seed, kills=KILLS, flags=flags)
+        loop = ShardsLoop(plan, tmp_path, after_kill=lose_disks, noisy=True)
+        await loop.run()
+        auditor = Auditor(tmp_path, broker.address)
+        auditor.balance(loop.books, loop.waiting, is_whole=True)
+        auditor.finds_a_forged_delivery()
     finally:
         broker.kill()

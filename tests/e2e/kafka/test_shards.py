@@ -29,7 +29,8 @@ class Nodes:
 
     def __init__(self, path: Path, kafka: Clients) -> None:
         self._path = path
-        self._journal = f"kafka://{kafka.address}/shop-{time.time_ns()}"
+        self.address = kafka.address
+        self.cluster = f"shop-{time.time_ns()}"
         self._nodes: dict[str, Service] = {}
         self._stack = AsyncExitStack()
         self._session = aiohttp.ClientSession()
@@ -48,7 +49,7 @@ class Nodes:
             node = self._nodes[name] = self._stack.enter_context(
                 Service(data, reserved_ports(1 + SHARDS), errors)
             )
-        node.start("--journal", self._journal, "--shards", SHARDS)
+        node.start("--journal", f"kafka://{self.address}/{self.cluster}", "--shards", SHARDS)
         return node
 
     async def call(self, node: Service, method: str, path: str, body: object = None) -> Answer:

@@ -59,12 +59,15 @@ def test_more_of_anything_never_takes_less(field: str) -> None:
     assert large.node_disk_bytes_s >= small.node_disk_bytes_s
 
 
-def test_a_million_a_second_for_groups_needs_more_shards_than_there_may_be() -> None:
+def test_a_million_a_second_for_groups_fits_into_the_shards_that_there_may_be_in_arrays_alone() -> None:
     made = plan(Load(in_per_s=1_000_000, pending=10_000_000_000))
     assert made.first_bottleneck == "processor of the shards"
-    assert made.shards > SHARDS_MAX
-    assert any("ends at 64" in what for what in made.breaks)
+    assert made.shards <= SHARDS_MAX
+    assert made.breaks == ()
     assert any("pending in a shard" in what for what in made.untried)
+    single = plan(Load(in_per_s=1_000_000, pending=10_000_000_000, array=1))
+    assert single.shards > SHARDS_MAX
+    assert any("ends at 64" in what for what in single.breaks)
 
 
 def test_a_million_a_second_read_as_queues_fits_into_the_shards_that_there_may_be() -> None:
