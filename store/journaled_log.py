@@ -173,7 +173,8 @@ class JournaledLog(CommitLog):
             if self.bases or read_whole(self.files, self.directory / START_FILE) is not None:
                 raise JournalMismatchError(
                     f"{self.directory} has a log of its own, which is not in the journal {extent.name}; "
-                    "start without --journal, or give an empty directory with --data"
+                    "start without --journal, or put it there with `timerwheel cluster fill`, or give an "
+                    "empty directory with --data"
                 )
             return None
         if self.bases and extent.start == extent.end:

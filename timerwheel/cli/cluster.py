@@ -1,12 +1,17 @@
-"""`cluster status|move`: the nodes that share a journal."""
+"""`cluster status|move|fill`: the nodes that share a journal; and a log that is to be in one."""
 
+import importlib.util
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from timerwheel.cli.connection import ServiceOptions
-from timerwheel.cli.output import IdOutput, Output
+from timerwheel.cli.options import DATA_DEFAULT, DataOption
+from timerwheel.cli.output import IdOutput, JsonOutput, Output, progress_bar
+from timerwheel.errors import SettingsError
+from timerwheel.settings import journal_of
 from timerwheel.wire.cluster import ShardInfo
 
 ShardOption = Annotated[
@@ -57,3 +62,47 @@ def move(shard: ShardOption = None, *, service: ServiceOptions, output: IdOutput
     leader = service.ask(lambda client: client.move_leader(shard))
     line = f"{leader} leads now" if shard is None else f"{leader} leads shard {shard} now"
     output.result({"leader": leader}, line, ids=[leader])
+
+
+def fill(
+    data: DataOption = DATA_DEFAULT,
+    *,
+    journal: Annotated[
+        str,
+        typer.Option(
+            "--journal",
+            metavar="kafka://HOST:PORT,.../CLUSTER",
+            help="The journal, which must be empty: what the service is to have as --journal from now on.",
+        ),
+    ],
+    journal_replicas: Annotated[
+        int, typer.Option("--journal-replicas", min=0, help="Replicas of its topic; 0 for 3, or all brokers.")
+    ] = 0,
+    kafka_properties: Annotated[
+        Path | None,
+        typer.Option(
+            "--kafka-properties", metavar="FILE", help="Properties of librdkafka, for TLS and SASL."
+        ),
+    ] = None,
+    output: JsonOutput,
+) -> None:
+    """Store the log of a stopped service in a journal; its data directory is a copy from then on.
+
+    Ids stay as they are. If it is cut off, the service may start as before; or the command may be repeated.
+    """
+    if importlib.util.find_spec("confluent_kafka") is None:
+        raise SettingsError("confluent_kafka is missing: a journal needs `pip install 'timerwheel[kafka]'`")
+    from timerwheel.kafka.cluster import read_properties
+    from timerwheel.kafka.log_fill import fill_journal
+
+    properties = {} if kafka_properties is None else read_properties(kafka_properties)
+    with progress_bar("storing the log in Kafka") as progress:
+        found = fill_journal(journal_of(journal), properties, data, journal_replicas, progress)
+    done = [one._asdict() for one in found]
+    if output.as_data({"logs": done}):
+        return
+    for one in found:
+        output.line(
+            f"{one.topic}: log offsets {one.start:,} to {one.tail:,}, {one.appended_bytes:,} bytes stored"
+        )
+    output.line(f"from now on, start with --journal {journal}")

@@ -55,7 +55,8 @@ TABLE: dict[str, str | Group] = {
         {"create": "backup:create", "verify": "backup:verify", "restore": "backup:restore"},
     ),
     "cluster": Group(
-        "Nodes that share a journal in Kafka.", {"status": "cluster:status", "move": "cluster:move"}
+        "Nodes that share a journal in Kafka.",
+        {"status": "cluster:status", "move": "cluster:move", "fill": "cluster:fill"},
     ),
     "tokens": Group(
         "Manage API tokens, which control access to the service.",

@@ -209,6 +209,11 @@ def why_not(error: KafkaException, of: str) -> str:
             f"the brokers refuse the Kafka user of this service, {of}: {said(error)}; doc/cluster.md lists "
             "the rights that it needs"
         )
+    if isinstance(cause, KafkaError) and cause.code() == KafkaError.INVALID_TIMESTAMP:
+        return (
+            "the brokers refuse a record for its time: the clock of this node is far from theirs. Set it "
+            "right; and set message.timestamp.type=LogAppendTime for the topic: then brokers note their time"
+        )
     return f"Kafka does not answer as it should: {said(error)}"
 
 

@@ -17,6 +17,7 @@ from threading import Event
 from typing import Any, Final
 
 from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
     KafkaError,
     KafkaException,
@@ -31,6 +32,7 @@ from confluent_kafka.cimpl import NewTopic
 from timerwheel.clock import Clock
 from timerwheel.errors import SettingsError
 from timerwheel.kafka import journal_topic
+from timerwheel.kafka.broker_clock import BrokerClock
 from timerwheel.kafka.cluster import CALL_S, client_logger, said, why_not
 from timerwheel.settings import JournalAddress
 from timerwheel.store.errors import JournalAwayError, JournalFencedError, JournalMismatchError, LogFailedError
@@ -53,6 +55,8 @@ READ_RECORDS: Final = 200
 RUN_OVERHEAD_BYTES: Final = 512
 """What a batch with one record takes beside the record's value, at most."""
 HEADER: Final = "run"
+NO_STAMP: Final = -1
+"""For a record that has no time of a broker, since its topic keeps the time of the client."""
 PARTITION: Final = 0
 FENCED: Final = frozenset(
     {
@@ -96,6 +100,7 @@ class KafkaJournal:
         self._is_open = False
         self._opened_ms = self._appended_ms = 0
         self._noted = ""  # why brokers do not let this service in
+        self._broker_clock = BrokerClock()
         try:
             with self._admin():
                 pass
@@ -275,15 +280,19 @@ class KafkaJournal:
         """
         positions: list[int] = []
         failed: list[KafkaError] = []
+        stamps: list[int] = []
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:
                 positions.append(message.offset() or 0)
+                if not stamps:
+                    kind, stamped_ms = message.timestamp()
+                    stamps.append(stamped_ms if kind == TIMESTAMP_LOG_APPEND_TIME else NO_STAMP)
             else:
                 failed.append(error)
 
         with self._leading() as producer:
-            self._appended_ms = self._clock.monotonic_ms()
+            self._appended_ms, sent_ms = self._clock.monotonic_ms(), self._clock.now_ms()
             if not self._is_open:
                 producer.begin_transaction()
                 self._is_open, self._opened_ms = True, self._appended_ms
@@ -296,7 +305,16 @@ class KafkaJournal:
                 pass
             if failed:
                 raise self._cause_of(failed, producer)
+        self._compare_clocks(sent_ms, stamps)
         return positions
+
+    def _compare_clocks(self, sent_ms: int, stamps: Sequence[int]) -> None:
+        """Warn if this node's clock and that of the broker which stored records are apart."""
+        for stamped_ms in stamps:
+            if stamped_ms != NO_STAMP:
+                times_ms = (sent_ms, self._clock.now_ms(), stamped_ms, self._clock.monotonic_ms())
+                if (warning := self._broker_clock.compare(*times_ms)) is not None:
+                    logger.warning("%s", warning)
 
     def _cause_of(self, failed: Sequence[KafkaError], producer: Producer) -> KafkaException:
         """Return why records were not stored: of a fenced producer, only its transaction tells."""

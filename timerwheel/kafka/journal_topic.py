@@ -43,6 +43,7 @@ def config(replicas: int) -> dict[str, str]:
     """Return the settings of a new topic with so many replicas."""
     values = {name: value for name, (value, _) in WANTED.items()}
     return values | {
+        "message.timestamp.type": "LogAppendTime",  # so that no broker refuses the time of a node's clock
         "min.insync.replicas": str(max(replicas - 1, 1)),
         "max.message.bytes": str(MESSAGE_BYTES_MAX),
     }

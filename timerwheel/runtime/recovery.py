@@ -108,7 +108,7 @@ def recover(
     if (mark := read_mark(files, directory)) is not None:
         raise JournalMismatchError(
             f"{directory} is a copy of the journal {mark.journal}, which may have messages that it lacks; "
-            "start with --journal"
+            "start with --journal, or see doc/cluster.md for the way back to the local disk"
         )
     direct_io = settings.direct_io and settings.flush == "sync"
     log = CommitLog(directory, files, settings.segment_size_bytes, direct_io=direct_io)

@@ -36,10 +36,10 @@ def cluster() -> str:
 def journal(kafka: Clients, cluster: str) -> Iterator[Callable[..., KafkaJournal]]:
     made: list[KafkaJournal] = []
 
-    def make(**properties: str) -> KafkaJournal:
+    def make(clock: SystemClock | None = None, **properties: str) -> KafkaJournal:
         address = JournalAddress(kafka.address, cluster)
         settings = {name.replace("_", "."): value for name, value in properties.items()}
-        made.append(KafkaJournal(address, settings, SystemClock()))
+        made.append(KafkaJournal(address, settings, clock or SystemClock()))
         return made[-1]
 
     yield make
@@ -180,3 +180,27 @@ def test_brokers_that_are_away_are_told(cluster: str) -> None:
     leader = KafkaJournal(JournalAddress("127.0.0.1:9", cluster), {}, SystemClock())
     with pytest.raises(JournalAwayError, match="Kafka does not answer"):
         leader.claim()
+
+
+class FastClock(SystemClock):
+    """The clock of a machine on which somebody set the hour by hand."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + 3_600_000
+
+
+def test_a_node_whose_clock_is_not_that_of_the_brokers_says_so(
+    journal: Callable[..., KafkaJournal], caplog: pytest.LogCaptureFixture
+) -> None:
+    fast = journal(FastClock())
+    fast.claim()
+    with caplog.at_level(logging.WARNING, "timerwheel.kafka.journal"):
+        fast.append([run(0)])
+        fast.append([run(10)])
+    [told] = [line.message for line in caplog.records if "clock" in line.message]
+    assert "s ahead of that of the Kafka brokers" in told
+    caplog.clear()
+    right = journal()
+    right.claim()
+    right.append([run(20)])
+    assert not [line.message for line in caplog.records if "clock" in line.message]

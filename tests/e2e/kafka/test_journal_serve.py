@@ -73,6 +73,36 @@ def test_a_copy_is_served_with_its_journal_only(tmp_path: Path, kafka: Clients) 
     assert "start with --journal" in " ".join(refused.err.split())
 
 
+def test_a_service_moves_to_kafka_and_back_with_its_ids(tmp_path: Path, kafka: Clients) -> None:
+    data, journal = tmp_path / "data", address(kafka)
+    with serving(data) as service:
+        waiting = call(service, "/v1/messages", {"topic": "t", "body": "later", "delay": "1h"})
+        send(service, "one")
+        refused = timerwheel("cluster", "fill", "--data", data, "--journal", journal)
+        assert "in use" in refused.err
+        service.end(signal.SIGTERM)
+    refused = timerwheel("serve", "--port", 0, "--data", data, "--journal", journal)
+    assert "timerwheel cluster fill" in " ".join(refused.err.split())
+
+    filled = timerwheel("cluster", "fill", "--data", data, "--journal", journal)
+    assert filled.code == 0, filled.err
+    assert f"from now on, start with --journal {journal}" in filled.out
+    assert timerwheel("cluster", "fill", "--data", data, "--journal", journal).code == 1
+    with serving(data, "--journal", journal, *SAME_NODE) as service:
+        send(service, "two")
+        service.end(signal.SIGTERM)
+    with serving(tmp_path / "other", "--journal", journal, *SAME_NODE) as service:
+        assert call(service, f"/v1/messages/{waiting['id']}")["state"] == "scheduled"
+        assert delivered(service, 2) == ["one", "two"]
+        service.end(signal.SIGTERM)
+
+    assert timerwheel("backup", "create", tmp_path / "backup", "--data", tmp_path / "other").code == 0
+    assert timerwheel("backup", "restore", tmp_path / "backup", "--data", tmp_path / "back").code == 0
+    with serving(tmp_path / "back") as service:
+        assert call(service, f"/v1/messages/{waiting['id']}")["state"] == "scheduled"
+        assert delivered(service, 2) == ["one", "two"]
+
+
 def refusal(service: RunningService) -> str:
     """The code with which a send is refused."""
     with pytest.raises(urllib.error.HTTPError) as caught:

@@ -4,8 +4,10 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
+from confluent_kafka import KafkaError, KafkaException
+
 from timerwheel.errors import SettingsError
-from timerwheel.kafka.cluster import Cluster, read_properties
+from timerwheel.kafka.cluster import Cluster, read_properties, why_not
 from timerwheel.kafka.front import KafkaFront, service_name
 from timerwheel.kafka.names import KafkaTopics
 from timerwheel.settings import Serving, Settings
@@ -74,3 +76,8 @@ def test_without_a_sync_for_each_answer_there_is_no_bridge():
 def test_the_name_of_a_service_is_not_the_secret_that_it_comes_from():
     assert service_name(b"a" * 16) == service_name(b"a" * 16) != service_name(b"b" * 16)
     assert (b"a" * 16).hex() not in service_name(b"a" * 16)
+
+
+def test_a_record_that_is_refused_for_its_time_says_to_set_the_clock():
+    refused = KafkaException(KafkaError(KafkaError.INVALID_TIMESTAMP))
+    assert "the clock of this node is far from theirs" in why_not(refused, "which keeps the log there")

@@ -1,0 +1,130 @@
+"""A log on the local disk is put into a journal: all of it, or the directory stays what it was."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.harness.faulty import FaultyFiles, SimulatedCrashError
+from tests.harness.memory_journal import MemoryJournal
+from tests.unit.store.test_journaled_log import DIRECTORY, LOG_ID, SEGMENT_BYTES, append, bodies, opened, unit
+from timerwheel.store.errors import CorruptionError, JournalMismatchError
+from timerwheel.store.journal import RunKind, labelled
+from timerwheel.store.journal_fill import fill
+from timerwheel.store.journaled_log import read_mark
+from timerwheel.store.log import CommitLog
+from timerwheel.store.log_reader import START_FILE
+
+COPY = Path("copy")
+
+
+def local(files: FaultyFiles, *units: list[bytes], segment_bytes: int = SEGMENT_BYTES) -> list[bytes]:
+    """A log of its own with these units, stopped in order; returns its records."""
+    log = CommitLog(DIRECTORY, files, segment_bytes)
+    log.open(new_log_id=LOG_ID, now_ms=7)
+    append(log, *units)
+    log.finish()
+    found = bodies(log)
+    log.close()
+    return found
+
+
+def several() -> list[list[bytes]]:
+    return [unit(number, count=number % 4 + 1) for number in range(20)]
+
+
+@pytest.mark.parametrize("run_bytes_max", [1 << 20, 2_000])
+def test_a_service_goes_on_with_the_directory_and_another_one_copies_all(run_bytes_max: int) -> None:
+    files, journal = FaultyFiles(), MemoryJournal()
+    records = local(files, *several())
+    found = fill(DIRECTORY, files, journal.leader(run_bytes_max=run_bytes_max))
+    assert found.appended_bytes == found.tail
+    used = opened(journal, files)
+    assert (used.tail, used.log_id, bodies(used)) == (found.tail, LOG_ID, records)
+    assert used.position == len(journal.runs)  # it copied nothing
+    append(used, unit(99))
+    other = opened(journal, FaultyFiles())
+    assert (bodies(other), other.tail) == (bodies(used), used.tail)
+
+
+def test_runs_have_whole_units_and_the_manifest_comes_last() -> None:
+    files, journal = FaultyFiles(), MemoryJournal()
+    local(files, *several())
+    files.write_whole(DIRECTORY / START_FILE, b"manifest")
+    fill(DIRECTORY, files, journal.leader(run_bytes_max=2_000))
+    runs = [labelled(*one) for one in journal.runs]
+    assert [run.kind for run in runs[:2]] == [RunKind.SEGMENT, RunKind.RECORDS]
+    assert (runs[-1].kind, runs[-1].data) == (RunKind.START, b"manifest")
+    other = opened(journal, FaultyFiles(), log_id=bytes(16))
+    assert other.tail == runs[-1].base
+    assert other.files.open_readonly(DIRECTORY / START_FILE).read(0, 100) == b"manifest"
+
+
+def test_a_directory_is_filled_once() -> None:
+    files, journal = FaultyFiles(), MemoryJournal()
+    local(files, unit(1))
+    fill(DIRECTORY, files, journal.leader())
+    with pytest.raises(JournalMismatchError, match="copy of the journal memory already"):
+        fill(DIRECTORY, files, journal.leader())
+
+
+def of_another_service(_files: FaultyFiles, journal: MemoryJournal) -> None:
+    other = opened(journal, FaultyFiles(), log_id=bytes(16))
+    append(other, unit(1))
+
+
+def of_a_service_that_goes_on(files: FaultyFiles, journal: MemoryJournal) -> None:
+    fill(DIRECTORY, files, journal.leader())
+    append(opened(journal, FaultyFiles()), unit(99))
+    files.unlink(DIRECTORY / "journal")
+
+
+@pytest.mark.parametrize("use", [of_another_service, of_a_service_that_goes_on])
+def test_a_journal_that_is_in_use_is_refused(use: Callable[[FaultyFiles, MemoryJournal], None]) -> None:
+    files, journal = FaultyFiles(), MemoryJournal()
+    local(files, *several())
+    use(files, journal)
+    before = list(journal.runs)
+    with pytest.raises(JournalMismatchError, match="has another log"):
+        fill(DIRECTORY, files, journal.leader())
+    assert journal.runs == before
+    assert read_mark(files, DIRECTORY) is None
+
+
+def test_a_log_that_ends_within_a_unit_or_a_record_is_refused() -> None:
+    for cut in (unit(1, count=2)[:1], [unit(1)[0][:-8]]):
+        files, journal = FaultyFiles(), MemoryJournal()
+        local(files, unit(5), segment_bytes=1 << 16)
+        last = files.open(DIRECTORY / f"{0:020}.log")
+        last.write(last.size(), b"".join(cut))
+        with pytest.raises(CorruptionError):
+            fill(DIRECTORY, files, journal.leader())
+        assert read_mark(files, DIRECTORY) is None
+
+
+def test_a_unit_that_the_journal_cannot_take_is_told_with_what_to_raise() -> None:
+    files, journal = FaultyFiles(), MemoryJournal()
+    local(files, unit(1, count=4, body_size=600), segment_bytes=1 << 16)
+    with pytest.raises(JournalMismatchError, match=r"raise max\.message\.bytes"):
+        fill(DIRECTORY, files, journal.leader(run_bytes_max=1_000))
+
+
+def test_a_fill_that_is_cut_off_anywhere_is_continued_by_the_next_one() -> None:
+    step = 0
+    while True:
+        files, journal = FaultyFiles(), MemoryJournal()
+        records = local(files, *several())
+        files.crash_at = files.steps + step
+        try:
+            fill(DIRECTORY, files, journal.leader(files, 2_000))
+        except SimulatedCrashError:
+            files = files.after_crash(random.Random(step))
+        else:
+            break
+        if read_mark(files, DIRECTORY) is None:
+            fill(DIRECTORY, files, journal.leader(files, 2_000))
+        assert bodies(opened(journal, files)) == records
+        assert bodies(opened(journal, FaultyFiles())) == records
+        step += 1
+    assert step > len(journal.runs)
