@@ -309,7 +309,7 @@ class KafkaJournal:
         return positions
 
     def _compare_clocks(self, sent_ms: int, stamps: Sequence[int]) -> None:
-        """Warn if this node's clock and that of the broker which stored records are apart."""
+        """Warn if this node's clock differs from that of the broker which stored records."""
         for stamped_ms in stamps:
             if stamped_ms != NO_STAMP:
                 times_ms = (sent_ms, self._clock.now_ms(), stamped_ms, self._clock.monotonic_ms())
