@@ -176,9 +176,7 @@ class Admin:
                 }
                 for client, member in members.items()
             ],
-            "consumeFromWhere": data.consume_from_where or "CONSUME_FROM_LAST_OFFSET",
-            "consumeType": data.consume_type or "CONSUME_PASSIVELY",
-            "messageModel": data.message_model or "CLUSTERING",
+            **data.described(),
             "subscriptionTable": {
                 one.topic: {"topic": one.topic, "subString": one.sub_string, "expressionType": "TAG"}
                 for one in data.subscription_data_set

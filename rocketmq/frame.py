@@ -86,7 +86,16 @@ class _JsonHeader(msgspec.Struct, frozen=True, gc=False):
     remark: str | None = None
 
 
+class _LooseJsonHeader(msgspec.Struct, frozen=True, gc=False):
+    code: Int32
+    opaque: Int32
+    flag: Int32 = 0
+    extFields: dict[str, str | bool | int | float | None] | None = None  # noqa: N815 - the protocol's name
+    remark: str | None = None
+
+
 _decode_json = msgspec.json.Decoder(_JsonHeader).decode
+_decode_loose_json = msgspec.json.Decoder(_LooseJsonHeader).decode
 
 
 class FrameReader:
@@ -146,12 +155,27 @@ def _decode(data: bytes, at: int, end: int) -> Frame:
 def _from_json(header: bytes, body: bytes) -> Frame:
     try:
         found = _decode_json(header)
-    except (ValueError, RecursionError) as error:
-        raise FrameError(f"the JSON header is malformed: {error}") from None
+    except (ValueError, RecursionError):
+        return _from_loose_json(header, body)
     fields = found.extFields or {}
     if None in fields.values():
         fields = {name: value for name, value in fields.items() if value is not None}
     return Frame(found.code, found.opaque, cast("dict[str, str]", fields), body, found.flag, found.remark, 0)
+
+
+def _from_loose_json(header: bytes, body: bytes) -> Frame:
+    """Return a frame whose fields may be numbers, as the C++ client writes them; RocketMQ accepts both."""
+    try:
+        found = _decode_loose_json(header)
+        given = found.extFields or {}
+        fields = {
+            name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            for name, value in given.items()
+            if value is not None
+        }
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"the JSON header is malformed: {error}") from None
+    return Frame(found.code, found.opaque, fields, body, found.flag, found.remark, 0)
 
 
 def _from_binary(header: bytes, body: bytes) -> Frame:

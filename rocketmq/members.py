@@ -4,6 +4,7 @@ A group's members are notified as soon as one joins or leaves, so they share the
 connection that closes takes its clients along.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -31,14 +32,40 @@ class Subscription(msgspec.Struct, frozen=True, rename="camel"):
     expression_type: str | None = None
 
 
+CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
+BEGINNINGS: Final = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+
+
 class ConsumerData(msgspec.Struct, frozen=True, rename="camel"):
-    """A consumer of a client."""
+    """A consumer of a client. The C++ client gives a choice by its place, all others by its name."""
 
     group_name: Name
-    consume_type: str = ""
-    message_model: str = ""
-    consume_from_where: str = ""
+    consume_type: str | int = ""
+    message_model: str | int = ""
+    consume_from_where: str | int = ""
     subscription_data_set: list[Subscription] = []
+
+    def described(self) -> dict[str, str]:
+        """Return the choices by name, with those of a push consumer for what it does not say."""
+        return {
+            "consumeFromWhere": _named(self.consume_from_where, BEGINNINGS, BEGINNINGS[0]),
+            "consumeType": _named(self.consume_type, CONSUME_TYPES, CONSUME_TYPES[1]),
+            "messageModel": _named(self.message_model, MESSAGE_MODELS, MESSAGE_MODELS[1]),
+        }
+
+
+def _named(said: str | int, names: Sequence[str], default: str) -> str:
+    if isinstance(said, int):
+        return names[said] if 0 <= said < len(names) else default
+    return said or default
 
 
 class ProducerData(msgspec.Struct, frozen=True, rename="camel"):

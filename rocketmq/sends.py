@@ -53,6 +53,8 @@ from timerwheel.store.record import crc_of
 from timerwheel.tokens import Scope
 
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
+_TRUE = frozenset({"true", "1"})
+"""How the clients in Java and in C++ say that it is a batch."""
 _ZLIB = frozenset({0, 3 << 8})
 _COMPRESSIONS = {1 << 8: "LZ4", 2 << 8: "Zstandard"}
 
@@ -138,7 +140,7 @@ class Sends:
             request.number(names.sys_flag, 0, high=_INT32_MAX) & ~SYS_TRANSACTION,
             request.number(names.consumed_before, 0, high=_INT32_MAX),
         )
-        if code == Call.SEND_BATCH or fields.get("m", fields.get("batch")) == "true":
+        if code == Call.SEND_BATCH or fields.get("m", fields.get("batch")) in _TRUE:
             self._take_batch(request, names, topic, envelope)
             return None
         if topic.startswith(RETRY_PREFIX):

@@ -263,6 +263,30 @@ async def test_a_client_that_connects_again_stays_when_its_old_connection_ends(w
     assert await members(again) == ["one"]
 
 
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ({}, ("CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET")),
+        ({"consumeType": "CONSUME_ACTIVELY"}, ("CONSUME_ACTIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET")),
+        (
+            {"consumeType": 0, "messageModel": 0, "consumeFromWhere": 4},
+            ("CONSUME_ACTIVELY", "BROADCASTING", "CONSUME_FROM_FIRST_OFFSET"),
+        ),
+        (
+            {"consumeType": 9, "messageModel": -1, "consumeFromWhere": 99},
+            ("CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET"),
+        ),
+    ],
+)
+async def test_a_consumer_says_how_it_consumes_by_name_or_as_in_cpp_by_number(peer, said, shown):
+    data = [{"groupName": "readers", "subscriptionDataSet": []} | said]
+    body = orjson.dumps({"clientID": "one", "consumerDataSet": data})
+    assert (await peer.ask(Call.HEARTBEAT, body=body)).code == Result.SUCCESS
+    assert await members(peer) == ["one"]
+    found = orjson.loads((await peer.ask(Call.CONSUMER_CONNECTIONS, {"consumerGroup": "readers"})).body)
+    assert (found["consumeType"], found["messageModel"], found["consumeFromWhere"]) == shown
+
+
 async def test_nobody_unregisters_the_client_of_another_connection(remoting, peer):
     await peer.ask(Call.HEARTBEAT, body=heartbeat("one", "readers"))
     await Peer(remoting).ask(Call.UNREGISTER, {"clientID": "one", "consumerGroup": "readers"})

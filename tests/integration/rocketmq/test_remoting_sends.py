@@ -170,6 +170,21 @@ async def test_a_batch_is_one_unit(peer):
     assert [(one.body, one.flag) for one in found] == [(b"0", 0), (b"1", 1), (b"2", 2), (b"3", 3)]
 
 
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (Call.SEND_V2, {"m": "true"}),
+        (Call.SEND, {"batch": "true"}),
+        (Call.SEND, {"batch": "1"}),  # of the C++ client
+    ],
+)
+async def test_a_send_may_say_that_it_is_a_batch(peer, code, fields):
+    batch = encode_batch([BatchedMessage(0, b"%d" % n, b"") for n in range(2)])
+    long = {"producerGroup": "p", "topic": "orders", "queueId": 0, "a": "p", "b": "orders", "e": 0}
+    assert (await peer.ask(code, long | fields, batch)).code == Result.SUCCESS
+    assert bodies_in(await peer.pull()) == [b"0", b"1"]
+
+
 async def test_plain_properties_make_the_same_record_as_the_long_way(world, limits):
     sender = (await world.open(**limits)).sender
     await world.engine.topics.change("orders", queues=2)

@@ -109,3 +109,28 @@ def test_a_frame_beyond_the_limit_is_not_sent(form):
 def test_a_code_that_does_not_fit_a_binary_header_is_not_sent():
     with pytest.raises(FrameError, match="code 200050"):
         encode(Frame(200_050, 1, form=Form.BINARY))
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("0", "0"),
+        ("-7", "-7"),
+        ("1764123456789", "1764123456789"),
+        ("true", "true"),
+        ("1.5", "1.5"),
+        ('"x"', "x"),
+    ],
+)
+def test_a_field_that_is_no_text_is_read_as_its_json(written, read):
+    header = b'{"code":10,"extFields":{"queueId":%b,"none":null},"flag":0,"opaque":5}' % written.encode()
+    data = struct.pack(">iI", 4 + len(header), len(header)) + header
+    [frame] = FrameReader().feed(data)
+    assert (frame.code, frame.opaque, frame.fields) == (10, 5, {"queueId": read})
+
+
+@pytest.mark.parametrize("written", ["[]", "{}", '["a"]', "9" * 5_000, "1e999"])
+def test_a_field_that_is_neither_text_nor_number_is_an_error(written):
+    header = b'{"code":10,"extFields":{"queueId":%b},"opaque":5}' % written.encode()
+    with pytest.raises(FrameError, match="malformed"):
+        FrameReader().feed(struct.pack(">iI", 4 + len(header), len(header)) + header)
