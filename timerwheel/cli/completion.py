@@ -40,7 +40,9 @@ async def _topics(client: "Client", _given: dict[str, Any]) -> Found:
 
 
 async def _groups(client: "Client", given: dict[str, Any]) -> Found:
-    found = await client.groups(given.get("topic"))
+    from timerwheel.cli.groups import is_own
+
+    found = [one for one in await client.groups(given.get("topic")) if not is_own(one)]
     return list({one.group: (one.group, f"of {one.topic}, lag {one.lag:,}") for one in found}.values())
 
 

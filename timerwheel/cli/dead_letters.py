@@ -16,11 +16,17 @@ from timerwheel.wire.groups import Letter, Letters
 from timerwheel.wire.paging import LIMIT_MAX
 
 GroupArgument = Annotated[
-    str, typer.Argument(help="The group's name; includes the groups of this name on all topics.")
+    str,
+    typer.Argument(
+        help="The group, as TOPIC/GROUP; its name alone includes the groups of this name on all topics."
+    ),
 ]
 TopicOption = Annotated[
     str | None,
-    typer.Option("--topic", help="Only dead letters of this topic's group; required with `--all`."),
+    typer.Option(
+        "--topic",
+        help="Only dead letters of this topic's group; `--all` needs the topic, here or in TOPIC/GROUP.",
+    ),
 ]
 OffsetsArgument = Annotated[
     list[int] | None,
@@ -90,6 +96,7 @@ def list_letters(
     output: IdTimeOutput,
 ) -> None:
     """List the messages that the group gave up on, oldest first, with the reason."""
+    group, topic = _named(group, topic)
     conditions = wanted.fields(output.zone)
 
     async def work(client: Client) -> Letters:
@@ -129,6 +136,7 @@ def reasons(
     output: IdTimeOutput,
 ) -> None:
     """Count the dead letters by reason, the most frequent one first."""
+    group, topic = _named(group, topic)
     conditions = wanted.fields(output.zone)
 
     async def work(client: Client) -> dict[str, _Reason]:
@@ -162,6 +170,7 @@ def redrive(
     output: JsonOutput,
 ) -> None:
     """Deliver dead letters to their group again, starting at the first attempt."""
+    group, topic = _named(group, topic)
     chosen, conditions = _chosen(offsets, topic, everything=everything), wanted.fields(output.zone)
     done = service.ask(lambda client: client.dead_letters(group, topic).redrive(chosen, **conditions))
     left = f", {done.left:,} not redriven: their group was deleted or is full" if done.left else ""
@@ -184,6 +193,7 @@ def drop(
     output: JsonOutput,
 ) -> None:
     """Delete dead letters permanently."""
+    group, topic = _named(group, topic)
     chosen, conditions = _chosen(offsets, topic, everything=everything), wanted.fields(output.zone)
     if everything and not yes:
         which = " that meet the conditions" if conditions else ""
@@ -192,13 +202,23 @@ def drop(
     output.result({"dropped": count}, f"{count:,} dropped")
 
 
+def _named(group: str, topic: str | None) -> tuple[str, str | None]:
+    """Return the group's name, and its topic if TOPIC/GROUP or `--topic` names it. Raises BadParameter."""
+    of, slash, name = group.rpartition("/")
+    if slash and topic not in {None, of}:
+        raise typer.BadParameter(
+            f"{group!r} is not a group of {topic!r}; give one of the two", param_hint="--topic"
+        )
+    return (name, of) if slash else (group, topic)
+
+
 def _chosen(offsets: list[int] | None, topic: str | None, *, everything: bool) -> list[int] | None:
     if bool(offsets) == everything:
         raise typer.BadParameter("give either offsets or --all")
     if everything and topic is None:
         raise typer.BadParameter(
-            "--all needs --topic: groups with the same name on several topics share one dead-letter queue; "
-            "`dlq list` shows the topic of each dead letter"
+            "--all needs --topic, or TOPIC/GROUP: groups with the same name on several topics share one "
+            "dead-letter queue; `dlq list` shows the topic of each dead letter"
         )
     return offsets or None
 

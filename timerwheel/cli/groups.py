@@ -97,7 +97,7 @@ def list_groups(
     """List all groups, or those of a topic, with their backlog."""
     found = service.ask(lambda client: client.groups(topic))
     if topic is None and not everything:
-        found = [info for info in found if not _is_own(info)]
+        found = [info for info in found if not is_own(info)]
     rows = [
         (
             info.topic,
@@ -121,7 +121,8 @@ def list_groups(
     output.listing({"groups": found}, COLUMNS, rows, ids=ids)
 
 
-def _is_own(info: GroupInfo) -> bool:
+def is_own(info: GroupInfo) -> bool:
+    """Whether the group is one of the service's, which call the URLs of tasks."""
     return info.topic.startswith(TASK_PREFIX) and info.group == TASK_GROUP
 
 

@@ -31,6 +31,7 @@ def url(tmp_path_factory):
             ["groups", "put", "stock", "counters"],
             ["schedules", "put", "daily", "reports", "--every", "1h"],
             ["subscriptions", "add", "orders", "http://127.0.0.1:9/", "--id", "books"],
+            ["tasks", "create", "http://127.0.0.1:9/", "--delay", "1d"],
         ):
             assert timerwheel(*arguments, TIMERWHEEL_URL=service.url).code == 0
         yield service.url
@@ -69,6 +70,7 @@ def in_bash(*words, variables):
         (["schedules", "show", "d"], ["daily"]),
         (["subscriptions", "show", ""], ["books"]),
         (["dlq", "list", "c"], ["counters"]),
+        (["dlq", "list", ""], ["billing", "counters", "push-books"]),
     ],
     ids=" ".join,
 )

@@ -91,7 +91,11 @@ def test_dead_letters_are_found_counted_and_settled_by_reason_key_and_time(run):
     [most, _] = run("dlq", "reasons", "s", "--json").json["reasons"]
     assert (most["reason"], most["count"]) == ("no paper", 2)
     assert most["first_ms"] <= most["last_ms"]
-    settle = ("s", "--topic", "sieved", "--all", "--reason")
+    assert listed().out == run("dlq", "list", "sieved/s", "-o", "id").out
+    for other in ("elsewhere", ""):
+        refused = run("dlq", "list", "sieved/s", "--topic", other)
+        assert (refused.code, "is not a group of" in refused.err) == (2, True)
+    settle = ("sieved/s", "--all", "--reason")
     assert run("dlq", "redrive", *settle, "paper").out == "2 redriven\n"
     asked = run("dlq", "drop", *settle, "ink", stdin=b"y\n")
     assert (asked.out, "that meet the conditions?" in asked.err) == ("1 dropped\n", True)
