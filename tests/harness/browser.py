@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -13,8 +13,13 @@ NARROW_PX = 640  # a window that is narrower is one of a phone, with touch
 FLAGS = ("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu")
 PATIENCE_MS = 60_000  # only keeps a failure from hanging
 COMPLAINTS = ("error", "warning")
+# Going back is not done at once: let the page take the step.
+ONE_TURN = "new Promise((done) => setTimeout(done))"
 TELL_REFUSALS = """addEventListener("securitypolicyviolation", (event) =>
     console.error(`refused by policy: ${event.violatedDirective} ${event.blockedURI}`))"""
+
+FAILED = pytest.StashKey[bool]()
+"""Of a test of the console: whether it has failed, for the fixtures that tidy up after it."""
 
 # Texts that are seen, with their contrast to what lies behind them, where it is below 4.5 (WCAG 2.2, 1.4.3).
 FAINT_TEXTS = """() => {
@@ -118,6 +123,49 @@ def looking(
             windows[narrow] = page
         else:
             page.context.close()
+
+
+class SharedPage:
+    """A page that tests take one after the other: `looking` of all of them, and of one only after a failure.
+
+    A test that failed may have left anything behind: a dialog, a route, another size of the window. So the
+    next test gets a page in a new window, unless the page was given back.
+    """
+
+    def __init__(self, browser: Browser, url: str) -> None:
+        self._browser, self._url = browser, url
+        self._looking: AbstractContextManager[Page] | None = None
+        self._idle: Page | None = None
+
+    def take(self) -> Page:
+        """The page as the test before gave it back, or a new one."""
+        page, self._idle = self._idle, None
+        if page is None:
+            self._abandon()
+            self._looking = looking(self._browser, self._url)
+            page = self._looking.__enter__()
+        return page
+
+    def give_back(self, page: Page) -> None:
+        """Let the next test have the page, with no dialog and no notice."""
+        while page.locator("dialog, .notice").count():
+            page.keyboard.press("Escape")
+            page.evaluate(ONE_TURN)
+        self._idle = page
+
+    def close(self) -> None:
+        """End it, and fail if the page complained of something in a test that passed."""
+        if self._idle is None or self._looking is None:
+            self._abandon()
+        else:
+            self._looking.__exit__(None, None, None)
+
+    def _abandon(self) -> None:
+        """Close the window of a test that failed, whatever its page complained of."""
+        if self._looking is not None:
+            left = AssertionError("the test that had the page failed")
+            self._looking.__exit__(AssertionError, left, None)
+        self._looking = None
 
 
 def _window(browser: Browser, *, narrow: bool, script: str) -> Page:

@@ -10,6 +10,9 @@ const LAG_MS = 60_000; // a group this far behind needs attention
 const MISSED_MS = 86_400_000; // a missed run needs attention for so long
 const TITLE = document.title;
 
+/** What comes after the words of a trouble: why. */
+const because = (reason) => (reason ? `– ${reason}` : null);
+
 /** Troubles of consumer groups. */
 function ofGroups(groups) {
   const dead = groups.filter((group) => group.dead_letters);
@@ -24,7 +27,7 @@ function ofGroups(groups) {
     },
     worst && {
       tab: "groups", count: late.length, text: `${worst.topic}/${worst.group} is ${duration(worst.oldest_age_ms)} behind`,
-      more: `lag ${count(worst.lag)}${late.length > 1 ? `, and ${late.length - 1} more` : ""}`, href: address.to("groups", {}, `group:${worst.topic}/${worst.group}`),
+      more: `with a lag of ${count(worst.lag)}${late.length > 1 ? `, and ${counted(late.length - 1, "more group")}` : ""}`, href: address.to("groups", {}, `group:${worst.topic}/${worst.group}`),
     },
   ];
 }
@@ -35,7 +38,7 @@ function ofSubscriptions(subscriptions) {
   const [first] = failing;
   return [first && {
     tab: "subscriptions", count: failing.length, text: failing.length > 1 ? `${failing.length} endpoints fail` : `${first.id} ${first.disabled ? "is disabled" : "fails"}`,
-    more: first.disabled ?? first.last_error, href: failing.length > 1 ? address.to("subscriptions") : address.to("subscriptions", {}, `subscription:${first.id}`),
+    more: because(first.disabled ?? first.last_error), href: failing.length > 1 ? address.to("subscriptions") : address.to("subscriptions", {}, `subscription:${first.id}`),
   }];
 }
 
@@ -47,7 +50,7 @@ function ofSchedules(schedules) {
   const [latest] = late.sort((one, other) => other.missed_last_ms - one.missed_last_ms);
   const place = (found, one) => (found.length > 1 ? address.to("schedules") : address.to("schedules", {}, `schedule:${one.name}`));
   return [first && {
-    tab: "schedules", count: held.length, text: held.length > 1 ? `${held.length} schedules miss runs` : `${first.name} misses runs`, more: first.problem,
+    tab: "schedules", count: held.length, text: held.length > 1 ? `${held.length} schedules miss runs` : `${first.name} misses runs`, more: because(first.problem),
     href: place(held, first),
   }, latest && {
     tab: "schedules", count: late.length, text: `${counted(late.reduce((sum, one) => sum + one.missed_runs, 0), "missed run")}`,
@@ -78,8 +81,8 @@ export class Attention {
   #found() {
     const { groups, subscriptions, schedules } = this.feeds;
     return [
-      this.#refusing && { text: "New messages are refused", more: this.#refusing, href: address.to("topics") },
-      this.#overdue && { tab: "messages", count: this.#overdue, text: `${count(this.#overdue)} overdue`, more: "not fired a second after due", href: address.to("messages", { overdue: 1 }) },
+      this.#refusing && { text: "New messages are refused", more: because(this.#refusing), href: address.to("topics") },
+      this.#overdue && { tab: "messages", count: this.#overdue, text: `${count(this.#overdue)} overdue`, more: because("not fired a second after due"), href: address.to("messages", { overdue: 1 }) },
       ...ofGroups(groups.rows ?? []), ...ofSubscriptions(subscriptions.rows ?? []), ...ofSchedules(schedules.rows ?? []),
     ].filter(Boolean);
   }

@@ -1,5 +1,6 @@
 // The body of a message: JSON is indented, and any body can be copied as it was sent.
 
+import { copy } from "./clipboard.js";
 import { button, el } from "./dom.js";
 import { count } from "./format.js";
 import { attempt, tell } from "./notices.js";
@@ -45,7 +46,7 @@ export function bodyOf(message) {
   return el("div", { class: "stack tight" }, shown, el("div", { class: "row spread" },
     el("span", { class: "quiet small" }, notes.join(", ")),
     button("Copy", () => attempt(async () => {
-      await navigator.clipboard.writeText(text);
+      await copy(text);
       tell("The body is copied, as it was sent.");
     }), { "aria-label": "Copy the body" })));
 }

@@ -38,6 +38,13 @@ export function clock(ms, { seconds = true } = {}) {
   return `${two(date.getHours())}:${two(date.getMinutes())}${seconds ? `:${two(date.getSeconds())}` : ""}`;
 }
 
+/** The browser's zone: its name, and how far it is from GMT at a time, as GMT+1. */
+export function zone(ms) {
+  const format = new Intl.DateTimeFormat("en-GB", { timeZoneName: "shortOffset" });
+  const offset = format.formatToParts(ms).find(({ type }) => type === "timeZoneName").value;
+  return { name: format.resolvedOptions().timeZone, offset };
+}
+
 /** The time of day, with the date unless it is today. */
 export function time(ms, now = Date.now()) {
   if (!(Math.abs(ms) <= TIME_MS_MAX)) return `${ms} ms`;

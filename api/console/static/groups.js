@@ -100,7 +100,7 @@ export const groups = (feed) => new Section({
   name: "groups", title: "Groups", feed, keeps: ({ topic, group }) => !(topic.startsWith("%TASK%") && group === "tasks"),
   words: (group) => `${group.topic} ${group.group}`,
   noun: "consumer group", how: "A group receives the messages of a topic; a worker can create its own.",
-  teaches: ["timerwheel groups put orders workers", "timerwheel groups receive orders workers", "timerwheel groups list"],
+  teaches: ["timerwheel send orders 'close order 17'", "timerwheel groups receive orders workers", "timerwheel groups show orders workers"],
   acts: () => offer("admin", button("New group…", () => create(() => feed.renew()), { class: "primary" })),
   columns: [
     { head: "Topic", kind: "mono name", cell: (group) => group.topic },

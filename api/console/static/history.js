@@ -5,17 +5,28 @@ import { el, replace } from "./dom.js";
 import { count, duration, exact, time } from "./format.js";
 import { problem, table } from "./table.js";
 
-const GOOD = new Set(["delivered", "acknowledged", "committed", "redriven"]);
-const BAD = new Set(["given_back", "expired", "dead_lettered", "dropped", "recalled", "rolled_back", "forgotten", "given_up"]);
+// How each event is coloured: an end as it was wanted, a failure or a loss, or a step on the way.
+const EVENTS = {
+  good: ["delivered", "committed", "acknowledged"],
+  bad: ["given_back", "expired", "ttl_over", "dead_lettered", "given_up", "dropped"],
+  over: ["recalled", "rolled_back", "forgotten"],
+  wait: ["sent", "begun", "rescheduled", "moved", "due", "parked", "handed_out", "extended", "came_back", "redriven"],
+};
+const STANDINGS = {
+  good: ["acknowledged", "committed_past"],
+  bad: ["expired", "dead_letter", "given_up", "dropped"],
+  over: ["not_received", "passed_over", "not_committed", "unknown"],
+  wait: ["parked", "in_flight", "waiting", "ready"],
+};
 
 const words = (name) => name.replaceAll("_", " ");
-const kind = (what) => (GOOD.has(what) ? "good" : BAD.has(what) ? "bad" : "wait");
+const kindIn = (kinds, name) => Object.keys(kinds).find((kind) => kinds[kind].includes(name)) ?? "wait";
 
 /** 22:14:05.123, with the date if it is another day than now. */
 const precise = (ms) => `${time(ms)}.${String(ms % 1000).padStart(3, "0")}`;
 
 /** The time since the event before: +250 ms, +3 min 20 s. */
-const since = (ms) => (ms === null ? "" : ms < 0 ? `${duration(-ms)} earlier` : `+${ms < 10_000 ? `${count(ms)} ms` : duration(ms)}`);
+const since = (ms) => (ms < 0 ? `${duration(-ms)} earlier` : `+${ms < 10_000 ? `${count(ms)} ms` : duration(ms)}`);
 
 function details(event) {
   const found = [
@@ -28,9 +39,9 @@ function details(event) {
 
 function timeline(events) {
   return el("ol", { class: "timeline", "aria-label": "What happened" }, events.map((event, index) =>
-    el("li", { "data-kind": kind(event.what) },
+    el("li", { "data-kind": kindIn(EVENTS, event.what) },
       el("span", { class: "mono", title: exact(event.at_ms) }, precise(event.at_ms)),
-      el("span", { class: "quiet mono" }, since(index ? event.at_ms - events[index - 1].at_ms : null)),
+      index ? el("span", { class: "quiet mono" }, since(event.at_ms - events[index - 1].at_ms)) : null,
       el("strong", {}, words(event.what)),
       el("span", { class: "quiet" }, details(event)))));
 }
@@ -40,7 +51,7 @@ function told(found) {
     found.events.length ? timeline(found.events) : el("p", { class: "empty" }, "Its history is no longer in the log."),
     found.groups.length ? table("Groups", [
       { head: "Group", kind: "mono name", cell: (one) => one.group },
-      { head: "Status", cell: (one) => words(one.standing) },
+      { head: "Status", cell: (one) => el("span", { class: "pill", "data-kind": kindIn(STANDINGS, one.standing) }, words(one.standing)) },
       { head: "Attempts", kind: "number", cell: (one) => count(one.attempts) },
     ], found.groups, "") : null,
     found.complete ? null : el("p", { class: "quiet small" }, "The log was not read to its end; there may be more."),

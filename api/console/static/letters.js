@@ -6,7 +6,7 @@ import { Chips } from "./chips.js";
 import { arrived, button, el, field, form, renew, wait } from "./dom.js";
 import { count, counted, exact, localTime, time } from "./format.js";
 import { LetterFilter } from "./letter_filter.js";
-import { remember } from "./message.js";
+import { keyOf, remember } from "./message.js";
 import { attempt, confirm, tell } from "./notices.js";
 import { now } from "./now.js";
 import { Pager } from "./pager.js";
@@ -14,12 +14,14 @@ import { opener } from "./panels.js";
 import { Reasons } from "./reasons.js";
 import { changes as rights, offer } from "./rights.js";
 import { none, problem, table } from "./table.js";
+import { nothing, teaching } from "./teaching.js";
 
 const PAGE = 50;
 const PART = 250; // letters changed by one request
 const SEARCH_MS = 4_000; // pages of the service may be empty: how long to go on by itself
 const GROUPS_MAX = 12; // offered as links; the field suggests them all
 const HOW = "A message becomes one when all attempts that its group allows have failed.";
+const TEACHES = ["timerwheel groups put orders workers --max-attempts 3", "timerwheel dlq reasons orders/workers", "timerwheel dlq redrive orders/workers --all"];
 const HINT = "Name a group as topic/group. The group's name alone means the groups of that name on every topic; they share the dead letters in %DLQ% plus the name.";
 
 /** Read pages of the service until there are `PAGE` letters, or no more, or the time is over: {letters, next}. */
@@ -98,7 +100,7 @@ export class Letters {
     await this.feed.renew();
     if (this.feed.error && !this.#asked.group) this.#clear(problem(this.feed.error));
     else if (this.#asked.group) await this.#load();
-    else this.#clear(el("p", { class: "empty" }, none("group with dead letters", HOW)));
+    else this.#clear(el("div", { class: "empty" }, teaching(none("dead letter", HOW), TEACHES)));
   }
 
   hide() {}
@@ -197,7 +199,7 @@ export class Letters {
       { head: "Dead letter", kind: "mono", cell: copy },
       { head: "Original", kind: "mono", cell: origin },
       { head: "Topic", kind: "mono name", cell: (one) => one.origin_topic },
-      { head: "Key", kind: "mono cut", cell: ({ message }) => message.dedup_key ?? message.keys?.join(" ") ?? "" },
+      { head: "Key", kind: "mono cut", cell: ({ message }) => keyOf(message) },
       { head: "Attempts", kind: "number", cell: (one) => count(one.attempts) },
       { head: "Reason", kind: "long", cell: (one) => one.reason },
     ], letters, this.#empty(asked, next));
@@ -209,7 +211,7 @@ export class Letters {
     if (next !== null) return "Nothing found yet. There is more to search: press Next.";
     if (!this.pager.isFirst) return "No more dead letters.";
     if (!asked.isNarrow) return `${asked.name} has no dead letters.`;
-    return `No dead letter of ${asked.name} meets all of this: ${asked.parts.map(({ text }) => text).join(", ")}.`;
+    return nothing(`No dead letter of ${asked.name} meets all of this: ${asked.parts.map(({ text }) => text).join(", ")}.`, address.to("letters", { group: asked.group }));
   }
 
   #clear(content) {

@@ -18,7 +18,12 @@ const isLetter = (message) => message.topic.startsWith(DEAD);
 
 /** A badge that shows a state. */
 export const stateSign = (state) =>
-  el("span", { class: "pill", "data-kind": { scheduled: "wait", delivered: "good" }[state] ?? "bad" }, state);
+  el("span", { class: "pill", "data-kind": { scheduled: "wait", delivered: "good", recalled: "over" }[state] ?? "bad" }, state);
+
+const AUTOMATIC = "auto:"; // before the keys that the Python client makes up for each send
+
+/** The key of a message in a list, as somebody chose it; empty if nobody did. */
+export const keyOf = ({ dedup_key: key, keys }) => (key && !key.startsWith(AUTOMATIC) ? key : keys?.join(" ") ?? "");
 
 let remembered = null; // the message of the last link that was followed
 

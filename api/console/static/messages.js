@@ -6,7 +6,7 @@ import { Chips } from "./chips.js";
 import { arrived, button, el, field, form, select, wait } from "./dom.js";
 import { counted, distance, exact, localTime, time } from "./format.js";
 import { ANY, Filter, happened, NEWEST, OLDEST, orders, SCHEDULED, stateWithout } from "./filter.js";
-import { remember, stateSign } from "./message.js";
+import { keyOf, remember, stateSign } from "./message.js";
 import { attempt, confirm, tell } from "./notices.js";
 import { now } from "./now.js";
 import { opener } from "./panels.js";
@@ -15,13 +15,13 @@ import { recallMany } from "./recall.js";
 import { Pager } from "./pager.js";
 import { changes as rights, offer } from "./rights.js";
 import { problem, table } from "./table.js";
-import { demoButton, teaching } from "./teaching.js";
+import { demoButton, nothing, teaching } from "./teaching.js";
 
 const PAGE = 50;
 const PREVIEW = 96;
 const SEARCH_MS = 4_000; // pages of the service may be empty: how long to go on by itself
 const TEACHES = [
-  "timerwheel send orders 'close order 17' --delay 30m",
+  "timerwheel send orders 'close order 17' --delay 3s",
   "timerwheel receive orders --follow",
   "timerwheel top",
 ];
@@ -61,7 +61,7 @@ export class Messages {
   constructor() {
     this.search = form({ class: "search wide", role: "search", on: { input: ({ target }) => this.#typed(target), change: () => this.#offerOrders() } },
       (given) => attempt(() => this.#find(given)),
-      field("Id or key", { name: "key", placeholder: "any key, or an id", class: "mono" }),
+      field("Id or key", { name: "key", placeholder: "order-4711", class: "mono" }),
       field("Topic", { name: "topic", list: "topic-names" }),
       select("State", "state", STATES),
       field("Tag", { name: "tag", placeholder: "paid || shipped" }),
@@ -224,7 +224,7 @@ export class Messages {
       { head: "Id", kind: "mono", cell: (one) => this.#link(one) },
       { head: "Topic", kind: "mono name", cell: (one) => one.topic },
       { head: "Tags", kind: "name", cell: (one) => one.tags ?? "" },
-      { head: "Key", kind: "mono cut", cell: (one) => one.dedup_key ?? one.keys?.join(" ") ?? "" },
+      { head: "Key", kind: "mono cut", cell: keyOf },
       { head: "Body", kind: "mono cut", cell: preview },
     ], messages, this.#empty(cursor));
   }
@@ -240,8 +240,8 @@ export class Messages {
     if (cursor !== null) return "Nothing found yet. There is more to search: press Next.";
     if (!this.pager.isFirst) return "No more messages.";
     if (this.#asked.isWhole) return teaching(this.#asked.none, TEACHES, demoButton(() => this.load()));
-    return el("div", { class: "stack tight" }, el("p", {}, this.#asked.none), this.#asked.given.slot ? el("p", {}, "They have fired or were recalled, or the slot holds leases of consumer groups.") : null,
-      el("p", {}, el("a", { class: "link", href: address.to("messages") }, "Clear the filter")));
+    const gone = this.#asked.given.slot ? ["They have fired or were recalled, or the slot holds leases of consumer groups."] : [];
+    return nothing([this.#asked.none, ...gone], address.to("messages"));
   }
 
   async #find({ key: text = "", topic = "", state, tag = "", from = "", to = "", order }) {

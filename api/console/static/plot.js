@@ -41,7 +41,7 @@ export class Plot {
     this.height = height;
     this.uplot = new uPlot({
       width: 300, height,
-      padding: [8, 16, 0, 0],
+      padding: [8, 26, 0, 0], // at the right, half of the widest label
       cursor: { y: false, drag: { setScale: false, x: false, y: false }, points: { show: points, size: 6 } },
       legend: { show: legend, live: true, markers: { width: 2 } },
       hooks: { setLegend: [newest] },

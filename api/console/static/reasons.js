@@ -24,6 +24,8 @@ async function read({ place, conditions }, goesOn) {
   return { reasons: reasons.sort((one, other) => other.offsets.length - one.offsets.length), isWhole: from === null };
 }
 
+const these = ({ offsets }) => (offsets.length === 1 ? "Redrive this one" : `Redrive these ${count(offsets.length)}`);
+
 /** A section that counts when it is unfolded; `act(verb, offsets)` redrives or drops, after a question. */
 export class Reasons {
   #asked = null;
@@ -67,7 +69,7 @@ export class Reasons {
           class: "link", href: address.to("letters", asked.with({ reason })), "aria-label": `List those with the reason ${reason}`, "data-key": `reason ${reason}`,
         }, reason) : "none") },
         { head: "", kind: "acts", cell: (one) => el("div", { class: "row" }, offer("admin",
-          button(`Redrive these ${count(one.offsets.length)}`, () => this.act("redrive", one.offsets), { "aria-label": `Redrive these ${count(one.offsets.length)}: ${one.reason}` }),
+          button(these(one), () => this.act("redrive", one.offsets), { "aria-label": `${these(one)}: ${one.reason}` }),
           button("Drop", () => this.act("drop", one.offsets), { class: "danger", "aria-label": `Drop ${count(one.offsets.length)}: ${one.reason}` }))) },
       ], reasons, "No dead letters."));
   }

@@ -128,7 +128,7 @@ function recurs(schedule) {
 function state(schedule) {
   if (schedule.problem) return ["bad", "held up"];
   if (schedule.paused) return ["wait", "paused"];
-  return schedule.next_run_ms === null ? ["wait", "over"] : ["good", "active"];
+  return schedule.next_run_ms === null ? ["over", "over"] : ["good", "active"];
 }
 
 /** `feed` is the list of schedules. */

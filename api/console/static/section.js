@@ -7,7 +7,7 @@ import { count } from "./format.js";
 import { Pager } from "./pager.js";
 import { changes as rights } from "./rights.js";
 import { none, problem, table } from "./table.js";
-import { teaching } from "./teaching.js";
+import { nothing, teaching } from "./teaching.js";
 
 const PAGE = 100;
 
@@ -16,8 +16,8 @@ export class Section {
    * `given`: name, title, feed, columns, words(row) to filter by, keeps(row), noun, how to create one, `teaches`:
    * commands that do, and acts(): the buttons above the list, those that the token may use.
    */
-  constructor({ acts = () => [], keeps = () => true, teaches = [], ...given }) {
-    Object.assign(this, given, { acts, keeps, teaches });
+  constructor({ acts = () => [], keeps = () => true, ...given }) {
+    Object.assign(this, given, { acts, keeps });
     const label = `Filter ${this.title.toLowerCase()}`;
     this.filter = el("input", { type: "search", placeholder: label, "aria-label": label, on: { input: () => this.#typed() } });
     this.actions = el("div", { class: "row" }, this.acts());
@@ -74,7 +74,7 @@ export class Section {
     if (this.pager.start >= found.length) this.pager.reset(); // the rows of this page are gone
     const first = this.pager.start;
     const end = Math.min(first + PAGE, found.length);
-    const empty = rows.length ? `None contains “${this.filter.value.trim()}”.` : teaching(none(this.noun, this.how), this.teaches);
+    const empty = rows.length ? nothing(`None contains “${this.filter.value.trim()}”.`, address.to(this.name)) : teaching(none(this.noun, this.how), this.teaches);
     renew(this.place, table(this.title, this.columns, found.slice(first, end), empty));
     this.pager.told(end < found.length ? end : null);
     const place = found.length > PAGE ? `${count(first + 1)} to ${count(end)} of ${count(found.length)}` : wanted && found.length ? `${count(found.length)} of ${count(rows.length)}` : "";

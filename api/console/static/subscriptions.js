@@ -1,6 +1,7 @@
 // Push subscriptions: targets, their state and their last attempts; create, change, pause, resume, test, delete.
 
 import { call, path } from "./api.js";
+import { copy } from "./clipboard.js";
 import { button, el, field, form } from "./dom.js";
 import { count, duration, exact, time } from "./format.js";
 import { attempt, confirm, open, tell } from "./notices.js";
@@ -119,7 +120,10 @@ function showSecret({ id, secret }) {
   open(`Subscription ${id}`, el("div", { class: "stack" },
     el("p", {}, "Its secret, with which the endpoint checks the signatures. It is shown only now:"),
     el("pre", { class: "body" }, secret),
-    button("Copy", () => attempt(() => navigator.clipboard.writeText(secret)))));
+    button("Copy", () => attempt(async () => {
+      await copy(secret);
+      tell("The secret is copied.");
+    }))));
 }
 
 /** `feed` is the list of subscriptions. */
@@ -129,7 +133,10 @@ export function subscriptions(feed) {
     name: "subscriptions", title: "Subscriptions", feed,
     words: (one) => `${one.id} ${one.topic} ${one.group} ${one.url}`,
     noun: "subscription", how: "A subscription posts the messages of a topic to a URL.",
-    teaches: ["timerwheel subscriptions add orders URL", "timerwheel subscriptions test ID", "timerwheel subscriptions attempts ID"],
+    teaches: [
+      "timerwheel subscriptions add orders https://example.com/orders --id hook --paused", "timerwheel subscriptions attempts hook",
+      "timerwheel listen orders --forward-to localhost:3000",
+    ],
     acts: () => offer("receive", button("New subscription…", () => edit(null, renew), { class: "primary" })),
     columns: [
       { head: "Subscription", kind: "mono name", cell: (one) => opener("subscription", one.id) },

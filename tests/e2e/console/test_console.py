@@ -5,15 +5,16 @@ Whatever a test does, the page complains of nothing: see `tests.harness.browser`
 
 import functools
 import re
+import shlex
 import signal
 
 import orjson
 import pytest
 from playwright.sync_api import expect
 
-from tests.harness.browser import PATIENCE_MS, chromium, faint_texts, looking
+from tests.harness.browser import FAILED, PATIENCE_MS, SharedPage, chromium, faint_texts, looking
 from tests.harness.browser_seed import HOUR_MS, ask, fail, fill, send
-from tests.harness.processes import serving
+from tests.harness.processes import serving, started, timerwheel
 from timerwheel import tokens
 
 expect.set_options(timeout=PATIENCE_MS)
@@ -34,8 +35,6 @@ COUNT_SPARKS = """() => {
   }).observe(document.querySelector(".motion"), { childList: true });
 }"""
 TABS = ["Messages", "Topics", "Groups", "Dead letters", "Subscriptions", "Schedules"]
-# Going back is not done at once: let the page take the step.
-ONE_TURN = "new Promise((done) => setTimeout(done))"
 MARKUP = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>&lt;b&gt;"
 
 
@@ -50,21 +49,22 @@ def url(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shared(browser, url):
-    with looking(browser, url) as found:
-        expect(found.locator("#state")).to_have_text("ready")
-        yield found
+    found = SharedPage(browser, url)
+    yield found
+    found.close()
 
 
 @pytest.fixture
-def page(shared):
+def page(shared, request):
     """The page that tests share, to which each comes with its first list shown, no dialog and no notice."""
-    shared.get_by_role("tab", name="Messages").click()
-    shared.locator("#panel-messages").get_by_role("button", name="Clear", exact=True).click()
-    expect(shared.locator("#panel-messages h3")).to_have_text("All waiting messages")
-    yield shared
-    while shared.locator("dialog, .notice").count():
-        shared.keyboard.press("Escape")
-        shared.evaluate(ONE_TURN)
+    page = shared.take()
+    expect(page.locator("#state")).to_have_text("ready")
+    page.get_by_role("tab", name="Messages").click()
+    page.locator("#panel-messages").get_by_role("button", name="Clear", exact=True).click()
+    expect(page.locator("#panel-messages h3")).to_have_text("All waiting messages")
+    yield page
+    if not request.node.stash[FAILED]:
+        shared.give_back(page)
 
 
 def stream(now_ms, *, pending=0, overdue=0, refusing=None, moved=(0, 0, 0, 0), second_point=None, **slots):
@@ -126,6 +126,25 @@ def ask_for_what_ends_before_it_begins(page):
     for name, text in (("Due from", "2030-01-02T00:00:00"), ("Due until", "2030-01-01T00:00:00")):
         page.get_by_label(name).fill(text)
     page.get_by_role("button", name="Find").click()
+
+
+def test_a_test_that_fails_leaves_the_next_one_a_page_as_it_was_loaded(browser, url):
+    shared = SharedPage(browser, url)
+    page = shared.take()
+    page.get_by_role("button", name="Token", exact=True).click()
+    page.route("**/v1/**", lambda route: route.abort())
+    page.set_viewport_size({"width": 400, "height": 400})
+    page.evaluate("console.error('what it complains of is of the test that failed')")
+    page = shared.take()
+    assert page.viewport_size["width"] == 1280
+    expect(page.locator("#state")).to_have_text("ready")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    shared.give_back(page)
+    assert shared.take() is page, "of one that passed, it is taken as it is"
+    page.evaluate("console.error('told at the end')")
+    shared.give_back(page)
+    with pytest.raises(AssertionError, match="told at the end"):
+        shared.close()
 
 
 # ---------------------------------------------------------------------- what it shows
@@ -316,8 +335,8 @@ def test_the_words_about_a_rush_end_before_the_needle_and_its_ring_hides_no_mark
             assert page.locator(".rush-mark ~ .marks").count() == 4, "marks are drawn over the ring"
 
 
-def test_a_service_of_one_process_has_no_list_of_nodes(shared):
-    expect(shared.get_by_role("tab")).to_have_count(len(TABS))
+def test_a_service_of_one_process_has_no_list_of_nodes(page):
+    expect(page.get_by_role("tab")).to_have_count(len(TABS))
 
 
 def test_what_is_wrong_is_in_a_strip_of_links_on_the_tabs_and_in_the_title(browser, url):
@@ -1129,7 +1148,7 @@ def test_json_is_indented_with_its_numbers_as_they_are_and_a_body_is_copied_as_i
 def test_an_empty_service_teaches_and_sends_messages_to_look_at(browser, tmp_path):
     with serving(tmp_path / "data") as running, looking(browser, running.url) as page:
         panel = page.get_by_role("tabpanel", name="Messages")
-        expect(panel.locator(".commands li")).to_have_count(3)
+        expect(panel.locator(".commands li")).to_have_count(4)
         button = panel.get_by_role("button", name="Send 1,000 demo messages over two minutes")
         page.set_viewport_size({"width": 320, "height": 900})
         assert button.evaluate("one => one.scrollWidth <= one.clientWidth"), "its words are not cut off"
@@ -1139,9 +1158,74 @@ def test_an_empty_service_teaches_and_sends_messages_to_look_at(browser, tmp_pat
         waiting = ask(running.url, "GET", "/v1/wheel")["pending"]
         assert 500 < waiting <= 1_000
         for name in TABS[2:]:
-            panel = open_tab(page, name)
-            if name != "Dead letters":
-                expect(panel.locator(".commands li")).to_have_count(3)
+            expect(open_tab(page, name).locator(".commands li")).to_have_count(4)
+
+
+def commands_of(page, tab):
+    """The commands that an empty list teaches, as its buttons copy them."""
+    panel = open_tab(page, tab)
+    commands = []
+    for line in every(panel.locator(".commands li"), 3):
+        line.get_by_role("button", name="Copy").click()
+        commands.append(page.evaluate("navigator.clipboard.readText()"))
+    assert commands == panel.locator(".commands code").all_text_contents()
+    return commands
+
+
+def test_each_command_that_an_empty_list_teaches_works_when_it_is_pasted(browser, tmp_path):
+    with serving(tmp_path / "data") as running:
+        with looking(browser, running.url) as page:
+            page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+            taught = {name: commands_of(page, name) for name in TABS}
+        for name, commands in taught.items():
+            exported, *rest = map(shlex.split, commands)
+            assert exported == ["export", f"TIMERWHEEL_URL={running.url}"], "it is not on the usual port"
+            assert len(rest) == 3, name
+            for program, *words in rest:
+                assert program == "timerwheel"
+                paste(words, running.url)
+
+
+def paste(words, url):
+    """Run a command of the command line: to its end, or until it has said something and Ctrl-C ends it."""
+    if words[0] not in {"top", "listen"} and "--follow" not in words:
+        done = timerwheel(*words, TIMERWHEEL_URL=url)
+        assert done.code == 0, (words, done.err)
+        return
+    with started(*words, TIMERWHEEL_URL=url) as process:
+        assert process.stdout.readline().strip(), words
+        process.send_signal(signal.SIGINT)
+        assert process.wait() in {0, 130}, words
+
+
+def test_commands_name_no_service_where_the_command_line_looks_for_it_by_itself(browser, url):
+    usual = "http://127.0.0.1:8686"
+
+    def fetch(route):
+        route.fulfill(response=route.fetch(url=route.request.url.replace(usual, url)))
+
+    with looking(browser, "about:blank", expected=("ERR_FAILED",)) as page:
+        page.route(f"{usual}/**", fetch)
+        page.route("**/v1/live", lambda route: route.abort())
+        page.route("**/v1/groups?*", functools.partial(answer_with, {"groups": []}))
+        page.goto(f"{usual}/#groups")
+        expect(page.locator(".commands li:visible")).to_have_count(3)
+        expect(page.locator(".commands:visible")).not_to_contain_text("TIMERWHEEL_URL")
+
+
+def test_a_page_without_the_browsers_clipboard_copies_too(browser, url):
+    """Over plain HTTP from another machine, for example."""
+    sent = send(url, "copied", body="as it was sent", delay="1d")
+    without = "Object.defineProperty(Navigator.prototype, 'clipboard', { value: undefined })"
+    with looking(browser, f"{url}/#messages?open=message:{sent['id']}", script=without) as page:
+        button = page.get_by_role("button", name="Copy the body")
+        button.click()
+        expect(page.get_by_text("The body is copied")).to_be_visible()
+        expect(button).to_be_focused()
+        page.keyboard.press("Escape")
+        page.get_by_label("Id or key").focus()
+        page.keyboard.press("Control+V")
+        expect(page.get_by_label("Id or key")).to_have_value("as it was sent")
 
 
 def test_all_of_it_is_reached_by_keys_alone(browser, url):
@@ -1328,7 +1412,7 @@ SCOPED = {
         "Messages": "Enter one of the token's topics above",
         "Topics": "This token sees no topic.",
         "Groups": "This token sees no consumer group.",
-        "Dead letters": "This token sees no group with dead letters.",
+        "Dead letters": "This token sees no dead letter.",
         "Subscriptions": "This token sees no subscription.",
         "Schedules": "lacks the scope send",
     },

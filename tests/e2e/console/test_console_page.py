@@ -11,6 +11,7 @@ from multidict import CIMultiDictProxy
 from yarl import URL
 
 from timerwheel import tokens
+from timerwheel.history.history import Standing, What
 
 ROOT = Path(__file__).parents[3]
 STATIC = ROOT / "api/console/static"
@@ -135,9 +136,18 @@ def test_nothing_of_the_page_is_inline_or_from_elsewhere():
     assert not re.search(r'(?:src|href)="(?!/|#)', page)
     for name in FILES:
         if not name.startswith("vendor/"):
-            text = (STATIC / name).read_text().replace("http://www.w3.org/2000/svg", "")
+            text = (STATIC / name).read_text()
+            for named in ("http://www.w3.org/2000/svg", "https://example.com/orders"):
+                text = text.replace(named, "")
             assert "://" not in text, name
             assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", text), name
+
+
+@pytest.mark.parametrize(("kinds", "names"), [("EVENTS", What), ("STANDINGS", Standing)])
+def test_each_event_and_standing_of_a_message_has_one_colour(kinds, names):
+    text = (STATIC / "history.js").read_text()
+    table = re.search(rf"const {kinds} = \{{(.*?)\}};", text, re.DOTALL)[1]
+    assert sorted(re.findall(r'"(\w+)"', table)) == sorted(names)
 
 
 def test_the_charts_are_the_release_that_the_document_names_unchanged_and_with_its_licence():

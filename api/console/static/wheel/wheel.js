@@ -9,7 +9,8 @@ import { nextRush } from "./rush.js";
 import { Slots } from "./slots.js";
 
 const LOADS = ["none", "1–9", "10–99", "100–999", "1K–9.9K", "10K–99K", "100K or more"];
-const KEYS = "Click a slot for its messages. Keys: ← → along a ring, ↑ ↓ between rings, PgUp PgDn to slots in use, Home to now, Enter.";
+const CLICK = "Click a slot for its messages.";
+const KEYS = " Keys: ← → along a ring, ↑ ↓ between rings, PgUp PgDn to slots in use, Home to now, Enter.";
 const NEWS_MS = 15_000; // how long the words about a cascade stay
 const NOTHING = "\u00a0"; // keeps the line's height
 const TURN_DEGREES = 0.1; // a ring that has turned by less is not drawn again
@@ -54,7 +55,7 @@ export class Wheel {
       el("ul", { class: "loads", "aria-label": "Messages in a slot" },
         LOADS.map((text, number) => el("li", {}, el("span", { class: "swatch", "data-load": number }), text)),
         el("li", {}, el("span", { class: "swatch moved" }), "already moved to the ring outside")),
-      this.levels.table, el("p", { id: "wheel-keys", class: "quiet small" }, KEYS));
+      this.levels.table, el("p", { id: "wheel-keys", class: "quiet small" }, CLICK, el("span", { class: "keys" }, KEYS)));
     this.#listen();
   }
 
