@@ -65,11 +65,14 @@ class Journal(Protocol):
     run_bytes_max: int
     """The most bytes of a run; known once `claim` has returned."""
 
-    def extent(self) -> Extent:
-        """Return what there is now, without becoming the leader. Any thread may call."""
+    def extent(self, *, make: bool = True) -> Extent:
+        """Return what there is now, without becoming the leader. Any thread may call.
 
-    def claim(self) -> Extent:
-        """Become the leader; the extent has all that earlier leaders acknowledged."""
+        A journal that is missing is made, or is a JournalMismatchError if `make` is false.
+        """
+
+    def claim(self, *, make: bool = True) -> Extent:
+        """Become the leader; the extent has all that earlier leaders acknowledged. `make` as for `extent`."""
 
     def read(self, start: int, end: int) -> Iterator[Placed]:
         """Yield the runs at the positions [start, end) that were not dropped. Any thread may call."""

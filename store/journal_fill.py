@@ -7,6 +7,8 @@
 2. A fill that was cut off is continued by the next one. What the journal has already must be this log, byte
    for byte, and nothing beyond its end: a service that uses the journal would have appended there.
 3. Offsets stay as they are, and so do ids, receipts and the index.
+4. A copy may be put into another journal, if its own is lost: up to its last whole unit, which may be less
+   than its journal had.
 
 The caller holds the lock of the directory, and nothing else writes to the journal.
 """
@@ -25,7 +27,7 @@ from timerwheel.store.journaled_log import MARK_FILE, Mark, read_mark
 from timerwheel.store.log_reader import START_FILE, LogReader
 from timerwheel.store.record import FLAG_MORE, FLAGS_AT
 from timerwheel.store.sealed_json import seal
-from timerwheel.store.segment import SEGMENT_HEADER_SIZE
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE, scan, whole_units
 
 RUN_BYTES = 1 << 20
 """A run is ended once it has so many bytes."""
@@ -45,20 +47,29 @@ def fill(
     journal: Journal,
     *,
     keep_from: int = 0,
+    from_copy: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Filled:
     """Store a log in a journal, and mark its directory as a copy; `progress` gets (log offset, log end).
 
-    The log begins with the segment at `keep_from`. Raises JournalMismatchError if the directory is a copy, or
-    the journal has anything else than the beginning of this log; CorruptionError for a damaged or torn log;
-    and JournalAwayError.
+    The log begins with the segment at `keep_from`. With `from_copy`, the directory is a copy of a journal
+    that is lost. Raises JournalMismatchError if it is a copy and should not be one or the other way round,
+    and if the journal has anything else than the beginning of this log; CorruptionError for a damaged or torn
+    log; and JournalAwayError.
     """
     mark = read_mark(files, directory)
-    if mark is not None:
-        raise JournalMismatchError(f"{directory} is a copy of the journal {mark.journal} already")
+    if mark is not None and not from_copy:
+        raise JournalMismatchError(
+            f"{directory} is a copy of the journal {mark.journal}, which has this log; if that is lost, "
+            "--from-copy puts the copy into another one, without what it lacks"
+        )
+    if mark is None and from_copy:
+        raise JournalMismatchError(f"{directory} is no copy of a journal; fill without --from-copy")
     log = LogReader(directory, files)
     log.open_readonly(keep_from=keep_from)
     with closing(log):
+        if from_copy:
+            _end_at_whole_unit(log)
         filling = _Filling(log, journal, journal.claim())
         appended = filling.run(progress)
         if (manifest := read_whole(files, directory / START_FILE)) is not None:
@@ -67,6 +78,13 @@ def fill(
         made = Mark(filling.name, log.tail, filling.position)
         files.write_whole(directory / MARK_FILE, seal(msgspec.json.encode(made)))
         return Filled(log.bases[0], log.tail, appended)
+
+
+def _end_at_whole_unit(log: LogReader) -> None:
+    """A copy is not synced to its end, so after a power cut it may end in anything."""
+    base = log.bases[-1]
+    first = base + SEGMENT_HEADER_SIZE
+    log.tail, _ = whole_units(scan(log.file(base), base, first, log.tail), first)
 
 
 def _sync(log: LogReader, files: Files) -> None:

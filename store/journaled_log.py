@@ -14,13 +14,15 @@ Why a subclass: segments, rolling, readers and retention are those of the commit
 durable is another place.
 """
 
-from collections.abc import Callable, Generator, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 import msgspec
 
 from timerwheel.store.errors import (
+    NO_SPACE,
     CorruptionError,
     FormatError,
     JournalAwayError,
@@ -90,12 +92,35 @@ class JournaledLog(CommitLog):
 
     # ------------------------------------------------------------------ copying
 
+    def extent(self) -> Extent:
+        """Return what the journal has now. It is made if it is missing, unless the directory has a log.
+
+        Then it was deleted, or is another: an empty one in its place would be taken for the right one by the
+        next node with an empty directory.
+        """
+        return self._journal.extent(make=self._is_empty())
+
     def claim(self) -> Extent:
-        """Become the leader of the journal; `attach` and `catch_up` to its end come before an `append`."""
+        """Become the leader of the journal; `attach` and `catch_up` to its end come before an `append`.
+
+        It is made as by `extent`.
+        """
         self.unfollow()
-        extent = self._journal.claim()
+        extent = self._journal.claim(make=self._is_empty())
         self.unit_bytes_max = self._journal.run_bytes_max
         return extent
+
+    def _is_empty(self) -> bool:
+        """Whether the directory has no log; JournalMismatchError for one of its own."""
+        self.files.make_dir(self.directory)
+        bases = self._found_bases()
+        has_start = read_whole(self.files, self.directory / START_FILE) is not None
+        if (bases or has_start) and read_mark(self.files, self.directory) is None:
+            raise JournalMismatchError(
+                f"{self.directory} has a log of its own, which is in no journal; start without --journal, or "
+                "put it there with `timerwheel cluster fill`, or give an empty directory with --data"
+            )
+        return not bases
 
     def lacks_dropped(self, extent: Extent) -> bool:
         """Whether the directory has a part of the log, and lacks one that the journal has no more.
@@ -170,17 +195,13 @@ class JournaledLog(CommitLog):
         """Return the mark if the directory has one; JournalMismatchError if the two must not be joined."""
         mark = read_mark(self.files, self.directory)
         if mark is None:
-            if self.bases or read_whole(self.files, self.directory / START_FILE) is not None:
-                raise JournalMismatchError(
-                    f"{self.directory} has a log of its own, which is not in the journal {extent.name}; "
-                    "start without --journal, or put it there with `timerwheel cluster fill`, or give an "
-                    "empty directory with --data"
-                )
+            self._is_empty()
             return None
         if self.bases and extent.start == extent.end:
             raise JournalMismatchError(
                 f"the journal {extent.name} is empty, but {self.directory} is a copy of one: keep this copy, "
-                "and look at the brokers; or give an empty directory with --data"
+                "and look at the brokers. `timerwheel cluster fill --from-copy` puts a copy into an empty "
+                "journal; or give an empty directory with --data"
             )
         if not mark.offset:
             return None
@@ -241,7 +262,8 @@ class JournaledLog(CommitLog):
             elif run.kind is RunKind.RECORDS:
                 self._write(run.data, ahead=False)
             if (manifest := self._parts.add(run)) is not None:
-                super().write_start(manifest)
+                with _space_wanted(self.directory):
+                    super().write_start(manifest)
                 self._has_news = True
         self._position = position + 1
 
@@ -260,7 +282,13 @@ class JournaledLog(CommitLog):
         offsets = [runs.add(unit) for unit in units]
         wanted = sum(len(run.data) for run in runs.done()) + SPACE_BYTES
         if self.files.free_bytes(self.directory) < wanted:
-            return Appended([], NoSpaceError(f"{self.directory}: no space for {wanted} bytes"))
+            return Appended(
+                [],
+                NoSpaceError(
+                    f"{self.directory}: no space for {wanted} bytes; free some, or let another node lead: "
+                    "`timerwheel cluster move`"
+                ),
+            )
         self._store(runs.done())
         return Appended(offsets, None)
 
@@ -307,7 +335,8 @@ class JournaledLog(CommitLog):
     def _put_mark(self, offset: int) -> None:
         mark = Mark(self._name, offset, self._position)
         if mark != self._marked:
-            self.files.write_whole(self.directory / MARK_FILE, seal(msgspec.json.encode(mark)))
+            with _space_wanted(self.directory):
+                self.files.write_whole(self.directory / MARK_FILE, seal(msgspec.json.encode(mark)))
             self._marked = mark
 
     def _begin_segment(self, base: int, now_ms: int) -> None:
@@ -343,6 +372,17 @@ class JournaledLog(CommitLog):
         self.unfollow()
         super().close()
         self._journal.close()
+
+
+@contextlib.contextmanager
+def _space_wanted(directory: Path) -> Iterator[None]:
+    """Raise NoSpaceError if a block fails for lack of space: it may be tried again."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        raise NoSpaceError(f"{directory}: {error.strerror}") from error
 
 
 class _Runs:

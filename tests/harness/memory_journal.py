@@ -7,7 +7,7 @@ machine may stop: before it, between two of its runs, or after all are stored an
 from collections.abc import Generator, Iterator, Sequence
 
 from tests.harness.faulty import FaultyFiles, SimulatedCrashError
-from timerwheel.store.errors import JournalAwayError, JournalFencedError
+from timerwheel.store.errors import JournalAwayError, JournalFencedError, JournalMismatchError
 from timerwheel.store.journal import Extent, Placed, Run, label, labelled
 
 
@@ -20,6 +20,7 @@ class MemoryJournal:
         self.start = 0
         self.runs: list[tuple[bytes, bytes]] = []
         self.is_away = False
+        self.is_missing = False
 
     def leader(self, files: FaultyFiles | None = None, run_bytes_max: int = 1 << 20) -> "MemoryLeader":
         return MemoryLeader(self, files or FaultyFiles(), run_bytes_max)
@@ -42,12 +43,19 @@ class MemoryLeader:
         if self.journal.is_away:
             raise JournalAwayError("the journal does not answer")
 
-    def extent(self) -> Extent:
+    def extent(self, *, make: bool = True) -> Extent:
         self._reach()
+        self._find(make=make)
         return self.journal.extent()
 
-    def claim(self) -> Extent:
+    def _find(self, *, make: bool) -> None:
+        if self.journal.is_missing and not make:
+            raise JournalMismatchError("there is no journal")
+        self.journal.is_missing = False
+
+    def claim(self, *, make: bool = True) -> Extent:
         self._reach()
+        self._find(make=make)
         crash = self._files.step("claim the journal")
         self.journal.epoch += 1
         if crash:

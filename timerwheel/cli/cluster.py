@@ -84,6 +84,12 @@ def fill(
             "--kafka-properties", metavar="FILE", help="Properties of librdkafka, for TLS and SASL."
         ),
     ] = None,
+    from_copy: Annotated[
+        bool,
+        typer.Option(
+            "--from-copy", help="The directory is a copy of a journal that is lost: put it into this one."
+        ),
+    ] = False,
     output: JsonOutput,
 ) -> None:
     """Store the log of a stopped service in a journal; its data directory is a copy from then on.
@@ -97,7 +103,8 @@ def fill(
 
     properties = {} if kafka_properties is None else read_properties(kafka_properties)
     with progress_bar("storing the log in Kafka") as progress:
-        found = fill_journal(journal_of(journal), properties, data, journal_replicas, progress)
+        address = journal_of(journal)
+        found = fill_journal(address, properties, data, journal_replicas, progress, from_copy=from_copy)
     done = [one._asdict() for one in found]
     if output.as_data({"logs": done}):
         return

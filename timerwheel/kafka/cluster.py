@@ -201,7 +201,7 @@ def said(error: KafkaException) -> str:
     return str(cause.str() if isinstance(cause, KafkaError) else cause).replace("\n", " ").rstrip(".")
 
 
-def why_not(error: KafkaException, of: str) -> str:
+def why_not(error: KafkaException, servers: str, of: str) -> str:
     """Return why brokers did not do what they were asked; `of` says what for, in a clause."""
     cause = error.args[0] if error.args else None
     if isinstance(cause, KafkaError) and cause.code() in REFUSED:
@@ -214,7 +214,7 @@ def why_not(error: KafkaException, of: str) -> str:
             "the brokers refuse a record for its time: the clock of this node is far from theirs. Set it "
             "right; and set message.timestamp.type=LogAppendTime for the topic: then brokers note their time"
         )
-    return f"Kafka does not answer as it should: {said(error)}"
+    return f"Kafka at {servers} does not answer as it should: {said(error)}"
 
 
 def read_properties(path: Path) -> dict[str, str]:

@@ -50,11 +50,11 @@ def has_partitions(assignment: bytes) -> bool:
     return int.from_bytes(assignment[2:6], "big", signed=True) > 0  # a version, then the number of topics
 
 
-def _raise_refusal(polled: Message | None, group: str) -> None:
+def _raise_refusal(polled: Message | None, servers: str, group: str) -> None:
     """Raise JournalAwayError if the brokers do not let this user take part; they may at any later time."""
     error = None if polled is None else polled.error()
     if error is not None and error.code() in FORBIDDEN:
-        raise JournalAwayError(why_not(KafkaException(error), f"which joins the group {group}"))
+        raise JournalAwayError(why_not(KafkaException(error), servers, f"which joins the group {group}"))
 
 
 def group_of(address: JournalAddress) -> str:
@@ -114,6 +114,7 @@ class KafkaElection:
     ) -> None:
         self.topic = f"{address.cluster}-log"
         self.group = group_of(address)
+        self._servers = address.servers
         self.url = url
         self.leader_url: str | None = None
         """Who leads, as far as this node has heard."""
@@ -198,7 +199,9 @@ class KafkaElection:
                 for url, leads in sorted(leaders.items())
             ]
         except KafkaException as error:
-            raise JournalAwayError(why_not(error, f"which asks for the group {self.group}")) from error
+            raise JournalAwayError(
+                why_not(error, self._servers, f"which asks for the group {self.group}")
+            ) from error
 
     def _behind(self, url: str, end: int) -> int | None:
         with self._copy_consumer(url) as consumer:
@@ -262,7 +265,7 @@ class KafkaElection:
         look_ms = commit_ms = 0
         committed: int | None = None
         while not self._leaving.is_set():
-            _raise_refusal(consumer.poll(POLL_S), self.group)
+            _raise_refusal(consumer.poll(POLL_S), self._servers, self.group)
             if self._tenure.should_ask(asked_ms := self._clock.uptime_ms()):
                 self._ask(consumer, asked_ms)
             now_ms = self._clock.monotonic_ms()

@@ -157,27 +157,34 @@ class KafkaJournal:
             )
         )
 
-    def claim(self) -> Extent:
+    def claim(self, *, make: bool = True) -> Extent:
         """Become the leader; makes the topic if it is missing.
 
-        Raises JournalAwayError, and JournalMismatchError for a topic with settings that would lose records.
+        Raises JournalAwayError, and JournalMismatchError for a topic with settings that would lose records,
+        or for a missing one that is not to be made.
         """
-        return self._in_topic(self._lead)
+        return self._in_topic(self._lead, make=make)
 
     def topics(self) -> frozenset[str]:
         """Return the names of all topics that the brokers show; JournalAwayError."""
-        with _explained(), self._admin() as admin:
+        with self._explained(), self._admin() as admin:
             return frozenset(admin.list_topics(timeout=CALL_S).topics)
 
-    def extent(self) -> Extent:
+    def extent(self, *, make: bool = True) -> Extent:
         """Return what there is now; makes the topic if it is missing. Raises as `claim`."""
-        return self._in_topic(self._extent)
+        return self._in_topic(self._extent, make=make)
 
-    def _in_topic(self, call: Callable[[AdminClient], Extent]) -> Extent:
+    def _in_topic(self, call: Callable[[AdminClient], Extent], *, make: bool) -> Extent:
         """Make a call about the topic, which is made first if it is missing."""
         until_ms = self._clock.monotonic_ms() + int(CLAIM_S * 1000)
-        with _explained(), self._admin() as admin:
+        with self._explained(), self._admin() as admin:
             if self.topic not in self._seen(admin):
+                if not make:
+                    raise JournalMismatchError(
+                        f"there is no Kafka topic {self.topic} at {self._servers}, though the data directory "
+                        "has a log: was the topic deleted, or is --journal not what it was? Nothing was "
+                        "changed. doc/cluster.md says how a copy is put into a new topic"
+                    )
                 self._make(admin)
             while True:
                 try:
@@ -233,7 +240,7 @@ class KafkaJournal:
 
     def read(self, start: int, end: int) -> Iterator[Placed]:
         """Yield the runs at the positions [start, end) that were not deleted. Any thread may call."""
-        with _explained(), self._consumer() as consumer:
+        with self._explained(), self._consumer() as consumer:
             start = max(start, consumer.get_watermark_offsets(self._place, timeout=CALL_S)[0])
             if start >= end:
                 return
@@ -256,7 +263,7 @@ class KafkaJournal:
 
     def follow(self, start: int) -> Generator[Placed | int, None, None]:
         """Yield the runs from a position on, without an end; and a position when there is none before it."""
-        with _explained(), self._consumer() as consumer:
+        with self._explained(), self._consumer() as consumer:
             consumer.assign([TopicPartition(self.topic, PARTITION, start)])
             while True:
                 first = consumer.poll(FOLLOW_S)
@@ -341,11 +348,31 @@ class KafkaJournal:
         if self._producer is None:
             raise JournalAwayError(f"the Kafka topic {self.topic} is not claimed")
         try:
-            with _explained():
+            with self._explained():
                 yield self._producer
         except BaseException:
             self.close()
             raise
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise what a client reports as an error of the journal."""
+        try:
+            yield
+        except KafkaException as error:
+            raise self._error_of(error) from error
+        except SystemError as error:
+            # confluent-kafka sets a fatal error while it still calls back: Python says so of the callback.
+            if isinstance(error.__cause__, KafkaException):
+                raise self._error_of(error.__cause__) from error
+            raise
+
+    def _error_of(self, error: KafkaException) -> LogFailedError:
+        if error.args[0].code() in FENCED:
+            return JournalFencedError(
+                "another process has claimed the journal: it leads now, and this one stores nothing more"
+            )
+        return JournalAwayError(why_not(error, self._servers, "which keeps the log there"))
 
     def _until_done(self, call: Callable[[float], None], patience_s: float) -> None:
         """Call again and again while the error says that this is the way to go on; KafkaException."""
@@ -363,7 +390,7 @@ class KafkaJournal:
 
     def trim(self, position: int) -> None:
         """Delete the records before a position. Any thread may call; JournalAwayError."""
-        with _explained(), self._admin() as admin:
+        with self._explained(), self._admin() as admin:
             place = TopicPartition(self.topic, PARTITION, position)
             for deleted in admin.delete_records([place], request_timeout=CALL_S).values():
                 deleted.result()
@@ -385,25 +412,3 @@ def _run_of(message: Message) -> Run:
         f"the record {message.offset()} of the Kafka topic {message.topic()} is not of a log: something else "
         "writes to it"
     )
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Raise what a client reports as an error of the journal."""
-    try:
-        yield
-    except KafkaException as error:
-        raise _error_of(error) from error
-    except SystemError as error:
-        # confluent-kafka sets a fatal error while it still calls back, and Python says so of the callback.
-        if isinstance(error.__cause__, KafkaException):
-            raise _error_of(error.__cause__) from error
-        raise
-
-
-def _error_of(error: KafkaException) -> LogFailedError:
-    if error.args[0].code() in FENCED:
-        return JournalFencedError(
-            "another process has claimed the journal: it leads now, and this one stores nothing more"
-        )
-    return JournalAwayError(why_not(error, "which keeps the log there"))

@@ -66,7 +66,7 @@ def copy_log(
     with DirectoryLock(data, purpose="copy of a journal", now_text=format_ms(clock.now_ms())):
         log = JournaledLog(data / LOG_DIRECTORY, DiskFiles(), Settings(data=data).segment_size_bytes, journal)
         with closing(log):
-            extent = journal.extent()
+            extent = journal.extent(make=False)
             log.attach(extent)
             start = log.position
             log.catch_up(extent.end, progress)

@@ -5,6 +5,7 @@ A service in shards has a log, and so a topic, for each of them. The way back ne
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,27 +36,28 @@ def fill_journal(
     address: JournalAddress,
     properties: Mapping[str, str],
     data: Path,
-    replication: int,
+    replication: int = 0,
     progress: Callable[[int, int], None] | None = None,
+    *,
+    from_copy: bool = False,
 ) -> list[FilledTopic]:
     """Store the log of a data directory, or those of all shards of a node, in a journal.
 
+    With `from_copy`, it is the copy of another journal, which is lost.
     Raises LockedError if a service owns the directory, JournalMismatchError and JournalAwayError as
     `timerwheel.store.journal_fill.fill`, and SettingsError if not all shards are there.
     """
     shards = shards_in(data)
+    call = partial(_fill_one, properties=properties, replication=replication, from_copy=from_copy)
     if not shards:
-        return [_fill_one(address, properties, data, replication, progress)]
+        return [call(address, data, progress=progress)]
     for number, one in enumerate(shards):
         found = _shard_of(one)
         if found != (number, len(shards)):
             raise SettingsError(
                 f"{one} holds shard {found[0]} of {found[1]}, and {len(shards)} are in {data}"
             )
-    return [
-        _fill_one(address.of_shard(number), properties, one, replication, progress)
-        for number, one in enumerate(shards)
-    ]
+    return [call(address.of_shard(number), one, progress=progress) for number, one in enumerate(shards)]
 
 
 def _shard_of(data: Path) -> tuple[int, int]:
@@ -67,19 +69,22 @@ def _shard_of(data: Path) -> tuple[int, int]:
 
 def _fill_one(
     address: JournalAddress,
-    properties: Mapping[str, str],
     data: Path,
+    *,
+    properties: Mapping[str, str],
     replication: int,
     progress: Callable[[int, int], None] | None,
+    from_copy: bool,
 ) -> FilledTopic:
     clock, files = SystemClock(), DiskFiles()
     directory = log_directory(data)
     with DirectoryLock(data, purpose="timerwheel cluster fill", now_text=format_ms(clock.now_ms())):
         start = read_start(files, directory)
         journal = KafkaJournal(address, properties, clock, replication=replication)
+        keep_from = 0 if start is None else start.offset
         try:
             found = fill(
-                directory, files, journal, keep_from=0 if start is None else start.offset, progress=progress
+                directory, files, journal, keep_from=keep_from, from_copy=from_copy, progress=progress
             )
         except CorruptionError as error:
             raise JournalMismatchError(

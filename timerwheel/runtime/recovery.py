@@ -169,7 +169,7 @@ class Replica:
         """
         with _copy_damage_told():
             if self._opened is None:
-                extent = self._journal.extent()
+                extent = self._log.extent()
                 self._copy(extent)
                 if self._log.bases:
                     self._begin(now_ms)

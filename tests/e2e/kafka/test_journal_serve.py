@@ -103,6 +103,26 @@ def test_a_service_moves_to_kafka_and_back_with_its_ids(tmp_path: Path, kafka: C
         assert delivered(service, 2) == ["one", "two"]
 
 
+def test_a_node_whose_topic_was_deleted_makes_no_other_and_its_copy_fills_a_new_one(
+    tmp_path: Path, kafka: Clients
+) -> None:
+    data, journal = tmp_path / "data", address(kafka)
+    topic = journal.rpartition("/")[2] + "-log"
+    with serving(data, "--journal", journal, *SAME_NODE) as service:
+        waiting = call(service, "/v1/messages", {"topic": "t", "body": "later", "delay": "1h"})
+        service.end(signal.SIGKILL)
+    kafka.delete(topic)
+    refused = timerwheel("serve", "--port", 0, "--data", data, "--journal", journal, *SAME_NODE)
+    assert refused.code == 1
+    assert f"there is no Kafka topic {topic}" in " ".join(refused.err.split())
+    assert topic not in kafka.topics()
+
+    filled = timerwheel("cluster", "fill", "--from-copy", "--data", data, "--journal", journal)
+    assert filled.code == 0, filled.err
+    with serving(data, "--journal", journal, *SAME_NODE) as service:
+        assert call(service, f"/v1/messages/{waiting['id']}")["state"] == "scheduled"
+
+
 def refusal(service: RunningService) -> str:
     """The code with which a send is refused."""
     with pytest.raises(urllib.error.HTTPError) as caught:

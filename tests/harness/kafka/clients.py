@@ -136,6 +136,14 @@ class Clients:
         with AdminClient({"bootstrap.servers": self.address}) as admin:
             return frozenset(admin.list_topics(timeout=CALL_S).topics)
 
+    def delete(self, topic: str) -> None:
+        """Delete a topic."""
+        with AdminClient({"bootstrap.servers": self.address}) as admin:
+            admin.delete_topics([topic])[topic].result()
+        until = time.monotonic() + PATIENCE_S
+        while topic in self.topics():
+            assert time.monotonic() < until, f"{topic} is still there"
+
     def ends(self, topic: str) -> dict[int, int]:
         """The offset behind the last record of each partition."""
         consumer = Consumer({"bootstrap.servers": self.address, "group.id": "tests"})

@@ -80,4 +80,6 @@ def test_the_name_of_a_service_is_not_the_secret_that_it_comes_from():
 
 def test_a_record_that_is_refused_for_its_time_says_to_set_the_clock():
     refused = KafkaException(KafkaError(KafkaError.INVALID_TIMESTAMP))
-    assert "the clock of this node is far from theirs" in why_not(refused, "which keeps the log there")
+    assert "the clock of this node is far from theirs" in why_not(
+        refused, NOBODY, "which keeps the log there"
+    )

@@ -65,8 +65,30 @@ def test_a_directory_is_filled_once() -> None:
     files, journal = FaultyFiles(), MemoryJournal()
     local(files, unit(1))
     fill(DIRECTORY, files, journal.leader())
-    with pytest.raises(JournalMismatchError, match="copy of the journal memory already"):
+    with pytest.raises(JournalMismatchError, match="copy of the journal memory, which has this log"):
         fill(DIRECTORY, files, journal.leader())
+
+
+def test_a_copy_whose_journal_is_lost_is_put_into_another_one_up_to_its_last_whole_unit() -> None:
+    files, lost, journal = FaultyFiles(), MemoryJournal("lost"), MemoryJournal("new")
+    used = opened(lost, files)
+    append(used, *several())
+    records, tail = bodies(used), used.tail
+    used.sync()
+    last = files.open(used.path(used.bases[-1]))
+    last.write(last.size(), unit(1, count=2)[0] + b"torn")  # a power cut left a part of what was not synced
+    used.close()
+    assert fill(DIRECTORY, files, journal.leader(), from_copy=True).tail == tail
+    again = opened(journal, files)
+    assert (bodies(again), again.tail) == (records, tail)
+    assert bodies(opened(journal, FaultyFiles())) == records
+
+
+def test_only_a_copy_is_filled_as_a_copy() -> None:
+    files = FaultyFiles()
+    local(files, unit(1))
+    with pytest.raises(JournalMismatchError, match="no copy of a journal"):
+        fill(DIRECTORY, files, MemoryJournal().leader(), from_copy=True)
 
 
 def of_another_service(_files: FaultyFiles, journal: MemoryJournal) -> None:

@@ -16,6 +16,7 @@ from timerwheel.store.errors import (
     JournalFencedError,
     JournalMismatchError,
     LogFailedError,
+    NoSpaceError,
 )
 from timerwheel.store.journal import Parts, Run, RunKind, counts, in_parts, label, labelled
 from timerwheel.store.journaled_log import (
@@ -375,3 +376,32 @@ def test_a_run_without_bytes_confirms_the_lead_and_leaves_the_log_as_it_is() -> 
         log.confirm()
     with pytest.raises(LogFailedError):
         append(log, unit(3))
+
+
+def test_a_journal_is_made_for_an_empty_directory_alone() -> None:
+    files, journal = FaultyFiles(), MemoryJournal()
+    journal.is_missing = True
+    log = opened(journal, files)
+    append(log, unit(1))
+    log.sync()
+    journal.is_missing = True  # somebody has deleted it
+    again = JournaledLog(DIRECTORY, files, SEGMENT_BYTES, journal.leader(files))
+    for ask in (again.extent, again.claim):
+        with pytest.raises(JournalMismatchError, match="there is no journal"):
+            ask()
+    assert journal.is_missing
+
+
+def test_a_mark_for_which_there_is_no_space_is_written_once_there_is() -> None:
+    files, journal = FaultyFiles(), MemoryJournal()
+    log = opened(journal, files)
+    append(log, unit(1))
+    files.space_bytes = 10
+    with pytest.raises(NoSpaceError, match="No space left"):
+        log.sync()
+    files.space_bytes = 1 << 40
+    log.sync()
+    mark = read_mark(files, DIRECTORY)
+    assert mark is not None
+    assert mark.offset == log.tail
+    append(log, unit(2))
