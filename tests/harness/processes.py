@@ -14,6 +14,7 @@ import orjson
 import pytest
 
 from tests.harness import commands
+from tests.harness.java import HAS_JAVA, WHY
 from tests.harness.syscalls import traced
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +75,9 @@ def python(*arguments: object, umask: int = -1) -> Result:
 
 
 def spark_job(*arguments: object, umask: int = -1) -> Any:
-    """The JSON document of a command that runs on Spark."""
+    """The JSON document of a command that runs on Spark; without Java, the test is skipped."""
+    if not HAS_JAVA:
+        pytest.skip(WHY)
     return python(*COMMAND[1:], *arguments, "--json", umask=umask).json
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.harness.java import HAS_JAVA, WHY
 from tests.harness.loaded_python import python_for_spark
 from tests.harness.processes import QUICK_JAVA
 from timerwheel.spark_jobs.session import session
@@ -16,10 +17,12 @@ CONF = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "fals
 
 @contextmanager
 def quick_session(loaded: Path | None = None) -> Iterator[SparkSession]:
-    """A session until the end of the block.
+    """A session until the end of the block; without Java, the tests that ask for it are skipped.
 
     With a directory for their program, its Pythons load their modules first, which many jobs make up for.
     """
+    if not HAS_JAVA:
+        pytest.skip(WHY)
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:  # Spark looks at them when it starts
             for name, value in QUICK_JAVA.items():

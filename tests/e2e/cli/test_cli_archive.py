@@ -7,8 +7,11 @@ import orjson
 import pytest
 
 from tests.harness.histories import History
+from tests.harness.java import needs_java
 from tests.harness.processes import spark_job
 from tests.harness.standalone import standalone
+
+pytestmark = needs_java
 
 # A task that is alone in its stage gets a second attempt in the other executor after a millisecond.
 SPECULATION = {

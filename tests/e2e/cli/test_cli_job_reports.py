@@ -6,9 +6,12 @@ import orjson
 import pytest
 
 from tests.harness.histories import History
+from tests.harness.java import needs_java
 from tests.harness.processes import QUICK_JAVA, timerwheel
 from tests.harness.scraping import Scrape
 from timerwheel.spark_jobs.monitoring.job_metrics import LAST_SUCCESS
+
+pytestmark = needs_java
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,11 @@ import pytest
 
 from tests.harness.histories import History
 from tests.harness.index_dump import dump_index, pending_of, replay
+from tests.harness.java import needs_java
 from tests.harness.permissions import wide_in
 from tests.harness.processes import ROOT, python, serving, spark_job, timerwheel
+
+pytestmark = needs_java
 
 CLUSTER = "local-cluster[2,1,1024]"
 

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.java import needs_java
 from tests.harness.processes import QUICK_JAVA, started
 from tests.harness.sample_log import make_sample
 from tests.harness.stores import Gate, web_server
+
+pytestmark = needs_java
 
 TERMINATED = "timerwheel: terminated; the job was stopped and its temporary files removed\n"
 INTERRUPTED = "timerwheel: interrupted; the job was stopped and its temporary files removed\n"

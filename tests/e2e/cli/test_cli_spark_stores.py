@@ -9,8 +9,11 @@ import pytest
 
 from tests.harness.histories import History
 from tests.harness.index_dump import dump_index, replay
+from tests.harness.java import needs_java
 from tests.harness.processes import QUICK_JAVA, timerwheel
 from tests.harness.stores import BUCKET, names_below, s3_server, upload, using, web_server
+
+pytestmark = needs_java
 
 STAGING = f"s3://{BUCKET}/staging"
 
