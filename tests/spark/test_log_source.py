@@ -205,6 +205,7 @@ def read(options):
         ({}, "give a path"),
     ],
 )
+@pytest.mark.usefixtures("spark")
 def test_what_cannot_be_read_is_refused_with_what_can(options, words):
     with pytest.raises(LogSourceError, match=words):
         read(options)
