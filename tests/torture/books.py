@@ -113,12 +113,15 @@ class Books:
 
     # ------------------------------------------------------------------ what comes out
 
-    def bounds(self, queue: Queue, min_offset: int) -> None:
-        """The service says where a queue begins; that never goes back."""
-        before = self._min_offsets.get(queue, 0)
+    def begin_of(self, queue: Queue) -> int:
+        """Where the service has said that a queue begins."""
+        return self._min_offsets.get(queue, 0)
+
+    def bounds(self, queue: Queue, min_offset: int, before: int) -> None:
+        """The service says where a queue begins; that never goes back behind what it said before the call."""
         if min_offset < before:
             self.wrong(f"{queue} begins at {min_offset}; it began at {before} before")
-        self._min_offsets[queue] = max(min_offset, before)
+        self._min_offsets[queue] = max(min_offset, self.begin_of(queue))
 
     def receive(self, queue: Queue, message: dict[str, Any]) -> None:
         """A message was read from a queue, for the first time or again."""

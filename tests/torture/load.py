@@ -284,6 +284,7 @@ class Reader:
         """One page, entered into the books; None if the service could not be asked."""
         query = {"offset": offset, "max": _PAGE, "wait_ms": wait_ms}
         timeout = aiohttp.ClientTimeout(total=_CALL_S)
+        before = self._books.begin_of(self.queue)  # not later: another call may be answered in the meantime
         try:
             async with session.get(self._address, params=query, timeout=timeout) as response:
                 status, raw = response.status, await response.read()
@@ -298,11 +299,11 @@ class Reader:
                 self._books.wrong(f"{self.queue}: a read from {offset} was answered {status} {raw!r}")
             return None
         page: dict[str, Any] = orjson.loads(raw)
+        self._books.bounds(self.queue, page["min_offset"], before)
         self._enter(offset, page)
         return page
 
     def _enter(self, offset: int, page: dict[str, Any]) -> None:
-        self._books.bounds(self.queue, page["min_offset"])
         first = max(offset, page["min_offset"])
         offsets = [message["offset"] for message in page["messages"]]
         if offsets != list(range(first, page["next_offset"])):
