@@ -283,6 +283,22 @@ def test_the_next_rush_is_called_out_with_its_time_and_count_and_leads_to_its_me
         assert f"from={minutes[40][0]}&to={minutes[41][0]}" in page.url
 
 
+def test_the_mark_of_a_rush_is_on_its_fullest_slot(browser, url):
+    now_ms = ask(url, "GET", "/v1/wheel")["now_ms"] // MINUTE_MS * MINUTE_MS
+    start_ms = now_ms + 40_000
+    counts = [60, 3_000, *range(90, 20, -5)]
+    slots = [[start_ms + at * 1_000, count] for at, count in enumerate(counts + [5] * 100)]
+    body = stream(now_ms, second=slots)
+    with looking(browser, "about:blank", expected=("status of 503",)) as page:
+        hear(page, body)
+        page.goto(url)
+        expect(page.locator(".rush")).to_contain_text(f"{sum(counts):,} messages, in 40 s")
+        slot = box_of(page.locator(f"#slot-second-{(start_ms // 1_000 + 1) % 240}"))
+        mark = box_of(page.locator(".rush-mark circle"))
+        for at, size in (("x", "width"), ("y", "height")):
+            assert abs(slot[at] + slot[size] / 2 - mark[at] - mark[size] / 2) < 4
+
+
 def test_a_slot_that_cascades_flows_to_the_next_ring_and_is_told_in_words(browser, url):
     now_ms = ask(url, "GET", "/v1/wheel")["now_ms"] // MINUTE_MS * MINUTE_MS
     until_ms = now_ms + 4 * MINUTE_MS

@@ -29,13 +29,15 @@ function rushesOf(ring, slots, nowMs) {
     if (count < least) return;
     const run = found.at(-1);
     const fromMs = starts[index];
-    if (run?.toMs === fromMs) Object.assign(run, { toMs: fromMs + ring.slotMs, count: run.count + count });
-    else found.push({ ring, fromMs, toMs: fromMs + ring.slotMs, count });
+    const toMs = fromMs + ring.slotMs;
+    if (run?.toMs === fromMs) {
+      Object.assign(run, { toMs, count: run.count + count }, count > run.most ? { most: count, peakMs: fromMs } : null);
+    } else found.push({ ring, fromMs, toMs, count, most: count, peakMs: fromMs });
   });
   return found;
 }
 
-/** The next rush as {ring, fromMs, toMs, count}; null while messages are spread evenly. */
+/** The next rush as {ring, fromMs, toMs, count, peakMs}, the last the start of its fullest slot; null while messages are spread evenly. */
 export function nextRush(rings, slots, nowMs) {
   const found = rings.flatMap((ring) => rushesOf(ring, slots, nowMs));
   const largest = Math.max(...found.map((rush) => rush.count));

@@ -153,7 +153,7 @@ export class Wheel {
     this.mark.setAttribute("visibility", rush ? "visible" : "hidden");
     if (!rush) return;
     const { ring, fromMs } = rush;
-    const degrees = angleAt(ring, Math.max((fromMs + rush.toMs) / 2, nowMs), nowMs);
+    const degrees = angleAt(ring, Math.max(rush.peakMs + ring.slotMs / 2, nowMs), nowMs);
     const [x, y] = point(ring.middle, degrees);
     const [line, circle] = this.mark.children;
     line.setAttribute("d", callLine(ring, degrees));
