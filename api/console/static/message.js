@@ -16,9 +16,10 @@ const one = (id) => path`/v1/messages/${id}`;
 const DEAD = "%DLQ%"; // before the name of the group whose dead letters a topic holds
 const isLetter = (message) => message.topic.startsWith(DEAD);
 
-/** A badge that shows a state. */
-export const stateSign = (state) =>
-  el("span", { class: "pill", "data-kind": { scheduled: "wait", delivered: "good", recalled: "over" }[state] ?? "bad" }, state);
+/** A badge that shows the state of a message. A dead letter was delivered to where nobody works on it. */
+export const stateSign = (message) => el("span", {
+  class: "pill", "data-kind": isLetter(message) ? "over" : { scheduled: "wait", delivered: "good", recalled: "over" }[message.state] ?? "bad",
+}, message.state);
 
 const AUTOMATIC = "auto:"; // before the keys that the Python client makes up for each send
 
@@ -70,7 +71,7 @@ function draw(place, message, act) {
   const at = (ms) => (ms === undefined ? null : el("span", {}, `${time(ms)} (${distance(ms, nowMs)}) `, el("small", { class: "quiet" }, exact(ms))));
   place.replaceChildren(
     facts([
-      ["State", stateSign(message.state)], ["Id", el("code", {}, message.id)], ...(isLetter(message) ? died(message.properties) : []),
+      ["State", stateSign(message)], ["Id", el("code", {}, message.id)], ...(isLetter(message) ? died(message.properties) : []),
       ["Topic", opener("topic", message.topic)], ["Due", at(message.due_ms)],
       ["Accepted", at(message.enqueue_ms)], ["Delivered", at(message.delivered_ms)],
       ["Lateness", message.lateness_ms === undefined ? null : duration(message.lateness_ms)],

@@ -218,7 +218,7 @@ export class Messages {
     }) : [];
     return table(this.#asked.title, [
       ...ticks,
-      ...(isMixed ? [{ head: "State", kind: "line", cell: (one) => stateSign(one.state) }] : []),
+      ...(isMixed ? [{ head: "State", kind: "line", cell: (one) => stateSign(one) }] : []),
       { head: isMixed ? "Time" : happened(state), kind: "mono", cell: (one) => el("span", { title: exact(timeOf(one)) }, time(timeOf(one))) },
       { head: "", kind: "quiet line", cell: (one) => distance(timeOf(one), nowMs) },
       { head: "Id", kind: "mono", cell: (one) => this.#link(one) },

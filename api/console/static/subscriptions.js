@@ -18,6 +18,9 @@ async function test({ id }, changed) {
   await changed?.();
 }
 
+/** A badge that shows the status of a subscription. */
+const statusSign = ({ status }) => el("span", { class: "pill", "data-kind": { active: "good", paused: "wait" }[status] ?? "bad" }, status);
+
 /** Facts about a failing endpoint, null for a healthy one. */
 const failing = (one) => one.status !== "failing" ? null
   : `since ${time(one.failing_since_ms)}, ${count(one.failures_in_row)} in a row: ${one.last_error}`
@@ -34,7 +37,7 @@ export async function showSubscription(id, feed) {
     facts([
       ["URL", subscription.url], ["Topic", subscription.topic],
       ["Group", opener("group", `${subscription.topic}/${subscription.group}`, subscription.group)], ["Tags", subscription.tags === "*" ? "any" : subscription.tags],
-      ["Status", subscription.disabled ? `disabled: ${subscription.disabled}` : subscription.status], ["Failing", failing(subscription)],
+      ["Status", [statusSign(subscription), reason(subscription.disabled)]], ["Failing", failing(subscription)],
       ["Attempts allowed", String(subscription.max_attempts)], ["Requests at once", String(subscription.concurrency)],
       ["Time limit", duration(subscription.timeout_ms)], ["Requests a second", subscription.rate_limit ? String(subscription.rate_limit) : null],
       ["Delivered", count(stats.delivered)], ["Failed", count(stats.failed)], ["In flight", count(stats.in_flight)],
@@ -143,7 +146,7 @@ export function subscriptions(feed) {
       { head: "Topic", kind: "mono name", cell: (one) => one.topic },
       { head: "URL", kind: "long", cell: (one) => one.url },
       { head: "Status", kind: "long", cell: (one) => [
-        el("span", { class: "pill", "data-kind": { active: "good", paused: "wait" }[one.status] ?? "bad" }, one.status), reason(one.disabled ?? failing(one)),
+        statusSign(one), reason(one.disabled ?? failing(one)),
       ] },
       { head: "", kind: "acts", cell: (one) => !may("receive") ? null : el("div", { class: "row" },
         pauseButton(one, renew),
