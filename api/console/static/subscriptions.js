@@ -26,6 +26,10 @@ const failing = (one) => one.status !== "failing" ? null
   : `since ${time(one.failing_since_ms)}, ${count(one.failures_in_row)} in a row: ${one.last_error}`
     + (one.next_attempt_ms ? `; next attempt ${time(one.next_attempt_ms)}` : "");
 
+/** Which attempt it was, how long it took, and when the next one is. */
+const told = ({ attempt: number, latency_ms: tookMs, next_attempt_ms: nextMs }) =>
+  [number ? `attempt ${count(number)}` : "by hand", duration(tookMs), nextMs && `next ${time(nextMs)}`].filter(Boolean).join(", ");
+
 /** Show one subscription with its last attempts; returns the dialog. */
 export async function showSubscription(id, feed) {
   const [subscription, stats, { attempts }] = await Promise.all([
@@ -46,14 +50,13 @@ export async function showSubscription(id, feed) {
     ]),
     el("h3", {}, "Last attempts"),
     table("Last attempts", [
-      { head: "At", kind: "mono", cell: (made) => el("span", { title: exact(made.at_ms) }, time(made.at_ms)) },
+      { head: "At", kind: "mono name", cell: (made) => el("span", { title: exact(made.at_ms) }, time(made.at_ms)) },
       { head: "Message", kind: "mono", cell: (made) => opener("message", made.message_id) },
-      { head: "Attempt", kind: "number", cell: (made) => made.attempt ? count(made.attempt) : "by hand" },
-      { head: "", kind: "long", cell: (made) => [
-        el("span", { class: "pill", "data-kind": made.kind === "delivered" ? "good" : "bad" }, made.reason), ` ${duration(made.latency_ms)}`,
+      { head: "Outcome", kind: "long", cell: (made) => [
+        el("span", { class: "pill", "data-kind": made.kind === "delivered" ? "good" : "bad" }, made.reason),
+        el("p", { class: "small" }, told(made)),
         made.answer ? el("p", { class: "small quiet mono" }, made.answer) : null,
       ] },
-      { head: "Next", kind: "mono", cell: (made) => made.next_attempt_ms ? time(made.next_attempt_ms) : "" },
       { head: "", kind: "acts", cell: (made) => !may("receive") ? null : button("Send again", () => attempt(async () => {
         const again = await call("POST", `${one(id)}/attempts`, { message_id: made.message_id });
         tell(`Sent again to ${id}: ${again.kind}, ${again.reason}, in ${duration(again.latency_ms)}.`);

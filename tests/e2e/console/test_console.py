@@ -1017,7 +1017,9 @@ def test_a_schedule_is_made_in_words_changed_run_now_and_deleted(page, url):
 def test_a_subscription_is_made_with_its_secret_shown_once_and_its_attempts_listed(browser, url):
     attempts = [
         {"at_ms": 1_800_000_000_000, "message_id": "0" * 24, "attempt": 3, "kind": "failed", "latency_ms": 12}
-        | {"reason": "HTTP 503", "status": 503, "answer": "the queue is full", "next_attempt_ms": None}
+        | {"reason": "HTTP 503", "status": 503, "answer": "the queue is full", "next_attempt_ms": None},
+        {"at_ms": 1_800_000_000_000, "message_id": "1" * 24, "attempt": 12, "kind": "failed", "latency_ms": 1}
+        | {"reason": "no connection: Connection refused", "next_attempt_ms": 1_800_000_600_000},
     ]
     with looking(browser, f"{url}/#subscriptions", expected=("status of 404",)) as page:
         page.get_by_role("button", name="New subscription").click()
@@ -1032,6 +1034,10 @@ def test_a_subscription_is_made_with_its_secret_shown_once_and_its_attempts_list
         page.get_by_role("link", name="by-hand", exact=True).click()
         row = dialog.get_by_role("row", name="the queue is full")
         expect(row).to_contain_text("HTTP 503")
+        expect(row).to_contain_text("attempt 3, 12 ms")
+        expect(dialog.get_by_role("row", name="refused")).to_contain_text("attempt 12, 1 ms, next ")
+        scroll = dialog.locator(".scroll")
+        assert scroll.evaluate("box => box.scrollWidth <= box.clientWidth"), "no column is out of sight"
         page.unroute("**/by-hand/attempts")
         row.get_by_role("button", name=re.compile("^Send again")).click()
         expect(dialog.get_by_role("alert")).to_contain_text("0" * 24)
