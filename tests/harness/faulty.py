@@ -115,7 +115,9 @@ class FaultyFiles:
             raise SimulatedCrashError("unlink")
 
     def names(self, directory: Path) -> list[str]:
-        return sorted(Path(name).name for name in self.names_now if Path(name).parent == directory)
+        within = f"{directory}/"
+        names = (name.removeprefix(within) for name in self.names_now if name.startswith(within))
+        return sorted(name for name in names if "/" not in name)
 
     def make_dir(self, directory: Path) -> None:
         pass

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+FORKS = "pyspark.daemon"
 _PROGRAM = """\
 #!{python}
 import sys
@@ -41,12 +42,13 @@ def python_for_spark(directory: Path) -> str:
 
 
 def main() -> None:
-    """Be `python -m MODULE ARGUMENT...`, with the modules loaded; be Python for any other arguments."""
+    """Be `python -m MODULE ARGUMENT...`, loaded if it forks; be Python for any other arguments."""
     if sys.argv[1] != "-m":
         os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
     sys.argv = sys.argv[2:]
     sys.path[0] = str(Path.cwd())
-    for name in _MODULES:
-        importlib.import_module(name)
-    gc.freeze()
+    if sys.argv[0] == FORKS:  # others run one job: they load what it needs
+        for name in _MODULES:
+            importlib.import_module(name)
+        gc.freeze()
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -13,7 +13,6 @@ from urllib.request import Request, urlopen
 
 import fsspec
 import s3fs
-from moto.server import ThreadedMotoServer
 
 BUCKET = "logs"
 CREDENTIALS = {
@@ -89,6 +88,8 @@ def web_server(
 @contextmanager
 def s3_server() -> Iterator[dict[str, str]]:
     """An S3 server with one empty bucket; the environment with which programs use it."""
+    from moto.server import ThreadedMotoServer  # noqa: PLC0415 - takes long, and few tests need it
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:

@@ -64,6 +64,7 @@ class Loop:
     after_kill: Callable[[], None] = lambda: None
     before_end: Callable[[], None] = lambda: None
     noisy: bool = False
+    forked: bool = False
     told: Callable[[str], None] = print
     books: Books = field(default_factory=Books)
     counts: Counter[str] = field(default_factory=Counter)
@@ -78,7 +79,7 @@ class Loop:
         self.signals = Signals()
         self.queue_count = self.dice.choice((1, 3))
         errors = self.directory / "stderr"
-        with Service(self.directory / "data", reserved_port(), errors) as self.service:
+        with Service(self.directory / "data", reserved_port(), errors, forked=self.forked) as self.service:
             async with self._load(), aiohttp.ClientSession() as self.session:
                 begun_s = monotonic()
                 while self.counts["kills"] < self.plan.kills or monotonic() - begun_s < self.plan.lasts_s:

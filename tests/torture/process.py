@@ -10,7 +10,8 @@ from typing import Any
 
 import aiohttp
 
-from tests.harness.processes import COMMAND, environment
+from tests.harness.commands import Command
+from tests.harness.processes import COMMAND, ROOT, environment
 
 READY_S_MAX = 60.0
 STOP_S_MAX = 30.0  # a quiet machine needs less than one
@@ -18,9 +19,14 @@ _POLL_S = 0.01
 
 
 class Service:
-    """One data directory and port; at most one process at a time. `with` ends what still runs."""
+    """One data directory and port; at most one process at a time. `with` ends what still runs.
 
-    def __init__(self, data: Path, port: int, errors: Path, host: str = "127.0.0.1") -> None:
+    A `forked` one need not load Python and its modules: see `tests.harness.commands`.
+    """
+
+    def __init__(
+        self, data: Path, port: int, errors: Path, host: str = "127.0.0.1", *, forked: bool = False
+    ) -> None:
         self.data = data
         self.port = port
         self.url = f"http://{host}:{port}"
@@ -28,7 +34,8 @@ class Service:
         """What starts it; another one may run it elsewhere."""
         self._host = host
         self._errors = errors
-        self._process: subprocess.Popen[bytes] | None = None
+        self._forked = forked
+        self._process: subprocess.Popen[bytes] | Command | None = None
 
     def __enter__(self) -> "Service":
         return self
@@ -40,16 +47,18 @@ class Service:
 
     def start(self, *flags: object) -> None:
         place = ("--host", self._host, "--port", self.port, "--data", self.data, "--disk-reserve", 0)
-        with self._errors.open("ab") as errors:
+        words = ["serve", *map(str, (*place, *flags))]
+        with self._errors.open("ab") as errors, Path(os.devnull).open("r+b") as nothing:
+            if self._forked:
+                streams = [nothing.fileno(), nothing.fileno(), errors.fileno()]
+                self._process = Command(words, environment(), ROOT, streams)
+                return
             self._process = subprocess.Popen(
-                [*self.command, "serve", *map(str, (*place, *flags))],
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                env=environment(),
+                [*self.command, *words], stdout=nothing, stderr=errors, env=environment()
             )
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> subprocess.Popen[bytes] | Command:
         assert self._process is not None
         return self._process
 

@@ -52,6 +52,7 @@ class WorkerLoop:
 
     plan: WorkerPlan
     directory: Path
+    forked: bool = False
     told: Callable[[str], None] = print
     books: WorkerBooks = field(default_factory=lambda: WorkerBooks(ATTEMPTS_MAX))
     counts: Counter[str] = field(default_factory=Counter)
@@ -63,7 +64,7 @@ class WorkerLoop:
         self.queue_count = self.dice.choice((1, 3))
         errors = self.directory / "stderr"
         with (
-            Service(self.directory / "data", reserved_port(), errors) as self.service,
+            Service(self.directory / "data", reserved_port(), errors, forked=self.forked) as self.service,
             Team(self.service.url, self.directory, random.Random(self.dice.random())) as self.team,
         ):
             await self._set_up()

@@ -25,10 +25,14 @@ Make = Callable[[Path], System]
 
 
 def needing(kind: type[System]) -> object:
-    """A parameter, skipped with the line that would install what is missing."""
+    """A parameter, skipped with the line that would install what is missing.
+
+    RocketMQ, which needs two JVMs, is left to `make torture`.
+    """
     missing = kind.missing()
-    mark = pytest.mark.skipif(missing is not None, reason=f"not installed: {missing}")
-    return pytest.param(kind, marks=mark, id=kind.__name__)
+    marks = [pytest.mark.skipif(missing is not None, reason=f"not installed: {missing}")]
+    marks += [pytest.mark.torture] if kind is RocketMQ else []
+    return pytest.param(kind, marks=marks, id=kind.__name__)
 
 
 @pytest.mark.parametrize("make", [needing(kind) for kind in (Timerwheel, Beanstalkd, Redis, RocketMQ)])

@@ -52,7 +52,8 @@ class Team:
         node = self._nodes.get(name)
         if node is None:
             data, errors = self._path / name, self._path / f"{name}.stderr"
-            node = self._nodes[name] = self._stack.enter_context(Service(data, reserved_port(), errors))
+            node = Service(data, reserved_port(), errors, forked=True)
+            self._nodes[name] = self._stack.enter_context(node)
         node.start("--journal", self.journal, *flags)
         return node
 

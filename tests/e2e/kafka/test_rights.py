@@ -112,7 +112,7 @@ def test_the_service_works_with_just_these_rights(own: Own, tmp_path: Path) -> N
         until(lambda: is_ready(service))
         send(service, "one", "two")
         assert sorted(delivered(service, 2)) == ["one", "two"]
-        with Service(tmp_path / "standby", reserved_port(), tmp_path / "stderr") as standby:
+        with Service(tmp_path / "standby", reserved_port(), tmp_path / "stderr", forked=True) as standby:
             standby.start(*flags)
             until(lambda: has_copied(service))
             said = standby.errors()

@@ -47,7 +47,7 @@ class Nodes:
         if node is None:
             data, errors = self._path / name, self._path / f"{name}.stderr"
             node = self._nodes[name] = self._stack.enter_context(
-                Service(data, reserved_ports(1 + SHARDS), errors)
+                Service(data, reserved_ports(1 + SHARDS), errors, forked=True)
             )
         node.start("--journal", f"kafka://{self.address}/{self.cluster}", "--shards", SHARDS)
         return node

@@ -27,7 +27,7 @@ async def settle(url: str, **request: object) -> tuple[int, dict]:
 
 
 async def test_a_url_given_before_a_kill_ends_with_the_next_attempt_and_that_one_is_good(tmp_path, receiver):
-    with Service(tmp_path / "data", reserved_port(), tmp_path / "stderr") as service:
+    with Service(tmp_path / "data", reserved_port(), tmp_path / "stderr", forked=True) as service:
         service.start("--push-private-targets")
         await service.ready()
         async with Client(service.url) as client:

@@ -61,7 +61,7 @@ class CountingReceiver:
 @pytest.mark.parametrize("kind", ["push", "tasks"])
 async def test_a_receiver_counts_no_more_than_the_limit_in_any_second(tmp_path, kind):
     async with CountingReceiver() as receiver:
-        with Service(tmp_path / "data", reserved_port(), tmp_path / "stderr") as service:
+        with Service(tmp_path / "data", reserved_port(), tmp_path / "stderr", forked=True) as service:
             service.start("--push-private-targets")
             await service.ready()
             async with Client(service.url) as client:

@@ -22,7 +22,7 @@ SMALL = ("--segment-size", "64KiB", "--index-interval", "20ms")
 
 @pytest.fixture
 async def service(tmp_path) -> AsyncIterator[Service]:
-    with Service(tmp_path / "data", reserved_port(), tmp_path / "stderr") as service:
+    with Service(tmp_path / "data", reserved_port(), tmp_path / "stderr", forked=True) as service:
         yield service
 
 
@@ -36,7 +36,7 @@ async def first_offset(client: Client) -> int:
 
 
 async def test_after_three_kills_under_load_the_books_are_right(tmp_path):
-    await Loop(Plan(seed_given(), kills=3, **SHORT), tmp_path).run()
+    await Loop(Plan(seed_given(), kills=3, **SHORT), tmp_path, forked=True).run()
 
 
 @pytest.mark.skipif(NO_DISK is not None, reason=str(NO_DISK))
@@ -45,7 +45,7 @@ async def test_after_three_power_cuts_that_drop_all_unsynced_bytes_and_names_the
     data.mkdir(mode=0o700)
     with ForgetfulDisk(data / "log", tmp_path / "platter") as disk:
         plan = Plan(seed_given(), kills=3, flags={"--flush": "sync"}, **SHORT)
-        await Loop(plan, tmp_path, after_kill=disk.power_cut).run()
+        await Loop(plan, tmp_path, after_kill=disk.power_cut, forked=True).run()
     assert disk.cuts >= 3
 
 

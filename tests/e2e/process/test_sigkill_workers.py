@@ -5,4 +5,4 @@ from tests.torture.workers import WorkerLoop, WorkerPlan
 
 
 async def test_after_three_kills_no_message_is_lost_and_none_that_was_acknowledged_comes_again(tmp_path):
-    await WorkerLoop(WorkerPlan(seed_given(), kills=3, share=60, up_s_max=0.6), tmp_path).run()
+    await WorkerLoop(WorkerPlan(seed_given(), kills=3, share=60, up_s_max=0.6), tmp_path, forked=True).run()
