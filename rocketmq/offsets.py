@@ -4,7 +4,10 @@ A group that has committed nothing begins at the first message of the queue as l
 does so too: a consumer that wants to begin at the end still reads a young topic from its beginning.
 """
 
+import contextlib
+
 from timerwheel.engine import Engine
+from timerwheel.errors import TopicEndingError
 from timerwheel.groups.config import OFFSETS, GroupConfig, UnknownGroupError
 from timerwheel.rocketmq.codes import Result
 from timerwheel.rocketmq.request import INT64_MAX, Answer, RefusalError, Request
@@ -45,7 +48,13 @@ class Offsets:
             return None
 
     def advance_known(self, topic: str, group: str, queue: int, offset: int) -> bool:
-        """Commit an offset of a group; returns False if there is none. GroupDiffersError, GroupFieldError."""
+        """Commit an offset of a group; returns False if there is none. GroupDiffersError, GroupFieldError.
+
+        Of a topic that is not there there is nothing to commit: its consumers may have come before it, or it
+        is deleted while they are connected.
+        """
+        if not self._topics.is_open(topic):
+            return True
         try:
             self._engine.groups.offsets.commit(topic, group, {queue: offset})
         except UnknownGroupError:
@@ -55,8 +64,9 @@ class Offsets:
     async def advance(self, topic: str, group: str, queue: int, offset: int) -> None:
         """Commit an offset of a group, which is made if it is new; GroupDiffersError, GroupFieldError."""
         if not self.advance_known(topic, group, queue, offset):
-            await self.make(topic, group)
-            self._engine.groups.offsets.commit(topic, group, {queue: offset})
+            with contextlib.suppress(TopicEndingError):  # as `advance_known`
+                await self.make(topic, group)
+                self._engine.groups.offsets.commit(topic, group, {queue: offset})
 
     async def make(self, topic: str, group: str) -> None:
         """Make a group that commits offsets, unless it exists; what `Groups.put` raises."""

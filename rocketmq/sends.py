@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from timerwheel.engine import Engine
+from timerwheel.errors import TopicEndingError
 from timerwheel.model.admission import HALF_PROPERTY, RETRY_PREFIX, Rules
 from timerwheel.model.ids import root_of
 from timerwheel.model.messages import Outgoing, State
@@ -247,7 +248,10 @@ class Sends:
     # ------------------------------------------------------------------ storing
 
     def _send(self, draft: Draft) -> None:
-        if not self._topics.exists(draft.messages[0].topic):
+        topic = draft.messages[0].topic
+        if topic in self._engine.topics.ending:  # when that is over, it would have no number of queues
+            self._answer(draft, answer_of(TopicEndingError(topic)))
+        elif not self._topics.exists(topic):
             self._spawn(self._send_to_new_topic(draft))
         elif draft.is_half:
             self._spawn(self._begin_transaction(draft))

@@ -41,6 +41,10 @@ class Topics:
         """Whether the topic has or had messages since it was last deleted, or has options."""
         return self._engine.queues.exists(topic) or self._engine.topics.has(topic)
 
+    def is_open(self, topic: str) -> bool:
+        """Whether the topic exists, and is not being deleted."""
+        return self.exists(topic) and topic not in self._engine.topics.ending
+
     def has_route(self, topic: str) -> bool:
         """Whether a topic can have this name, and clients may know of it."""
         try:

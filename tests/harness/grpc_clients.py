@@ -3,9 +3,10 @@
 A line `{"do": "send", ...}` is answered by a line `@{...}`, with `error` and `detail` if the client raised.
 All programs know the same commands: send, recall, receive, ack, hide (change the invisible duration), push
 (start a push consumer that fails so many times) and consumed (what it got, once there were so many). Those
-for Python, Java and Go know transactions too: begin (with the outcome of checks), end, and checked (what the
-client was asked about, once there was so much). The client for Go does not know recalls, nor does it raise
-when the end of a transaction is refused.
+for Python, Java, Go and Rust know transactions too: begin (with the outcome of checks), end, and checked
+(what the client was asked about, once there was so much). The client for Go does not know recalls, nor does
+it raise when the end of a transaction is refused. That for Rust knows neither recalls nor hide nor push, ends
+a transaction once, and cannot be told which authority it is to trust.
 """
 
 import json
@@ -28,9 +29,11 @@ UNREACHED = (
     *("Could not transfer", "Could not resolve", "ENOTFOUND", "ECONNREFUSED", "ETIMEDOUT"),
     *("dial tcp", "no such host"),
 )
-"""What Maven, npm and Go say where there is no network."""
-NO_RECALLS = frozenset({"go"})
+"""What Maven, npm, Go and Cargo say where there is no network."""
+NO_RECALLS = frozenset({"go", "rust"})
 PROGRAMS = ROOT / "tests" / "clients"
+COMPILED = Path.home() / ".cache" / "timerwheel-test" / "rust"
+"""What Cargo compiled, which takes it minutes the first time."""
 
 
 class RefusedCallError(Exception):
@@ -130,6 +133,17 @@ def _go(scratch: Path) -> list[str]:
     return [str(folder / "client")]
 
 
+def _rust(scratch: Path) -> list[str]:
+    cargo = shutil.which("cargo", path=f"{os.environ['PATH']}:{Path.home() / '.cargo' / 'bin'}")
+    if cargo is None:
+        pytest.skip("needs Cargo")
+    project, program = PROGRAMS / "rocketmq-grpc-rust", scratch / "client"
+    if not program.exists():
+        _install([cargo, "build", "--quiet", "--locked", "--target-dir", str(COMPILED)], project)
+        shutil.copy(COMPILED / "debug" / "client", program)
+    return [str(program)]
+
+
 def _install(command: list[str], folder: Path) -> None:
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S
@@ -145,6 +159,7 @@ LANGUAGES: dict[str, Callable[[Path], list[str]]] = {
     "node": _node,
     "java": _java,
     "go": _go,
+    "rust": _rust,
 }
 
 

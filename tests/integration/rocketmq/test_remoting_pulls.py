@@ -7,7 +7,7 @@ from tests.harness.remoting import Caller, Callers, Peer, bodies_in, messages_in
 from timerwheel.groups.config import GroupConfig
 from timerwheel.model.messages import Outgoing
 from timerwheel.rocketmq import pulls
-from timerwheel.rocketmq.codes import PULL_COMMIT, PULL_SUBSCRIPTION, Call, Result
+from timerwheel.rocketmq.codes import PULL_COMMIT, PULL_SUBSCRIPTION, PULL_SUSPEND, Call, Result
 from timerwheel.rocketmq.pulls import ANSWER_BYTES_MAX, FILTER_CHARACTERS_MAX, MESSAGES_MAX, WAIT_MS_MAX
 from timerwheel.tokens import Scope
 
@@ -263,6 +263,31 @@ async def test_a_group_that_leases_commits_no_offsets(world, peer):
     await world.engine.groups.put("orders", "readers", GroupConfig())
     assert (await peer.ask(Call.UPDATE_OFFSET, of_queue(commitOffset=1))).code == Result.NO_PERMISSION
     assert (await peer.ask(Call.QUERY_OFFSET, of_queue())).code == Result.NO_PERMISSION
+
+
+async def test_consumers_of_a_deleted_topic_commit_nothing_and_wait_for_what_comes_next(world, peer):
+    await world.engine.topics.change("orders", queues=4)
+    await peer.send(e=3)
+    await peer.ask(Call.DELETE_TOPIC, {"topic": "orders"})
+    flags = PULL_SUBSCRIPTION | PULL_SUSPEND | PULL_COMMIT
+    fields = {"queueId": 3, "sysFlag": flags, "commitOffset": 1, "suspendTimeoutMillis": 15_000}
+    frame = peer.pull_frame(offset=1, **fields)
+    peer.put(frame)
+    place = {"consumerGroup": "readers", "topic": "orders", "queueId": 3, "commitOffset": 1}
+    assert (await peer.ask(Call.UPDATE_OFFSET, place)).code == Result.SUCCESS
+    assert world.engine.groups.all("orders") == []
+    await peer.send(body=b"again", e=3)
+    assert bodies_in(await peer.answer_to(frame)) == [b"again"]
+    await peer.ask(Call.UPDATE_OFFSET, place | {"commitOffset": 2})
+    assert (await peer.ask(Call.QUERY_OFFSET, place)).fields == {"offset": "2"}
+
+
+async def test_commits_while_a_topic_is_being_deleted_change_nothing(world, peer):
+    await peer.send()
+    world.engine.topics.ending.add("orders")
+    place = {"consumerGroup": "readers", "topic": "orders", "queueId": 0, "commitOffset": 1}
+    assert (await peer.ask(Call.UPDATE_OFFSET, place)).code == Result.SUCCESS
+    assert world.engine.groups.all("orders") == []
 
 
 async def test_an_offset_beyond_the_end_is_not_committed(world, peer):
