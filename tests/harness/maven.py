@@ -62,6 +62,8 @@ def _compile(project: Path, flags: tuple[str, ...], to: Path) -> None:
         if "Could not transfer" in done.stdout or "Unknown host" in done.stdout:
             pytest.skip("Maven cannot get RocketMQ's client")
         assert done.returncode == 0, done.stdout + done.stderr
-        (copy / "target" / "classes").rename(made / "classes")
+        classes = copy / "target" / "classes"
+        classes.mkdir(parents=True, exist_ok=True)  # a project may have no sources, only what it needs
+        classes.rename(made / "classes")
         with contextlib.suppress(FileExistsError):  # another worker has compiled it, too
             made.rename(to)
