@@ -1,4 +1,4 @@
-"""Flipped bits in a few hundred places; `make torture` takes every byte of every file."""
+"""Flipped bits in a few hundred places; `make torture` takes thousands, of any file, or each byte."""
 
 import asyncio
 import random

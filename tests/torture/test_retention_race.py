@@ -1,6 +1,6 @@
 """Retention against counting: real threads, segments of 4 KiB that are removed while messages arrive.
 
-TIMERWHEEL_TORTURE_RETENTION_S seconds each, half an hour unless told.
+TIMERWHEEL_TORTURE_RETENTION_S seconds each, five minutes unless told.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from timerwheel.model.messages import Outgoing
 from timerwheel.offline.fsck import fsck
 from timerwheel.settings import Settings
 
-LASTS_S = float(os.environ.get("TIMERWHEEL_TORTURE_RETENTION_S") or 1_800)
+LASTS_S = float(os.environ.get("TIMERWHEEL_TORTURE_RETENTION_S") or 300)
 SENDERS = 8
 SMALL = {"--segment-size": "4KiB", "--retention": "1s", "--retention-interval": "10ms"}
 
