@@ -600,8 +600,11 @@ class Groups:
 
     def notice(self, batch: Batch) -> None:
         """Records took effect: wake those who wait for what they brought."""
+        if not batch.has_messages:
+            return
+        self.look_at_clock()  # before it can be stepped again: these count as delivered before that
         tables = self._parts.tables
-        if not tables.by_name or not batch.has_messages:
+        if not tables.by_name:
             return
         rows, visible = batch.rows, batch.messages
         topics = rows["topic"]

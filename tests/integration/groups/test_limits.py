@@ -178,6 +178,16 @@ async def test_a_receive_passes_over_thousands_of_expired_messages(world):
     assert world.engine.core.counters.expired == 2_500
 
 
+async def test_what_is_delivered_while_the_clock_is_wrong_for_a_moment_expires_no_earlier(world):
+    """Both steps come between two looks at the clock."""
+    await world.open()
+    await put(world)
+    world.clock.step(-HOUR_MS)
+    await send(world, "a", TIMER_TTL_MS="60000")
+    world.clock.step(HOUR_MS)
+    assert bodies(await receive(world)) == ["a"]
+
+
 async def test_a_clock_that_is_stepped_forward_expires_nothing_early_and_one_stepped_back_nothing_at_all(
     world,
 ):
