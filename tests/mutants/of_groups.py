@@ -140,12 +140,12 @@ MUTANTS = [
     Mutant(
         "group-forgets-an-ack-for-a-turn",
         "timerwheel/groups/leasing.py",
-        "whoever finds a lease over finds its acknowledgement noted",
+        "an acknowledgement is remembered from the moment that its lease is gone",
         "        stored.add_done_callback(note)\n",
         "        stored.add_done_callback(\n"
         "            lambda stored: asyncio.get_running_loop().call_soon(note, stored)\n"
         "        )\n",
-        ("tests/integration/groups/test_groups_races.py",),
+        ("tests/integration/engine/test_repeated_calls.py",),
     ),
     Mutant(
         "worker-calls-a-stored-ack-late",

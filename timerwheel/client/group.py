@@ -393,7 +393,7 @@ def _note(done: Sequence[Lease], results: Sequence[Settled]) -> None:
             lease.acknowledged(result)
         except LeaseEndedError as error:
             if lease.ack_unanswered:
-                logger.info("acknowledged in an outage, or too late: %s", error)
+                logger.info("acknowledged by an earlier call that was not answered, or too late: %s", error)
             else:
                 logger.warning("acknowledged too late, so it will be received again: %s", error)
 

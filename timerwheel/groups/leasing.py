@@ -447,8 +447,8 @@ class Leasing:
         loop = asyncio.get_running_loop()
         if self._acks is None:
             gathered, stored = self._acks = ([], loop.create_future())
-            # First of its callbacks, and those of one future run one after another: so nobody finds a lease
-            # that is over and not yet among the acknowledged ones, which its callers note in theirs.
+            # The callbacks of a future run back to back, and this is the first; callers note what they have
+            # acknowledged in theirs. So nobody can find a lease that is over and not yet noted.
             stored.add_done_callback(partial(self._acks_stored, gathered))
             # Of no call: each call that shares the write notes it for itself.
             loop.call_soon(self._store_turn, context=Context())
@@ -479,7 +479,7 @@ class Leasing:
         done = self._parts.core.commit.submit(records, [self._group.name] * len(records))
 
         def finish(done: asyncio.Future[int]) -> None:
-            error = None if done.cancelled() else done.exception()
+            error = done.exception()
             if error is not None:
                 for stretch in skipped:
                     self.chooser.skip(*stretch)

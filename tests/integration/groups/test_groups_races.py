@@ -635,18 +635,3 @@ async def test_who_waits_gets_what_a_receive_left_that_was_broken_off(world):
     first.cancel()
     async with asyncio.timeout(10):
         assert sorted(bodies(await second)) == names
-
-
-async def test_an_acknowledgement_that_is_repeated_in_any_turn_of_the_loop_is_ok(world):
-    """As by a worker whose receive, which carried the acknowledgement, was broken off."""
-    await world.open()
-    await put(world)
-    await send(world, *"abcd")
-    for lease in await receive(world):
-        first = asyncio.create_task(ack(world, lease))
-        again = []
-        while not first.done():
-            again.append(asyncio.create_task(ack(world, lease)))
-            await asyncio.sleep(0)
-        results = await asyncio.gather(*again)
-        assert [await first, *results] == [[True]] * (len(results) + 1)
