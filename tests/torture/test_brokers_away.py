@@ -14,9 +14,10 @@ import pytest
 
 from tests.harness.kafka.broker import Brokers, missing
 from tests.torture.audited import Auditor
+from tests.torture.books import now_ms
 from tests.torture.killing import seed_given
+from tests.torture.nodes import Nodes, two_nodes
 from tests.torture.process import Service
-from tests.torture.test_failover import Nodes, now_ms
 
 pytest.importorskip("confluent_kafka")
 pytestmark = [
@@ -57,10 +58,8 @@ def brokers(tmp_path: Path) -> Iterator[Brokers]:
 
 @pytest.fixture
 async def nodes(tmp_path: Path, brokers: Brokers) -> AsyncIterator[Nodes]:
-    async with aiohttp.ClientSession() as session:
-        found = Nodes(tmp_path, brokers, session)
-        with found.each[0], found.each[1]:
-            yield found
+    async with two_nodes(tmp_path, brokers) as found:
+        yield found
 
 
 async def test_a_minute_without_brokers_is_refused_and_all_goes_on_by_itself(
