@@ -18,15 +18,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from timerwheel.store.errors import CorruptionError, JournalMismatchError
 from timerwheel.store.files import Files, read_whole
 from timerwheel.store.journal import Extent, Journal, Run, RunKind, counts, in_parts
-from timerwheel.store.journaled_log import MARK_FILE, Mark, read_mark
+from timerwheel.store.journaled_log import Mark, read_mark, write_mark
 from timerwheel.store.log_reader import START_FILE, LogReader
 from timerwheel.store.record import FLAG_MORE, FLAGS_AT
-from timerwheel.store.sealed_json import seal
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE, scan, whole_units
 
 RUN_BYTES = 1 << 20
@@ -75,8 +72,7 @@ def fill(
         if (manifest := read_whole(files, directory / START_FILE)) is not None:
             filling.append(in_parts(log.tail, manifest, journal.run_bytes_max))
         _sync(log, files)
-        made = Mark(filling.name, log.tail, filling.position)
-        files.write_whole(directory / MARK_FILE, seal(msgspec.json.encode(made)))
+        write_mark(files, directory, Mark(filling.name, log.tail, filling.position))
         return Filled(log.bases[0], log.tail, appended)
 
 

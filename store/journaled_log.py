@@ -71,6 +71,11 @@ def read_mark(files: ReadFiles, directory: Path) -> Mark | None:
         return Mark("", 0, 0)
 
 
+def write_mark(files: Files, directory: Path, mark: Mark) -> None:
+    """Make the directory a copy, or say how far it is one; durable when this returns."""
+    files.write_whole(directory / MARK_FILE, seal(msgspec.json.encode(mark)))
+
+
 class JournaledLog(CommitLog):
     """See the module. `claim`, `attach` and `catch_up` first, then as a `CommitLog`."""
 
@@ -95,10 +100,10 @@ class JournaledLog(CommitLog):
     def extent(self) -> Extent:
         """Return what the journal has now. It is made if it is missing, unless the directory has a log.
 
-        Then it was deleted, or is another: an empty one in its place would be taken for the right one by the
-        next node with an empty directory.
+        In that case it was deleted, or the address is wrong: the next node with an empty directory would take
+        an empty journal for the right one. JournalMismatchError.
         """
-        return self._journal.extent(make=self._is_empty())
+        return self._journal.extent(make=self._may_make_journal())
 
     def claim(self) -> Extent:
         """Become the leader of the journal; `attach` and `catch_up` to its end come before an `append`.
@@ -106,21 +111,25 @@ class JournaledLog(CommitLog):
         It is made as by `extent`.
         """
         self.unfollow()
-        extent = self._journal.claim(make=self._is_empty())
+        extent = self._journal.claim(make=self._may_make_journal())
         self.unit_bytes_max = self._journal.run_bytes_max
         return extent
 
-    def _is_empty(self) -> bool:
-        """Whether the directory has no log; JournalMismatchError for one of its own."""
+    def _may_make_journal(self) -> bool:
+        """Whether a journal that is missing may be made: there is no log here that was in one."""
         self.files.make_dir(self.directory)
         bases = self._found_bases()
+        self._refuse_own_log(bases)
+        return not bases
+
+    def _refuse_own_log(self, bases: Sequence[int]) -> None:
+        """Raise JournalMismatchError if the log in the directory, with these segments, is in no journal."""
         has_start = read_whole(self.files, self.directory / START_FILE) is not None
         if (bases or has_start) and read_mark(self.files, self.directory) is None:
             raise JournalMismatchError(
                 f"{self.directory} has a log of its own, which is in no journal; start without --journal, or "
                 "put it there with `timerwheel cluster fill`, or give an empty directory with --data"
             )
-        return not bases
 
     def lacks_dropped(self, extent: Extent) -> bool:
         """Whether the directory has a part of the log, and lacks one that the journal has no more.
@@ -195,7 +204,7 @@ class JournaledLog(CommitLog):
         """Return the mark if the directory has one; JournalMismatchError if the two must not be joined."""
         mark = read_mark(self.files, self.directory)
         if mark is None:
-            self._is_empty()
+            self._refuse_own_log(self.bases)
             return None
         if self.bases and extent.start == extent.end:
             raise JournalMismatchError(
@@ -336,7 +345,7 @@ class JournaledLog(CommitLog):
         mark = Mark(self._name, offset, self._position)
         if mark != self._marked:
             with _space_wanted(self.directory):
-                self.files.write_whole(self.directory / MARK_FILE, seal(msgspec.json.encode(mark)))
+                write_mark(self.files, self.directory, mark)
             self._marked = mark
 
     def _begin_segment(self, base: int, now_ms: int) -> None:
