@@ -40,5 +40,5 @@ class BrokerClock:
         what = "early" if ahead_ms > 0 else "late"
         return (
             f"the clock of this node is {difference} that of the Kafka brokers: while it leads, messages "
-            f"come so much too {what}; synchronize the clocks of all nodes and brokers"
+            f"arrive that much too {what}; synchronize the clocks of all nodes and brokers"
         )
