@@ -19,7 +19,7 @@ async def outcome(call: Awaitable[_Answer]) -> _Answer | type[Exception]:
 async def met_in_each_turn(
     first: Callable[[], Awaitable[_Answer]], other: Callable[[], Awaitable[_Answer]]
 ) -> tuple[_Answer | type[Exception], list[_Answer | type[Exception]]]:
-    """Return the outcome of the first call, and of one more for each turn until it has ended and some after."""
+    """Return the outcome of the first call, and of one more for each turn until it has ended, and after."""
     ours = asyncio.create_task(outcome(first()))
     others = []
     left = AFTER
