@@ -6,24 +6,32 @@ standard JSON: `{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:{...}
 
 import contextlib
 
+import msgspec
 import orjson
 
 from timerwheel.engine import Engine
 from timerwheel.errors import UnknownTopicError
-from timerwheel.groups.config import LEASES, UnknownGroupError
+from timerwheel.groups.config import LEASES, UnknownGroupError, check_group
 from timerwheel.rocketmq.codes import VERSION, Call, Result
 from timerwheel.rocketmq.members import Members
 from timerwheel.rocketmq.name_server import BROKER
 from timerwheel.rocketmq.offsets import Offsets
 from timerwheel.rocketmq.request import INT64_MAX, Answer, RefusalError, Request
 from timerwheel.rocketmq.topics import QUEUES_OF_NEW, Topics
+from timerwheel.settings import TOPIC_QUEUES_MAX
 from timerwheel.state.config_table import ConfigTable
 from timerwheel.tokens import Scope
 from timerwheel.version import version
 
 DELETE_WAIT_MS = 2_000
 """How long `deleteTopic` waits for the end of a deletion; clients wait 5 seconds for their answer."""
-_QUEUES_MAX = 1 << 16
+
+
+class _GroupConfig(msgspec.Struct, frozen=True, rename="camel"):
+    group_name: str
+
+
+_decode_config = msgspec.json.Decoder(_GroupConfig).decode
 
 
 class Admin:
@@ -39,8 +47,9 @@ class Admin:
         """Make a topic, or give it more queues."""
         topic = request.text("topic")
         request.must_have(Scope.ADMIN, topic)
+        self._topics.must_have_route(topic)
         wanted = [
-            request.number(name, QUEUES_OF_NEW, low=1, high=_QUEUES_MAX)
+            request.number(name, QUEUES_OF_NEW, low=1, high=TOPIC_QUEUES_MAX)
             for name in ("readQueueNums", "writeQueueNums")
         ]
         await self._engine.topics.change(topic, queues=max(wanted))
@@ -53,6 +62,7 @@ class Admin:
         """
         topic = request.text("topic")
         request.must_have(Scope.ADMIN, topic)
+        self._topics.must_have_route(topic)
         with contextlib.suppress(UnknownTopicError):
             await self._engine.topic_deletions.delete(topic, DELETE_WAIT_MS)
         return Answer()
@@ -68,8 +78,14 @@ class Admin:
         return Answer()
 
     def update_group(self, request: Request) -> Answer:
-        """Groups are made when they are used."""
+        """Groups are made when they are used; only the name is looked at."""
         request.must_have(Scope.ADMIN)
+        if not request.frame.body:
+            return Answer()
+        try:
+            check_group(_decode_config(request.frame.body).group_name)
+        except (ValueError, RecursionError) as error:
+            raise RefusalError(Result.SYSTEM_ERROR, f"the group is malformed: {error}") from None
         return Answer()
 
     async def delete_group(self, request: Request) -> Answer:
@@ -78,7 +94,7 @@ class Admin:
         Otherwise there is nothing to delete, since groups are made when they are used. A group that does not
         exist is no error. Dead letters stay.
         """
-        group = request.text("groupName")
+        group = request.group("groupName")
         topics = self._known_in(group)
         request.must_have(Scope.ADMIN)
         for topic in topics:
@@ -115,10 +131,12 @@ class Admin:
 
     async def consume_stats(self, request: Request) -> Answer:
         """How far a group has come in each queue of a topic."""
-        group, topic = request.text("consumerGroup"), request.text("topic", "")
+        group, topic = request.group(), request.text("topic", "")
+        request.must_have(Scope.RECEIVE)
+        if topic:
+            self._topics.must_read(request, topic)
         names = [topic] if topic else self._topics_of(group)
         parts: list[bytes] = []
-        request.must_have(Scope.RECEIVE)
         for name in filter(request.caller.may, names):
             table: list[tuple[int, dict[str, int]]] = []
             for queue, offset in enumerate(self._consumed(name, group)):
@@ -162,7 +180,7 @@ class Admin:
     def connections(self, request: Request) -> Answer:
         """The clients of a group."""
         request.must_have(Scope.RECEIVE)
-        members = self._members.of(request.text("consumerGroup"))
+        members = self._members.of(request.group())
         if not members:
             raise RefusalError(Result.CONSUMER_NOT_ONLINE, "no consumer of the group is connected")
         data = next(iter(members.values())).data
@@ -211,8 +229,10 @@ class Admin:
 
     async def reset_offsets(self, request: Request) -> Answer:
         """Have a group go on from a time, and notify its clients."""
-        topic, group = request.text("topic"), request.text("group")
+        topic, group = request.text("topic"), request.group("group")
         request.must_have(Scope.ADMIN, topic)
+        if not self._topics.exists(topic):
+            raise RefusalError(Result.TOPIC_NOT_EXIST, f"topic {topic[:127]!r} does not exist")
         time_ms = request.number("timestamp", low=-INT64_MAX)
         is_forced = request.text("isForce", "true") == "true"
         table: list[tuple[int, int]] = []

@@ -11,7 +11,7 @@ import msgspec
 import orjson
 
 from timerwheel.engine import Engine
-from timerwheel.groups.config import LEASES, Exponential, GroupConfig, GroupDiffersError
+from timerwheel.groups.config import LEASES, Exponential, GroupConfig, GroupDiffersError, check_group
 from timerwheel.rocketmq.codes import Result
 from timerwheel.rocketmq.members import Members, Name
 from timerwheel.rocketmq.name_server import BROKER
@@ -64,6 +64,7 @@ class Assignments:
         except (ValueError, RecursionError) as error:
             raise RefusalError(Result.SYSTEM_ERROR, f"the query is malformed: {error}") from None
         self._topics.must_read(request, asked.topic)
+        check_group(asked.consumer_group)
         if self._engine.groups.kind(asked.topic, asked.consumer_group) == LEASES:
             return _assigned(asked.topic, [ALL_QUEUES], POP)
         queues = range(self._topics.queues_of(asked.topic))
@@ -82,6 +83,7 @@ class Assignments:
         except (ValueError, RecursionError) as error:
             raise RefusalError(Result.SYSTEM_ERROR, f"the mode is malformed: {error}") from None
         request.must_have(Scope.ADMIN, wanted.topic)
+        self._topics.must_have_route(wanted.topic)
         place = wanted.topic, wanted.consumer_group
         if wanted.mode == PULL:
             await self._offsets.make(*place)

@@ -67,7 +67,7 @@ class Remoting:
         self.members = Members(producers)
         topics = Topics(engine)
         name_server = NameServer(topics, advertised)
-        self._locks = Locks(engine.clock.monotonic_ms)
+        self._locks = Locks(engine.clock.monotonic_ms, topics)
         offsets = Offsets(engine, topics)
         self._pulls = Pulls(engine, topics, name_server, self.members, offsets)
         self._pops = Pops(engine, topics, name_server, self.members)

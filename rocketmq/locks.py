@@ -9,9 +9,11 @@ from typing import Annotated, Final
 import msgspec
 import orjson
 
+from timerwheel.groups.config import check_group
 from timerwheel.rocketmq.codes import Result
 from timerwheel.rocketmq.members import Name
 from timerwheel.rocketmq.request import Answer, Link, RefusalError, Request
+from timerwheel.rocketmq.topics import Topics
 from timerwheel.tokens import Scope
 
 LOCK_MS: Final = 60_000
@@ -55,18 +57,24 @@ _decode = msgspec.json.Decoder(LockBody).decode
 class Locks:
     """See the module. Event loop only."""
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
+    def __init__(self, now_ms: Callable[[], int], topics: Topics) -> None:
         self._now_ms = now_ms
+        self._topics = topics
         self._locks: dict[Key, _Lock] = {}
         self._links: dict[int, set[Key]] = {}  # by the identity of the connection
 
     def lock(self, request: Request) -> Answer:
-        """Lock the queues that nobody else holds; answers with those that the client holds now."""
+        """Lock the queues that nobody else holds; answers with those that the client holds now.
+
+        A queue that its topic does not have is never among them.
+        """
         body = _body_of(request)
         now_ms = self._now_ms()
         held: list[Queue] = []
         for queue in body.mq_set:
-            request.must_have(Scope.RECEIVE, queue.topic)
+            self._topics.must_read(request, queue.topic)
+            if not 0 <= queue.queue_id < self._topics.queues_of(queue.topic):
+                continue
             key = body.consumer_group, queue
             lock = self._locks.get(key)
             if lock is None or lock.until_ms <= now_ms or lock.client == body.client_id:
@@ -125,9 +133,11 @@ class Locks:
 
 def _body_of(request: Request) -> LockBody:
     try:
-        return _decode(request.frame.body)
+        body = _decode(request.frame.body)
     except (ValueError, RecursionError) as error:
         raise RefusalError(Result.SYSTEM_ERROR, f"the body is malformed: {error}") from None
+    check_group(body.consumer_group)
+    return body
 
 
 def _named(queue: Queue) -> dict[str, object]:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from timerwheel.engine import Engine
 from timerwheel.errors import UnknownMessageError
+from timerwheel.model.listing import KEY_CHARACTERS_MAX
 from timerwheel.model.messages import State
 from timerwheel.rocketmq.codes import Result
 from timerwheel.rocketmq.name_server import NameServer
@@ -96,8 +97,9 @@ class Lookups:
         topic = request.text("topic")
         self._topics.must_read(request, topic)
         key = request.text("key")
-        if not key:
-            raise RefusalError(Result.SYSTEM_ERROR, "the key is empty; name one")
+        if not 0 < len(key) <= KEY_CHARACTERS_MAX:
+            detail = f"a key of {len(key)} characters; name one of 1 to {KEY_CHARACTERS_MAX}"
+            raise RefusalError(Result.SYSTEM_ERROR, detail)
         is_unique = request.text("_UNIQUE_KEY_QUERY", "false") == "true"
         begin_ms = request.number("beginTimestamp", 0, low=-INT64_MAX)
         end_ms = request.number("endTimestamp", INT64_MAX, low=-INT64_MAX)

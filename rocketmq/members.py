@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import msgspec
 import orjson
 
+from timerwheel.groups.config import check_group, is_group
 from timerwheel.rocketmq.codes import Call, Result
 from timerwheel.rocketmq.producers import ClientLink, Producers
 from timerwheel.rocketmq.request import Answer, Link, RefusalError, Request
@@ -110,7 +111,11 @@ class Members:
         return self._groups.get(group, {})
 
     def heartbeat(self, request: Request) -> Answer:
-        """A client tells in which groups it consumes and produces."""
+        """A client tells in which groups it consumes and produces.
+
+        One illegal name of a group is an error, but the consumers of the others join. A producer may have any
+        name: it is only compared with that of a transaction.
+        """
         size_bytes = len(request.frame.body)
         if size_bytes > HEARTBEAT_BYTES_MAX:
             detail = f"a heartbeat of {size_bytes} bytes; at most {HEARTBEAT_BYTES_MAX} are allowed"
@@ -121,11 +126,14 @@ class Members:
             raise RefusalError(Result.SYSTEM_ERROR, f"the heartbeat is malformed: {error}") from None
         if found.consumers:
             request.must_have(Scope.RECEIVE)
-        for data in found.consumers:
+        legal = [data for data in found.consumers if is_group(data.group_name)]
+        for data in legal:
             self._join(request, found.client_id, data, size_bytes // len(found.consumers))
         link: ClientLink = request.link  # type: ignore[assignment]  # each connection is one
         for producer in found.producers or ():
             self._producers.join(link, request.caller, found.client_id, producer.group_name)
+        for data in found.consumers:
+            check_group(data.group_name)  # the client's other groups are in by now
         return Answer(fields={"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"})
 
     def _join(self, request: Request, client: str, data: ConsumerData, size_bytes: int) -> None:
@@ -175,7 +183,7 @@ class Members:
 
     def list(self, request: Request) -> Answer:
         """The ids of the clients of a group."""
-        group = request.text("consumerGroup")
+        group = request.group()
         request.must_have(Scope.RECEIVE)
         if not self.of(group):
             raise RefusalError(Result.SYSTEM_ERROR, f"no consumer of group {group!r} is connected")

@@ -31,8 +31,7 @@ class NameServer:
     def route(self, request: Request) -> Answer:
         """The queues of a topic; every legal name has some."""
         topic = request.text("topic")
-        if not self._topics.has_route(topic):
-            raise RefusalError(Result.TOPIC_NOT_EXIST, f"no topic can have the name {topic[:127]!r}")
+        self._topics.must_have_route(topic)
         if not request.caller.may(topic):
             detail = f"the token {request.caller.name!r} has no access to topic {topic!r}"
             raise RefusalError(Result.NO_PERMISSION, detail)

@@ -24,7 +24,7 @@ class Offsets:
     def committed(self, request: Request) -> Answer:
         """The offset that a group has committed."""
         topic, queue = self._queue_of(request)
-        group = request.text("consumerGroup")
+        group = request.group()
         offset = self.of(topic, group, queue)
         if offset is not None:
             return _offset(offset)
@@ -37,7 +37,7 @@ class Offsets:
     async def commit(self, request: Request) -> Answer:
         """A group has consumed a queue up to an offset."""
         topic, queue = self._queue_of(request)
-        await self.advance(topic, request.text("consumerGroup"), queue, request.number("commitOffset"))
+        await self.advance(topic, request.group(), queue, request.number("commitOffset"))
         return Answer()
 
     def of(self, topic: str, group: str, queue: int) -> int | None:
@@ -64,6 +64,7 @@ class Offsets:
     async def advance(self, topic: str, group: str, queue: int, offset: int) -> None:
         """Commit an offset of a group, which is made if it is new; GroupDiffersError, GroupFieldError."""
         if not self.advance_known(topic, group, queue, offset):
+            self._engine.groups.offsets.check(topic, {queue: offset})
             with contextlib.suppress(TopicEndingError):  # as `advance_known`
                 await self.make(topic, group)
                 self._engine.groups.offsets.commit(topic, group, {queue: offset})

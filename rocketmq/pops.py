@@ -23,7 +23,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from timerwheel.engine import Engine
-from timerwheel.groups.config import INVISIBLE_MS_MAX, RECEIVE_MAX, Exponential, Start
+from timerwheel.groups.config import INVISIBLE_MS_MAX, RECEIVE_MAX, Exponential, Start, check_group
 from timerwheel.groups.leases import Lease
 from timerwheel.groups.receipts import place_in
 from timerwheel.model.admission import RETRY_PREFIX
@@ -127,6 +127,7 @@ class Pops:
         count_max = min(max(request.number("maxMsgNums"), 1), MESSAGES_MAX)
         invisible_ms = request.number("invisibleTime", low=1, high=INVISIBLE_MS_MAX)
         invisible_ms = max(invisible_ms, self._engine.settings.redelivery_delay_ms)
+        wait_ms = min(request.number("pollTime", 0), WAIT_MS_MAX)
 
         def take(*, wait_ms: int = 0, is_first: bool = False) -> Coroutine[Any, Any, list[Delivery]]:
             return self._engine.groups.receive(
@@ -143,7 +144,6 @@ class Pops:
             )
 
         found = await take(is_first=True)
-        wait_ms = min(request.number("pollTime", 0), WAIT_MS_MAX)
         if not found and wait_ms:
             if self._held.is_full:
                 return _nothing(Result.POLLING_FULL)
@@ -227,7 +227,7 @@ class Pops:
         parts = acknowledged(request.frame.body)
         receipts: dict[Place, list[str]] = defaultdict(list)
         for part, offsets in parts:
-            place = Place(part.topic, part.group)
+            place = Place(part.topic, check_group(part.group))
             self._check(request, place.topic)
             leases = (self._lease(place, part.queue, offset, part.pop) for offset in offsets)
             receipts[place] += [lease.receipt for lease in leases if lease is not None]
@@ -281,7 +281,7 @@ class Pops:
         """Return topic and group of a request; RefusalError unless its caller may receive of the topic."""
         topic = request.text("topic")
         self._check(request, topic)
-        return Place(topic, request.text("consumerGroup"))
+        return Place(topic, request.group())
 
     def _check_queue(self, request: Request, topic: str) -> None:
         """RefusalError for a queue that the topic does not have. What a group leases is of any queue."""

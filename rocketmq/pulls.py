@@ -90,7 +90,7 @@ class Pulls:
 
     def pull(self, request: Request) -> Answer | Awaitable[Answer]:
         """Answer with messages from an offset on, or hold the request until there are some."""
-        topic, group = request.text("topic"), request.text("consumerGroup")
+        topic, group = request.text("topic"), request.group()
         self._topics.must_read(request, topic)
         queue = self._topics.queue_of(request, topic)
         offset = request.number("queueOffset", low=-INT64_MAX)

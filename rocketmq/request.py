@@ -6,11 +6,14 @@ from typing import Final, Protocol
 import msgspec
 
 from timerwheel.errors import TimerwheelError
+from timerwheel.groups.config import check_group
 from timerwheel.rocketmq.codes import FLAG_ONE_WAY, FLAG_RESPONSE, Result
 from timerwheel.rocketmq.frame import Frame, FrameError, encode
 from timerwheel.rocketmq.stored_message import Host
 from timerwheel.tokens import Scope
 
+INT32_MIN: Final = -(1 << 31)
+INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
 NO_FIELDS: Final[Mapping[str, str]] = {}
 
@@ -146,6 +149,10 @@ class Request:
         if value is None:
             raise RefusalError(Result.SYSTEM_ERROR, f"the field {name} is missing")
         return value
+
+    def group(self, name: str = "consumerGroup") -> str:
+        """Return a field that names a group; RefusalError if it is missing, IllegalGroupError."""
+        return check_group(self.text(name))
 
     def number(self, name: str, default: int | None = None, *, low: int = 0, high: int = INT64_MAX) -> int:
         """Return a field as a number within bounds; RefusalError."""

@@ -14,7 +14,7 @@ import orjson
 from timerwheel.engine import Engine
 from timerwheel.groups.config import FIRST_RETRY_LEVEL, check_group
 from timerwheel.groups.dead_letter_properties import DeadLetterOrigin
-from timerwheel.model.admission import ENVELOPE_PROPERTY, RETRY_PREFIX
+from timerwheel.model.admission import ENVELOPE_PROPERTY, RETRY_PREFIX, check_copy
 from timerwheel.model.ids import root_of
 from timerwheel.rocketmq.codes import Result
 from timerwheel.rocketmq.locks import Locks
@@ -22,7 +22,7 @@ from timerwheel.rocketmq.lookups import Lookups
 from timerwheel.rocketmq.message_ids import offset_id
 from timerwheel.rocketmq.name_server import NameServer
 from timerwheel.rocketmq.offsets import Offsets
-from timerwheel.rocketmq.request import Answer, RefusalError, Request, number_of
+from timerwheel.rocketmq.request import INT32_MAX, Answer, RefusalError, Request, number_of
 from timerwheel.rocketmq.topics import RETRY_ORIGIN
 from timerwheel.rocketmq.translation import HIDDEN, UNIQ_KEY, Envelope, envelope_of
 from timerwheel.tokens import Scope
@@ -48,9 +48,9 @@ class Retries:
 
     async def send_back(self, request: Request) -> Answer:
         """A consumer returns a message that it has read."""
-        group = check_group(request.text("group"))
+        group = request.group("group")
         level = request.number("delayLevel", 0, low=-_LEVEL_MAX, high=_LEVEL_MAX)
-        tries_max = request.number("maxReconsumeTimes", TRIES_MAX, low=-1)
+        tries_max = request.number("maxReconsumeTimes", TRIES_MAX, low=-1, high=INT32_MAX)
         found = await self._lookups.find(request, request.number("offset"))
         if not found.is_delivered:
             raise RefusalError(Result.SYSTEM_ERROR, "a message that waits cannot be sent back")
@@ -81,10 +81,12 @@ class Retries:
                 Result.NO_PERMISSION, f"only consumers send to {topic!r}, what they could not process"
             )
         request.must_have(Scope.RECEIVE, origin)
+        check_copy(body, properties, self._engine.sender.rules)
         group = check_group(topic.removeprefix(RETRY_PREFIX))
-        tries_max = request.number("l" if "l" in request.frame.fields else "maxReconsumeTimes", TRIES_MAX)
+        name = "l" if "l" in request.frame.fields else "maxReconsumeTimes"
+        tries_max = request.number(name, TRIES_MAX, low=-1, high=INT32_MAX)
         tries = envelope.consumed_before
-        if tries > tries_max or self._locks.is_held(group, origin):
+        if tries > (TRIES_MAX if tries_max < 0 else tries_max) or self._locks.is_held(group, origin):
             message_id = await self._give_up(group, body, properties, envelope)
         else:
             level = number_of("DELAY", properties.pop("DELAY", str(FIRST_RETRY_LEVEL + tries)), 0, _LEVEL_MAX)

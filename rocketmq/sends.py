@@ -19,7 +19,7 @@ import msgspec
 
 from timerwheel.engine import Engine
 from timerwheel.errors import TopicEndingError
-from timerwheel.model.admission import HALF_PROPERTY, RETRY_PREFIX, Rules
+from timerwheel.model.admission import HALF_PROPERTY, RETRY_PREFIX, TRACE_TOPIC, Rules
 from timerwheel.model.ids import root_of
 from timerwheel.model.messages import Outgoing, State
 from timerwheel.rocketmq import properties_text
@@ -37,7 +37,7 @@ from timerwheel.rocketmq.name_server import BROKER, NameServer
 from timerwheel.rocketmq.properties_text import TEXT_BYTES_MAX, TEXT_CHARACTERS_SHORT
 from timerwheel.rocketmq.refusals import answer_of
 from timerwheel.rocketmq.repeats import Repeats, Sent
-from timerwheel.rocketmq.request import Answer, RefusalError, Request, number_of
+from timerwheel.rocketmq.request import INT32_MAX, INT32_MIN, Answer, RefusalError, Request, number_of
 from timerwheel.rocketmq.retries import Retries
 from timerwheel.rocketmq.stored_message import BatchedMessage, decode_batch
 from timerwheel.rocketmq.topics import Topics
@@ -53,7 +53,6 @@ from timerwheel.runtime.steps import is_one_step
 from timerwheel.store.record import crc_of
 from timerwheel.tokens import Scope
 
-_INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
 _TRUE = frozenset({"true", "1"})
 """How the clients in Java and in C++ say that it is a batch."""
 _ZLIB = frozenset({0, 3 << 8})
@@ -137,9 +136,9 @@ class Sends:
         envelope = Envelope(
             request.number(names.born_ms, self._engine.clock.now_ms()),
             request.link.peer,
-            request.number(names.flag, 0, low=_INT32_MIN, high=_INT32_MAX),
-            request.number(names.sys_flag, 0, high=_INT32_MAX) & ~SYS_TRANSACTION,
-            request.number(names.consumed_before, 0, high=_INT32_MAX),
+            request.number(names.flag, 0, low=INT32_MIN, high=INT32_MAX),
+            request.number(names.sys_flag, 0, high=INT32_MAX) & ~SYS_TRANSACTION,
+            request.number(names.consumed_before, 0, high=INT32_MAX),
         )
         if code == Call.SEND_BATCH or fields.get("m", fields.get("batch")) in _TRUE:
             self._take_batch(request, names, topic, envelope)
@@ -166,7 +165,8 @@ class Sends:
         if sent is not None:
             with self._beginning(sent):
                 body = self._plain(request.frame.body, envelope.sys_flag)
-            message = Outgoing(topic, body, queue=queue, plain=plain.stored)
+            is_trace = topic == TRACE_TOPIC
+            message = Outgoing(topic, body, queue=queue, plain=plain.stored, to_reserved=is_trace)
             self._send(Draft(request, sent, [message], queue, plain.uniq_key))
         return True
 
@@ -183,7 +183,14 @@ class Sends:
             body = self._plain(request.frame.body, envelope.sys_flag)
             if is_half:
                 properties.setdefault(PRODUCER_GROUP, request.text(names.group))
-        message = Outgoing(topic, body, admitted(properties), queue=queue, envelope=envelope.encode())
+        message = Outgoing(
+            topic,
+            body,
+            admitted(properties),
+            queue=queue,
+            envelope=envelope.encode(),
+            to_reserved=topic == TRACE_TOPIC,
+        )
         self._send(Draft(request, sent, [message], queue, key, is_half))
 
     def _take_batch(self, request: Request, names: Names, topic: str, envelope: Envelope) -> None:
@@ -218,7 +225,7 @@ class Sends:
 
     def _queue(self, topic: str, text: str, properties: dict[str, str]) -> int:
         """Return the queue that the client chose, or the one whose turn it is."""
-        queue = number_of("queueId", text, _INT32_MIN, _INT32_MAX)
+        queue = number_of("queueId", text, INT32_MIN, INT32_MAX)
         if queue < 0:
             return self._engine.sender.queue_of(Outgoing(topic, b"", properties))
         return self._topics.queue_to(topic, queue)
@@ -434,6 +441,6 @@ def _batched(
         if plain is not None:
             messages.append(Outgoing(topic, body, queue=queue, plain=plain.stored))
         else:
-            properties = admitted(properties_text.decode(text.decode()))
+            properties = admitted(_properties(text.decode()))
             messages.append(Outgoing(topic, body, properties, queue=queue, envelope=own))
     return messages

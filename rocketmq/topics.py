@@ -15,6 +15,7 @@ from timerwheel.model.admission import (
     RETRY_PREFIX,
     SYSTEM_TOPICS,
     TEMPLATE_TOPIC,
+    TRACE_TOPIC,
     check_topic_name,
     is_sendable,
 )
@@ -52,12 +53,14 @@ class Topics:
         except AdmissionError:
             return False
         return topic not in SYSTEM_TOPICS and (
-            topic == TEMPLATE_TOPIC or topic.startswith((DEAD_PREFIX, RETRY_PREFIX)) or is_sendable(topic)
+            topic in {TEMPLATE_TOPIC, TRACE_TOPIC}
+            or topic.startswith((DEAD_PREFIX, RETRY_PREFIX))
+            or is_sendable(topic)
         )
 
     def queues_of(self, topic: str) -> int:
         """Return the number of queues that the topic has, or would have after a send."""
-        if topic.startswith((DEAD_PREFIX, RETRY_PREFIX)):
+        if topic == TRACE_TOPIC or topic.startswith((DEAD_PREFIX, RETRY_PREFIX)):
             return 1
         return self._engine.topics.queues_of(topic) if self.exists(topic) else QUEUES_OF_NEW
 
@@ -74,6 +77,10 @@ class Topics:
             request.must_have(Scope.RECEIVE)
         else:
             request.must_have(Scope.RECEIVE, topic)
+        self.must_have_route(topic)
+
+    def must_have_route(self, topic: str) -> None:
+        """RefusalError unless a topic can have this name, and clients may know of it."""
         if not self.has_route(topic):
             raise RefusalError(Result.TOPIC_NOT_EXIST, f"no topic can have the name {topic[:127]!r}")
 

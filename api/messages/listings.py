@@ -22,6 +22,7 @@ def of_query(wanted: PendingQuery) -> Listing:
         at=_times(wanted.from_ms, wanted.until_ms),
         due=_times(wanted.due_from_ms, wanted.due_to_ms),
         newest=wanted.order == "newest",
+        reserved=wanted.reserved,
     )
 
 

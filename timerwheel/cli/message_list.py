@@ -43,6 +43,9 @@ def list_messages(
         str | None, typer.Option("--to", metavar="TIME", help="Due, delivered or recalled before this time.")
     ] = None,
     newest: Annotated[bool, typer.Option("--newest", help="The newest first.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also those of the service's own topics, such as %RETRY%GROUP.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 100,
     service: ServiceOptions,
     output: IdTimeOutput,
@@ -59,6 +62,7 @@ def list_messages(
             from_ms=from_ms,
             until_ms=until_ms,
             newest=newest,
+            reserved=everything,
             limit=limit,
         )
         return [message async for message in found]

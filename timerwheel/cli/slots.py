@@ -186,7 +186,9 @@ async def _list_of_service(client: Client, at_ms: int, level: str | None, limit:
         if found := await client.slots(wanted.level, from_ms=wanted.start_ms, to_ms=wanted.start_ms + 1):
             break
     slot = found[0] if found else _slots_at(at_ms, level)[0]
-    pending = client.messages(due_from_ms=slot.start_ms, due_to_ms=slot.end_ms, limit=limit)
+    pending = client.messages(  # all that the slot counts
+        due_from_ms=slot.start_ms, due_to_ms=slot.end_ms, reserved=True, limit=limit
+    )
     return Listed(slot, [message async for message in pending], bool(wheel.leases))
 
 

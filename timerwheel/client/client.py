@@ -513,6 +513,7 @@ class Client:
         due_to: dt.datetime | None = None,
         due_to_ms: int | None = None,
         newest: bool = False,
+        reserved: bool = False,
         limit: int | None = None,
     ) -> AsyncIterator[Message]:
         """Yield the messages that meet every condition, page by page, at most `limit`.
@@ -522,7 +523,8 @@ class Client:
         a tag or `A || B`. `start` ≤ time < `end`, aware datetimes, is about the time at which a scheduled
         message is due, a delivered one was delivered, a recalled one was recalled; `from_ms` and `until_ms`
         are the same in epoch milliseconds. `due_from` ≤ due < `due_to` is about the due time in every state.
-        All but scheduled messages need a topic or a key.
+        All but scheduled messages need a topic or a key. With `reserved`, those of the service's own topics,
+        such as `%RETRY%group`, are listed too; else only by `topic` or `key`.
         """
         times = arguments(locals())
         states = state if state is None or isinstance(state, str) else ",".join(state)
@@ -532,6 +534,7 @@ class Client:
             tag=tag,
             key=key,
             order="newest" if newest else None,
+            reserved="true" if reserved else None,
         )
         query |= range_content(times, "due_from", "due_to")
         query |= range_content(times, "start", "end", ("from_ms", "until_ms"))

@@ -187,9 +187,14 @@ def check_not_of_tasks(topic: str, group: str) -> None:
         raise TaskGroupError(topic, group)
 
 
+def is_group(name: str) -> bool:
+    """Whether a group can have this name."""
+    return _match_group(name) is not None
+
+
 def check_group(group: str) -> str:
     """The name, if it is one of a group; IllegalGroupError."""
-    if _match_group(group) is None:
+    if not is_group(group):
         shown = repr(group) if len(group) <= _SHOWN_CHARACTERS else f"{group[:_SHOWN_CHARACTERS]!r}..."
         raise IllegalGroupError(
             f"{shown} is not a valid group name: use 1 to 120 characters of A-Z a-z 0-9 _ | - %, "

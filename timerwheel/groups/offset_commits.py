@@ -65,6 +65,12 @@ class OffsetCommits:
         """
         self._parts.check_ready()
         state = self._group(topic, group)
+        self.check(topic, offsets)
+        if offsets:
+            self._unstored.setdefault(state, {}).update(offsets)
+
+    def check(self, topic: str, offsets: Mapping[int, int]) -> None:
+        """Raise GroupFieldError for a queue that the topic does not have, or an offset beyond its end."""
         for queue, offset in offsets.items():
             if not self._parts.topics.has_queue(topic, queue):
                 raise GroupFieldError(f"offsets: topic {topic!r} has no queue {queue}")
@@ -74,8 +80,6 @@ class OffsetCommits:
                     f"offsets: {offset} is not an offset of queue {queue} of topic {topic!r}: "
                     f"must be from 0 to {end}"
                 )
-        if offsets:
-            self._unstored.setdefault(state, {}).update(offsets)
 
     def cursors(self, group: GroupState) -> dict[int, int]:
         """Return the committed offset of each queue that has one."""

@@ -20,8 +20,8 @@ The rules are checked in this order, and the first broken one is reported:
    Due > now + max_delay: an error; equal is allowed.
 
 The engine checks the slot limit after these. Sums are exact: no delay overflows into the past. A run of a
-schedule (`Outgoing.own`) may use reserved names, because the schedule was checked when it was put. A task
-(`Outgoing.task`) may go to the topic of its queue.
+schedule (`Outgoing.own`) may use reserved names, because the schedule was checked when it was put. A task, or
+a trace of RocketMQ's clients (`Outgoing.to_reserved`), may go to its reserved topic.
 """
 
 import re
@@ -51,6 +51,8 @@ TASK_GROUP = "tasks"
 TASK_LOG_PREFIX = "%TASKLOG%"
 """The same for the topic of their outcomes."""
 TEMPLATE_TOPIC = "TBW102"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+"""Where RocketMQ's clients send what they trace; no other protocol sends there."""
 
 HALF_PROPERTY = "TRAN_MSG"
 HALF_DUE_MS = 253_370_764_800_000
@@ -130,12 +132,11 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
 
     About 1 µs when the message has no properties, or just `TIMER_DELAY_MS` or `TIMER_DELIVER_MS`.
     """
-    trusted = outgoing.own or outgoing.task
+    trusted = outgoing.own or outgoing.to_reserved
     if trusted or rules.shard is not None or not is_sendable(outgoing.topic):
         _check_place(outgoing, rules.shard, trusted=trusted)
     if len(outgoing.body) > rules.body_bytes_max:
-        detail = f"the body has {len(outgoing.body)} bytes, more than body_size_max = {rules.body_bytes_max}"
-        raise AdmissionError("body_too_large", detail)
+        raise _body_error(outgoing.body, rules)
     if outgoing.dedup_key is not None:
         check_key(outgoing.dedup_key)
         if not outgoing.own and outgoing.dedup_key.startswith(SCHEDULE_KEY_PREFIX):
@@ -157,6 +158,11 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
         raise AdmissionError("transactional", detail)
     from_ms = now_ms if outgoing.from_ms is None else min(outgoing.from_ms, now_ms)
     return _plan(properties, now_ms, rules, from_ms)
+
+
+def _body_error(body: bytes, rules: Rules) -> AdmissionError:
+    detail = f"the body has {len(body)} bytes, more than body_size_max = {rules.body_bytes_max}"
+    return AdmissionError("body_too_large", detail)
 
 
 def _with_context(properties: dict[str, str], rules: Rules) -> dict[str, str]:
@@ -261,8 +267,11 @@ def _check_properties(properties: dict[str, str], rules: Rules, *, own: bool = F
         _check_limits(_counted(properties), rules)
     if "" in properties:
         raise AdmissionError("illegal_property", "a property has an empty name")
-    if own:
-        return
+    if not own:
+        _check_names(properties)
+
+
+def _check_names(properties: dict[str, str]) -> None:
     if not "".join(properties).isprintable():
         _check_no_control(properties)
     check_limits(properties)
@@ -398,6 +407,16 @@ def check_shard(topic: str, shard: Shard) -> None:
     other = shard_of_topic(topic, shard.of)
     detail = f"topic {_shown(topic)} is in shard {other} of {shard.of}, and this is shard {shard.number}"
     raise AdmissionError("wrong_shard", f"{detail}: GET /v1/cluster says where each one is")
+
+
+def check_copy(body: bytes, properties: dict[str, str], rules: Rules) -> None:
+    """Raise AdmissionError unless a client may store this as a copy of a message that it has received.
+
+    Clients add properties of their own to a copy, so their number and size are not limited here.
+    """
+    if len(body) > rules.body_bytes_max:
+        raise _body_error(body, rules)
+    _check_names(properties)
 
 
 def check_topic_name(topic: str) -> None:

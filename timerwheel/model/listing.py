@@ -59,6 +59,8 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     at: Times = ALWAYS
     due: Times = ALWAYS
     newest: bool = False
+    reserved: bool = False
+    """Whether messages of reserved topics are listed though neither topic nor key asks for them."""
 
     def check(self) -> "Listing":
         """Return itself; IllegalFilterError for what cannot be listed."""

@@ -30,7 +30,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
 
     `queue` is the queue of the topic that it goes to; without it the service chooses one. `envelope` is what
     another protocol keeps with the message: stored as the property ENVELOPE_PROPERTY, which does not count.
-    Only the service sets `task`: its envelope says what to call, and it goes to the topic of a task queue.
+    Only the service sets `to_reserved`: the topic is one of its own, that of a task queue or of traces.
     `plain` are the properties as the log stores them, with the envelope, instead of `properties`: JSON whose
     names `admission.are_plain` allows, within the limits. Then the message has neither a delay nor a key.
     A delay counts from `from_ms`, if that is in the past, instead of from now.
@@ -51,7 +51,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     envelope: str = ""
     from_ms: int | None = None
     replaces: bool = False
-    task: bool = False
+    to_reserved: bool = False
     plain: bytes = b""
 
     @property

@@ -104,13 +104,19 @@ class Listings:
 
     async def _scheduled(self, listing: Listing, limit: int, cursor: str | None) -> PendingPage:
         due = listing.due.within(listing.at)
+
+        async def read(count: int, cursor: str | None) -> PendingPage:
+            times_ms = due.from_ms, due.until_ms
+            return await self._messages.pending(
+                listing.topic, *times_ms, count, cursor, reserved=listing.reserved
+            )
+
         if listing.tags.tags is None:
-            return await self._messages.pending(listing.topic, due.from_ms, due.until_ms, limit, cursor)
+            return await read(limit, cursor)
         found = _Page(limit)
         while True:
             # All at once: each look at a far slot sorts all of its entries.
-            count = LOOKED_AT_MAX - found.looked_at
-            page = await self._messages.pending(listing.topic, due.from_ms, due.until_ms, count, cursor)
+            page = await read(LOOKED_AT_MAX - found.looked_at, cursor)
             for view in page.messages:
                 if listing.tags.passes(view.properties.get("TAGS")):
                     found.add(view)

@@ -224,13 +224,19 @@ class MessageReader:
         due_to_ms: int | None = None,
         limit: int = 100,
         cursor: str | None = None,
+        *,
+        reserved: bool = True,
     ) -> PendingPage:
-        """Return pending messages with due_from_ms ≤ due < due_to_ms, in due order; IllegalCursorError."""
+        """Return pending messages with due_from_ms ≤ due < due_to_ms, in due order; IllegalCursorError.
+
+        Without `topic` and `reserved`, those of reserved topics are left out.
+        """
         after_due_ms, after_root = _decode_cursor(cursor)
         if due_from_ms is not None and due_from_ms > after_due_ms:
             after_due_ms, after_root = due_from_ms, -1
         to_ms = lookups.FAR_MS if due_to_ms is None else max(due_to_ms, 0)
-        window = lookups.Window(after_due_ms, after_root, to_ms, hidden=self._state.internal_ids)
+        hidden = self._state.internal_ids if reserved or topic is not None else self._state.unlisted_ids
+        window = lookups.Window(after_due_ms, after_root, to_ms, hidden=hidden)
         if topic in SYSTEM_TOPICS:
             window = window._replace(levels_only=SYSTEM_TOPICS[topic])
         elif topic is not None:

@@ -132,7 +132,7 @@ class Scheduler:
             limit = self._settings.max_delay_ms
             raise ScheduleFieldError("jitter_ms", f"{spec.jitter_ms} is more than max_delay = {limit} ms")
         # As a client's message first: a run may use reserved names, its owner may not.
-        theirs = Outgoing(spec.topic, spec.body, spec.properties, task=bool(spec.envelope))
+        theirs = Outgoing(spec.topic, spec.body, spec.properties, to_reserved=bool(spec.envelope))
         for message in (theirs, spec.message(name, 0, now_ms)):
             if faults := self._sender.check([message]):
                 raise RefusedError(faults)

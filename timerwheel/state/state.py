@@ -24,6 +24,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from timerwheel.model.admission import is_reserved
 from timerwheel.state.batch import (
     Batch,
     forget_lost_origins,
@@ -82,6 +83,7 @@ class LogState:
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: list[Topic] = []
         self._internal: list[int] = []
+        self._reserved: list[int] = []
         self.level_pending: dict[int, int] = {}
         self.segments: dict[int, SegmentCount] = {}
         self.fired_until_ms = 0
@@ -113,6 +115,11 @@ class LogState:
     def internal_ids(self) -> tuple[int, ...]:
         """Return the ids of the internal topics, one for each group."""
         return tuple(self._internal)
+
+    @property
+    def unlisted_ids(self) -> tuple[int, ...]:
+        """Return the ids of the internal topics, and of those that have a reserved name."""
+        return (*self._internal, *self._reserved)
 
     @property
     def client_topics(self) -> int:
@@ -190,6 +197,8 @@ class LogState:
             self.topics_by_id.append(topic)
             if topic.internal:
                 self._internal.append(topic.id)
+            elif is_reserved(name):
+                self._reserved.append(topic.id)
         return topic
 
     def queue(self, topic: Topic, queue: int) -> QueueTail:

@@ -272,6 +272,13 @@ class PendingQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ]
         | UnsetType
     ) = UNSET
+    reserved: Annotated[
+        bool,
+        Meta(
+            description="With `true`, also those of topics with a reserved name, such as `%RETRY%group`, "
+            "which are else listed only by `topic` or `key`"
+        ),
+    ] = False
     limit: Limit = LIMIT_DEFAULT
     cursor: Cursor | UnsetType = UNSET
 

@@ -77,6 +77,7 @@ export class Filter {
     return {
       state: this.state === ANY ? STATES : this.state, topic, tag, key, from_ms: fromMs, until_ms: toMs,
       order: this.order === OLDEST ? undefined : this.order,
+      reserved: this.isNamed || undefined, // the wheel counts tasks and retries too
     };
   }
 

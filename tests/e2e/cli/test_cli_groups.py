@@ -109,6 +109,14 @@ def test_the_groups_that_call_tasks_are_listed_only_with_all(run):
     assert listed("%TASK%default").out == "tasks\n"
 
 
+def test_tasks_are_among_the_messages_only_with_all_or_by_topic(run):
+    run("tasks", "create", "https://example.com/", "--delay", "1h")
+    listed = partial(run, "messages", "list")
+    assert "%TASK%default" not in listed().out
+    assert "%TASK%default" in listed("--all").out
+    assert "%TASK%default" in listed("%TASK%default").out
+
+
 def test_changing_a_group_keeps_what_is_not_named(run):
     run("groups", "put", "kept", "k", "--tags", "a || b", "--start", "tail", "--invisible", "5m")
     changed = run("groups", "put", "kept", "k", "--max-attempts", 3, "--json").json["config"]

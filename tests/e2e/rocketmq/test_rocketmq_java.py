@@ -103,6 +103,19 @@ def test_all_scenarios_of_a_java_client(tmp_path, version):
 
 
 @pytest.mark.clients
+@pytest.mark.parametrize("version", [NEW, OLD])
+def test_a_java_client_that_traces_logs_no_error_and_its_traces_can_be_read(tmp_path, version):
+    address = reserved_address()
+    with serving(tmp_path / "data", "--rocketmq", address) as service:
+        run(version, tmp_path, address, "trace")
+        logged = [path.read_text() for path in (tmp_path / "logs").rglob("*.log")]
+        assert logged
+        assert not [line for text in logged for line in text.splitlines() if "trace data" in line]
+        listed = asked(f"{service.url}/v1/topics?reserved=false", "GET")["topics"]
+        assert [one["topic"][:6] for one in listed] == ["trace-"]
+
+
+@pytest.mark.clients
 @pytest.mark.parametrize(
     ("version", "scenario", "event"),
     [

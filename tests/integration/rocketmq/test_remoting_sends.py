@@ -6,8 +6,10 @@ import pytest
 
 from tests.harness.remoting import Caller, Callers, Peer, bodies_in, messages_in, properties_of, remoting_of
 from tests.harness.stored_messages import encode_batch
+from timerwheel.model.admission import TRACE_TOPIC
 from timerwheel.model.ids import root_of
-from timerwheel.model.messages import Outgoing
+from timerwheel.model.listing import Listing
+from timerwheel.model.messages import Outgoing, State
 from timerwheel.rocketmq.codes import SYS_COMPRESSED, Call, Result
 from timerwheel.rocketmq.message_ids import RecallHandle
 from timerwheel.rocketmq.properties_text import TEXT_BYTES_MAX
@@ -431,3 +433,18 @@ async def test_a_recall_needs_the_topic_of_its_message(world):
         answer = await recalled(Peer(remoting, token), sent.fields["recallHandle"])
         assert answer.code == Result.NO_PERMISSION
     assert bodies_in(await Peer(remoting, "reader").pull()) == []
+
+
+async def test_traces_are_stored_and_read_and_no_list_has_them_unasked(world, peer):
+    sent = await peer.send(TRACE_TOPIC, b"Pub", {"KEYS": "id-1 id-2"})
+    assert (sent.code, sent.fields["queueId"]) == (Result.SUCCESS, "0")
+    assert (await peer.send(TRACE_TOPIC, b"late", {"TIMER_DELAY_MS": "60000"})).code == Result.SUCCESS
+    assert bodies_in(await peer.pull(TRACE_TOPIC)) == [b"Pub"]
+    found = await peer.ask(Call.QUERY_MESSAGE, {"topic": TRACE_TOPIC, "key": "id-2", "maxNum": 32})
+    assert bodies_in(found) == [b"Pub"]
+    route = orjson.loads((await peer.ask(Call.ROUTE, {"topic": TRACE_TOPIC})).body)
+    assert route["queueDatas"][0]["readQueueNums"] == 1
+    scheduled = Listing(states=frozenset({State.SCHEDULED}))
+    assert not (await world.engine.listings.page(scheduled)).messages
+    for name in (TRACE_TOPIC.lower(), "RMQ_SYS_OTHER"):
+        assert (await peer.send(name)).code == Result.NO_PERMISSION

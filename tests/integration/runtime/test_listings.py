@@ -164,6 +164,20 @@ async def test_topics_that_a_caller_may_not_see_are_not_listed(world):
     assert [view.id for view in page.messages] == [mine]
 
 
+async def test_the_services_own_topics_are_listed_only_if_they_are_asked_for(world):
+    engine = await world.open()
+    [mine] = await send(engine, "4711")
+    own = Outgoing("%TASK%mail", b"x", {"TIMER_DELAY_MS": "60000", "KEYS": "4711"}, to_reserved=True)
+    [task] = await engine.sender.send([own])
+    scheduled = frozenset({State.SCHEDULED})
+    for tags in (TagFilter(None), TagFilter.parse("vip")):
+        assert task.id not in await ids(engine, states=scheduled, tags=tags)
+    assert await ids(engine, states=scheduled) == [mine]
+    assert await ids(engine, 1, states=scheduled, reserved=True) == [mine, task.id]
+    assert await ids(engine, states=scheduled, topic="%TASK%mail") == [task.id]
+    assert await ids(engine, key="4711") == [mine, task.id]
+
+
 async def test_registers_are_written_when_segments_are_sealed_and_removed_with_them(world):
     engine = await world.open(retention_ms=1_000)
     await send(engine, *["4711"] * 3, delay_ms=0)

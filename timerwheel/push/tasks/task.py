@@ -79,7 +79,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def message(self, queue: str, body: bytes, dedup_key: str | None = None) -> Outgoing:
         """Return the message of this task in a queue."""
-        return Outgoing(topic_of(queue), body, {}, dedup_key, queue=0, envelope=self.text(), task=True)
+        return Outgoing(topic_of(queue), body, {}, dedup_key, queue=0, envelope=self.text(), to_reserved=True)
 
     def text(self) -> str:
         """Return the envelope of its message."""

@@ -30,6 +30,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.common.MQVersion;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
@@ -91,6 +92,7 @@ public final class Scenarios {
         table.put("delays", this::delays);
         table.put("batch", this::batch);
         table.put("recall", this::recall);
+        table.put("trace", this::trace);
         table.put("consume", this::consume);
         table.put("delivered", this::delivered);
         table.put("tags", this::tags);
@@ -232,6 +234,42 @@ public final class Scenarios {
             }
         } finally {
             producer.shutdown();
+        }
+    }
+
+    /** A producer and a consumer that trace what they do, and somebody who reads what was traced. */
+    private void trace() throws Exception {
+        String topic = "trace-" + run;
+        Received received = new Received();
+        Received traced = new Received();
+        DefaultMQProducer producer = new DefaultMQProducer("traced-" + run, hook(), true, null);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+                "tracing-" + run, hook(), new AllocateMessageQueueAveragely(), true, null);
+        DefaultMQPushConsumer reader = consumer("tracers-" + run, "RMQ_SYS_TRACE_TOPIC", "*", traced);
+        try {
+            producer.setNamesrvAddr(address);
+            producer.start();
+            prepare(consumer);
+            consumer.subscribe(topic, "*");
+            consumer.registerMessageListener(received);
+            consumer.start();
+            String id = producer.send(message(topic, "followed")).getMsgId();
+            same("followed", body(received.next()), "message");
+            // Consumers of version 5 send no traces of messages without the property MSG_REGION.
+            boolean isOld = MQVersion.getVersionDesc(MQVersion.CURRENT_VERSION).startsWith("V4");
+            Set<String> wanted = isOld ? Set.of("Pub", "SubBefore", "SubAfter") : Set.of("Pub");
+            Set<String> steps = new TreeSet<>();
+            while (!steps.containsAll(wanted)) {
+                for (String line : body(traced.next()).split("\u0002")) {
+                    if (line.contains(id)) {
+                        steps.add(line.substring(0, line.indexOf('\u0001')));
+                    }
+                }
+            }
+        } finally {
+            consumer.shutdown();
+            producer.shutdown();
+            reader.shutdown();
         }
     }
 
