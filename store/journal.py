@@ -92,6 +92,12 @@ class Journal(Protocol):
     def rest(self) -> None:
         """Tidy up between appends: call it every second. Raises as `append`."""
 
+    def check(self) -> None:
+        """Look whether what keeps the journal may still be trusted with it, as a claim does; warn of doubts.
+
+        Raises JournalMismatchError if records would be lost. Any thread may call.
+        """
+
     def trim(self, position: int) -> None:
         """Drop the runs before a position. Any thread may call."""
 

@@ -58,7 +58,14 @@ from timerwheel.settings import Settings
 from timerwheel.state.config_table import Control
 from timerwheel.state.key_columns import KnownKeys
 from timerwheel.state.state import ReadRecords
-from timerwheel.store.errors import IndexDamagedError, JournalAwayError, JournalFencedError, StoreError
+from timerwheel.store.errors import (
+    CopyFullError,
+    IndexDamagedError,
+    JournalAwayError,
+    JournalFencedError,
+    NoSpaceError,
+    StoreError,
+)
 from timerwheel.store.files import FILE_MODE, DiskFiles, Files
 from timerwheel.store.journal import Journal
 from timerwheel.store.journaled_log import JournaledLog
@@ -74,6 +81,8 @@ from timerwheel.wheel.slot_table import entries_of
 logger = logging.getLogger("timerwheel")
 
 _CHECK_INTERVAL_MS = 1_000
+JOURNAL_CHECK_MS = 60_000
+"""How often a leader looks at the settings of what keeps the journal."""
 STANDBY_INTERVAL_MS = 100
 """How often a standby looks for what the leader has appended."""
 
@@ -115,8 +124,8 @@ class Engine:
         return self.life.ready
 
     @property
-    def journal_lost(self) -> JournalAwayError | JournalFencedError | None:
-        """Why nothing can be stored in the journal any longer, if that made the engine fail."""
+    def journal_lost(self) -> JournalAwayError | JournalFencedError | CopyFullError | None:
+        """Why nothing can be stored in the journal and its copy any longer, if that made the engine fail."""
         log = self.core.log
         return log.lost if isinstance(log, JournaledLog) else None
 
@@ -174,7 +183,9 @@ class Engine:
                     recover, settings, self._files, now_ms, self._on_progress, on_damage, shard
                 )
             else:
-                recovered = await self._lead(Replica(settings, self._files, journal, shard), election)
+                recovered = await self._lead(
+                    partial(Replica, settings, self._files, journal, shard), election
+                )
                 now_ms = clock.now_ms()
         except BaseException:
             self._lock.release()
@@ -195,15 +206,24 @@ class Engine:
             extra={"log_bytes": recovered.log.tail, "index_rebuilt": recovered.rebuilt is not None},
         )
 
-    async def _lead(self, replica: Replica, election: Candidate | None) -> Recovered:
+    async def _lead(self, copy: Callable[[], Replica], election: Candidate | None) -> Recovered:
         """Stand by until the election is won, then claim the journal and recover."""
         threads, clock = self._threads, self.clock
         won = None if election is None else asyncio.ensure_future(election.won())
+        replica = copy()
         try:
             while election is not None and won is not None and not won.done():
-                await threads.index(replica.step, clock.now_ms())
-                election.report(replica.position)
-                await clock.wait_for(won, STANDBY_INTERVAL_MS)
+                try:
+                    await threads.index(replica.step, clock.now_ms())
+                except NoSpaceError:
+                    await clock.wait_for(won, STANDBY_INTERVAL_MS)
+                    if not won.done():
+                        raise
+                    await threads.index(replica.close)
+                    replica = copy()  # to lead, it may use what a standby leaves free
+                else:
+                    election.report(replica.position)
+                    await clock.wait_for(won, STANDBY_INTERVAL_MS)
             if won is not None:
                 await won
             return await threads.index(replica.lead, clock.now_ms(), self._on_progress)
@@ -242,6 +262,7 @@ class Engine:
         self._spawn("feed", self._feed)
         if isinstance(core.log, JournaledLog):
             self._spawn("journal", partial(self._rest, core.log))
+            self._spawn("journal check", partial(self._check_journal, core.log))
         self._spawn("schedules", self.schedules.run)
         self._spawn("offsets", self.groups.offsets.run)
         self._spawn("topic deletions", self.topic_deletions.run)
@@ -472,6 +493,12 @@ class Engine:
             await self._threads.log(log.rest)
             if self._candidate is not None:
                 self._candidate.report(log.position)
+
+    async def _check_journal(self, log: JournaledLog) -> None:
+        """Each minute: fail if the journal would lose messages by now, as a claim would."""
+        while True:
+            await self.clock.sleep_for(JOURNAL_CHECK_MS)
+            await self._threads.ask(log.check_journal)
 
     async def _confirm_lead(self) -> None:
         """Have the journal confirm that this process leads; the engine fails if it does not."""

@@ -21,6 +21,8 @@ class MemoryJournal:
         self.runs: list[tuple[bytes, bytes]] = []
         self.is_away = False
         self.is_missing = False
+        self.loses = ""
+        """Why it would lose records, if somebody has changed its settings so."""
 
     def leader(self, files: FaultyFiles | None = None, run_bytes_max: int = 1 << 20) -> "MemoryLeader":
         return MemoryLeader(self, files or FaultyFiles(), run_bytes_max)
@@ -95,6 +97,11 @@ class MemoryLeader:
 
     def rest(self) -> None:
         self.rests += 1
+
+    def check(self) -> None:
+        self._reach()
+        if self.journal.loses:
+            raise JournalMismatchError(self.journal.loses)
 
     def trim(self, position: int) -> None:
         self._reach()

@@ -99,6 +99,7 @@ class KafkaJournal:
         self._producer: Producer | None = None
         self._is_open = False
         self._opened_ms = self._appended_ms = 0
+        self._warned: tuple[str, ...] = ()  # at the last look at the topic
         self._noted = ""  # why brokers do not let this service in
         self._broker_clock = BrokerClock()
         try:
@@ -210,13 +211,38 @@ class KafkaJournal:
 
     def _lead(self, admin: AdminClient) -> Extent:
         self.close()
-        message_bytes_max = journal_topic.check(admin, self.topic, self._properties.get("sasl.username", ""))
-        self.run_bytes_max = message_bytes_max - RUN_OVERHEAD_BYTES
-        self._producer = self._new_producer(message_bytes_max)
+        self._warned = ()
+        checked = self._checked(admin)
+        self.run_bytes_max = checked.message_bytes_max - RUN_OVERHEAD_BYTES
+        self._producer = self._new_producer(checked.message_bytes_max)
         self._until_done(self._producer.init_transactions, CLAIM_S)
         found = self._extent(admin)  # asked only now: behind all that was stored before the claim
         logger.info("claimed the Kafka topic %s, which has positions %d to %d", self.topic, *found[1:])
         return found
+
+    def _checked(self, admin: AdminClient) -> journal_topic.Checked:
+        checked = journal_topic.check(admin, self.topic, self._properties.get("sasl.username", ""))
+        self._warn(checked.warnings)
+        return checked
+
+    def _warn(self, warnings: tuple[str, ...]) -> None:
+        """Say what there is to warn of, each once until it is over."""
+        for warning in warnings:
+            if warning not in self._warned:
+                logger.warning("%s", warning)
+        self._warned = warnings
+
+    def check(self) -> None:
+        """Look at the topic's settings, as a claim does, while this process leads. Any thread may call.
+
+        Warns of what is new, also of rights that this user lacks by now. Raises JournalMismatchError for a
+        setting with which messages would be lost, and JournalAwayError if the brokers do not answer.
+        """
+        with self._explained(), self._admin() as admin:
+            try:
+                self._checked(admin)
+            except JournalAwayError as error:
+                self._warn((str(error),))
 
     def _extent(self, admin: AdminClient) -> Extent:
         found = admin.describe_topics(TopicCollection([self.topic]), request_timeout=CALL_S)

@@ -4,9 +4,8 @@ The journal is all that there is of a log whose disk is lost, so nothing but ret
 delete from it.
 """
 
-import logging
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
@@ -36,8 +35,6 @@ RIGHTS: Final = {
 }
 """Rights to the topic without which a leader could not work; deleting records is a part of retention."""
 
-logger = logging.getLogger(__name__)
-
 
 def config(replicas: int) -> dict[str, str]:
     """Return the settings of a new topic with so many replicas."""
@@ -49,8 +46,15 @@ def config(replicas: int) -> dict[str, str]:
     }
 
 
-def check(admin: AdminClient, topic: str, user: str) -> int:
-    """Check a topic that exists; returns its `max.message.bytes`. `user` is this service's, if known.
+class Checked(NamedTuple):
+    """What is known of a topic that may be used: its `max.message.bytes`, and what to warn of."""
+
+    message_bytes_max: int
+    warnings: tuple[str, ...]
+
+
+def check(admin: AdminClient, topic: str, user: str) -> Checked:
+    """Check a topic that exists. `user` is this service's, if known.
 
     Raises JournalMismatchError for a setting with which messages would be lost, JournalAwayError if this user
     lacks a right, and KafkaException.
@@ -68,11 +72,12 @@ def check(admin: AdminClient, topic: str, user: str) -> int:
     found = admin.describe_configs([resource], request_timeout=CALL_S)[resource].result()
     values = {name: str(entry.value) for name, entry in found.items()}
     refuse_lossy(topic, values)
-    if (warning := doubt(topic, values, len(described.partitions[0].replicas))) is not None:
-        logger.warning("%s", warning)
-    _check_verification(admin, described.partitions[0].leader.id)
-    _check_readers(admin, topic, user)
-    return int(values["max.message.bytes"])
+    warnings = (
+        doubt(topic, values, len(described.partitions[0].replicas)),
+        _check_verification(admin, described.partitions[0].leader.id),
+        _doubt_of_readers(admin, topic, user),
+    )
+    return Checked(int(values["max.message.bytes"]), tuple(filter(None, warnings)))
 
 
 def _check_rights(topic: str, granted: Collection[AclOperation] | None) -> None:
@@ -97,6 +102,11 @@ def refuse_lossy(topic: str, values: Mapping[str, str]) -> None:
 def doubt(topic: str, values: Mapping[str, str], replicas: int) -> str | None:
     """Return a sentence about replicas that are fewer than a journal deserves."""
     in_sync = int(values["min.insync.replicas"])
+    if in_sync > replicas:
+        return (
+            f"the Kafka topic {topic} has min.insync.replicas={in_sync}, and {replicas} of replicas: "
+            "nothing is stored"
+        )
     if replicas == 1:
         return f"the Kafka topic {topic} has one replica: if that broker loses its disk, the log is lost"
     if in_sync == 1:
@@ -112,25 +122,28 @@ def doubt(topic: str, values: Mapping[str, str], replicas: int) -> str | None:
     return None
 
 
-def _check_verification(admin: AdminClient, broker: int) -> None:
-    """Raise JournalMismatchError if brokers append for producers without asking their coordinator."""
+def _check_verification(admin: AdminClient, broker: int) -> str | None:
+    """Raise JournalMismatchError if brokers append for producers without asking their coordinator.
+
+    Returns a sentence if that cannot be seen.
+    """
     resource = ConfigResource(ResourceType.BROKER, str(broker))
     try:
         found = admin.describe_configs([resource], request_timeout=CALL_S)[resource].result()
     except KafkaException as error:
-        logger.warning("cannot check that the brokers have %s=true: %s", VERIFICATION, said(error))
-        return
+        return f"cannot check that the brokers have {VERIFICATION}=true: {said(error)}"
     if VERIFICATION not in found:
-        logger.warning("the brokers have no setting %s: a journal needs Kafka 3.6 or later", VERIFICATION)
-    elif str(found[VERIFICATION].value) != "true":
+        return f"the brokers have no setting {VERIFICATION}: a journal needs Kafka 3.6 or later"
+    if str(found[VERIFICATION].value) != "true":
         raise JournalMismatchError(
             f"the brokers have {VERIFICATION}=false: a leader that was paused could write after its "
             "successor; set it to true"
         )
+    return None
 
 
-def _check_readers(admin: AdminClient, topic: str, user: str) -> None:
-    """Warn if others can read the topic: anyone who has the log can forge message ids and receipts."""
+def _doubt_of_readers(admin: AdminClient, topic: str, user: str) -> str | None:
+    """Return a sentence if others can read the topic: then they can forge message ids and receipts."""
     wanted = AclBindingFilter(
         ResourceType.TOPIC,
         topic,
@@ -143,25 +156,21 @@ def _check_readers(admin: AdminClient, topic: str, user: str) -> None:
     try:
         rules = admin.describe_acls(wanted, request_timeout=CALL_S).result()
     except KafkaException as error:
-        logger.warning(
-            "anyone who reaches the brokers may be able to read the Kafka topic %s, and so forge message "
-            "ids: they have no authorizer, or do not say: %s",
-            topic,
-            said(error),
+        return (
+            f"anyone who reaches the brokers may be able to read the Kafka topic {topic}, and so forge "
+            f"message ids: they have no authorizer, or do not say: {said(error)}"
         )
-        return
     readers = {rule.principal for rule in rules if rule.operation in (AclOperation.READ, AclOperation.ALL)}
     others = readers - {f"User:{user}"} if user else set()
     if others and "User:*" not in others:
-        logger.warning(
-            "%s can read the Kafka topic %s, and so forge message ids; let only the service read it",
-            ", ".join(sorted(others)),
-            topic,
+        return (
+            f"{', '.join(sorted(others))} can read the Kafka topic {topic}, and so forge message ids; let "
+            "only the service read it"
         )
-    elif not readers or "User:*" in readers:
-        logger.warning(
-            "anyone can read the Kafka topic %s, and so forge message ids%s; let only the service read and "
-            "write it, with an ACL",
-            topic,
-            "" if readers else ", as far as this user sees, unless it lacks the right to see who can",
+    if not readers or "User:*" in readers:
+        unseen = "" if readers else ", as far as this user sees, unless it lacks the right to see who can"
+        return (
+            f"anyone can read the Kafka topic {topic}, and so forge message ids{unseen}; let only the "
+            "service read and write it, with an ACL"
         )
+    return None

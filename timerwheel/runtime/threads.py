@@ -1,4 +1,4 @@
-"""The engine's threads: one writes the log, one writes the index, two read.
+"""The engine's threads: one writes the log, one writes the index, two read, one asks other machines.
 
 The event loop never waits for the disk: it passes the blocking call to one of these threads and awaits it.
 With `inline=True` every call runs at once in the caller, which makes an engine deterministic for tests.
@@ -27,6 +27,7 @@ class Threads:
         self._log = None if inline else _Pool(1, "log")
         self._index = None if inline else _Pool(1, "index")
         self._readers = None if inline else _Pool(2, "reader")
+        self._asking = None if inline else _Pool(1, "asking")
 
     async def log(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call in the log thread."""
@@ -40,8 +41,14 @@ class Threads:
         """Run a call in a reader thread."""
         return await _run(self._readers, call, *args, **kwargs)
 
+    async def ask(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a call that may wait for another machine, in a thread for which `close` does not wait."""
+        return await _run(self._asking, call, *args, **kwargs)
+
     def close(self) -> None:
         """Wait for running jobs, and end the threads."""
+        if self._asking is not None:
+            self._asking.close(wait=False)
         for pool in (self._log, self._index, self._readers):
             if pool is not None:
                 pool.close()
@@ -81,12 +88,12 @@ class _Pool:
             _carry_out(*job)
             del job  # do not keep its objects alive until the next job
 
-    def close(self) -> None:
-        """Wait until all jobs are done."""
+    def close(self, *, wait: bool = True) -> None:
+        """End the threads after the jobs that are queued; waits until these are done, unless told not to."""
         self._closed = True
         for _ in self._threads:
             self._jobs.put(None)
-        for thread in self._threads:
+        for thread in self._threads if wait else ():
             thread.join()
 
 

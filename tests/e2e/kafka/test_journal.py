@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from tests.harness.kafka.clients import Clients
 from timerwheel.clock import SystemClock
@@ -162,6 +162,49 @@ def test_a_topic_that_would_lose_messages_is_refused(
     kafka.make(f"{cluster}-log", **config)
     with pytest.raises(JournalMismatchError, match=match):
         journal().claim()
+
+
+def set_config(kafka: Clients, topic: str, name: str, value: str) -> None:
+    """Change a setting of a topic, and wait until the broker says so."""
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    changed = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    with AdminClient({"bootstrap.servers": kafka.address}) as admin:
+        admin.incremental_alter_configs([changed])[changed].result()
+    until = time.monotonic() + 60
+    while configured(kafka, topic)[name] != value:
+        assert time.monotonic() < until
+
+
+def test_a_leader_sees_that_the_settings_of_its_topic_were_changed(
+    kafka: Clients, cluster: str, journal: Callable[..., KafkaJournal], caplog: pytest.LogCaptureFixture
+) -> None:
+    leader, topic = journal(), f"{cluster}-log"
+    with caplog.at_level(logging.WARNING):
+        leader.claim()
+        at_claim = caplog.messages.copy()
+        leader.check()
+        assert caplog.messages == at_claim, "said once"
+        set_config(kafka, topic, "retention.ms", "86400000")
+        with pytest.raises(JournalMismatchError, match=r"retention\.ms=86400000: Kafka would delete"):
+            leader.check()
+        set_config(kafka, topic, "retention.ms", "-1")
+        set_config(kafka, topic, "cleanup.policy", "compact")
+        with pytest.raises(JournalMismatchError, match=r"cleanup\.policy=compact: the cleaner would drop"):
+            leader.check()
+        set_config(kafka, topic, "cleanup.policy", "delete")
+        leader.check()
+        assert caplog.messages == at_claim
+        set_config(kafka, topic, "min.insync.replicas", "2")
+        leader.check()
+        assert caplog.messages[len(at_claim) :] == [
+            f"the Kafka topic {topic} has min.insync.replicas=2, and 1 of replicas: nothing is stored"
+        ]
+        set_config(kafka, topic, "min.insync.replicas", "1")
+        leader.check()
+        caplog.clear()
+        leader.append([run(0)])
+        leader.claim()
+        assert caplog.messages == at_claim, "each claim says it"
 
 
 def test_records_of_something_else_are_told(
