@@ -1,21 +1,31 @@
-"""The nodes that share a journal: which of them leads, and a planned hand-over."""
+"""The nodes that share a journal: which of them leads, a planned hand-over, and one for lack of disk."""
 
 import asyncio
+import contextlib
+import logging
 
 from timerwheel.clock import Clock
 from timerwheel.errors import NotReadyError
+from timerwheel.runtime.disk_space import DiskSpace
 from timerwheel.runtime.election import Election, Node, NoStandbyError, NotLeaderError
+from timerwheel.runtime.room import Part, Room, Standing
 from timerwheel.store.errors import JournalAwayError
 
 MOVE_MS_MAX = 20_000
 """How long a hand-over may take before its caller hears that nobody has taken over."""
 LOOK_MS = 100
+ROOM_LOOK_MS = 1_000
+"""How often a node looks whether its disk has room."""
+NODES_LOOK_MS = 2_000
+"""How often a node that is short of room asks about the others."""
+
+logger = logging.getLogger(__name__)
 
 
 class Cluster:
     """One node's part in its cluster. Belongs to the event loop."""
 
-    def __init__(self, election: Election, url: str, clock: Clock) -> None:
+    def __init__(self, election: Election, url: str, clock: Clock, disk: DiskSpace) -> None:
         self.election = election
         self.url = url
         self.moving = asyncio.Event()
@@ -24,7 +34,14 @@ class Cluster:
         """Whether it has reached the journal since the last engine, and copies it."""
         self.position: int | None = None
         """Up to which position of the journal it has copied, while it stands by."""
+        self.room = Room()
+        self.lacks_room = False
+        """Whether there was no room to open the copy; then this node waits for some."""
         self._clock = clock
+        self._disk = disk
+        self._standing = Standing()
+        self._asked_ms: int | None = None  # when it asked last about the others
+        self._joining: asyncio.Future[None] | None = None
 
     async def won(self) -> None:
         """Return once this node is to lead."""
@@ -37,16 +54,67 @@ class Cluster:
 
     def report(self, position: int) -> None:
         """Take note that the copy goes up to this position."""
+        if not self.is_copying:
+            self.opened()
         self.is_copying, self.position = True, position
         self.election.report(position)
+
+    def opened(self) -> None:
+        """Take note that there was room to open the copy."""
+        if self.lacks_room:
+            logger.warning("there is room on the disk again: this node goes on")
+        self.lacks_room = False
+        self.room.worked()
 
     async def end(self, *, leave: bool = False) -> None:
         """Take note that no engine runs, and `leave` the election for now."""
         self.is_copying = False
+        if self._joining is not None:
+            self._joining.cancel()
+            self._joining = None
         self.election.ended()
         if leave:
             await self.election.leave()
+            self.election.stand_aside(is_aside=self._standing.is_aside)
             self.moving.clear()
+            self._asked_ms = None
+
+    def take_part(self) -> None:
+        """Take part in the election, without an engine that could lead; `end` comes before the next call."""
+        self._joining = asyncio.ensure_future(self.election.won())
+        self._joining.add_done_callback(_seen)
+
+    async def watch(self) -> None:
+        """Look after the room on the disk, until cancelled."""
+        while True:
+            await self.look()
+            await self._clock.sleep_for(ROOM_LOOK_MS)
+
+    async def look(self) -> None:
+        """Tell the others whether there is room here, and hand over or stand aside if there is not."""
+        room = self.room
+        try:
+            room.measured(await asyncio.to_thread(self._disk.look), self._disk.reserve_bytes)
+        except OSError as error:  # the directory is not there yet, or not just now
+            logger.debug("cannot see how much of the disk is free: %s", error)
+        self.election.say_room(has_room=not room.is_short)
+        now_ms, others = self._clock.monotonic_ms(), None
+        if not room.is_short:
+            self._asked_ms = None
+        elif self._asked_ms is None or now_ms >= self._asked_ms + NODES_LOOK_MS:
+            self._asked_ms = now_ms
+            with contextlib.suppress(JournalAwayError):
+                others = [node for node in await self.election.nodes() if node.url != self.url]
+        part = Part.STANDS_BY
+        if self.is_leader:
+            part = Part.CANNOT_LEAD if self.lacks_room else Part.LEADS
+        step = self._standing.decide(now_ms, part, is_short=room.is_short, others=others)
+        if not step.hands_over:
+            if part is Part.STANDS_BY:
+                self.election.stand_aside(is_aside=step.is_aside)
+        elif not self.moving.is_set():
+            logger.warning("this node has too little free disk: it lets a node lead that has room")
+            self.moving.set()
 
     @property
     def is_leader(self) -> bool:
@@ -69,8 +137,14 @@ class Cluster:
         """
         if not self.is_leader:
             raise NotLeaderError(self.leader_url)
-        if not any(node.url != self.url for node in await self.nodes()):
+        others = [node for node in await self.nodes() if node.url != self.url]
+        if not others:
             raise NoStandbyError("no other node takes part: start a second one with the same journal")
+        if all(node.has_room is False for node in others):
+            raise NoStandbyError(
+                f"no other node has room on its disk: {', '.join(node.url for node in others)}; free some "
+                "there first"
+            )
         self.moving.set()
         until_ms = self._clock.monotonic_ms() + MOVE_MS_MAX
         while self._clock.monotonic_ms() < until_ms:
@@ -86,3 +160,9 @@ class Cluster:
             return await self.election.nodes()
         except JournalAwayError as error:
             raise NotReadyError(str(error)) from error
+
+
+def _seen(joining: "asyncio.Future[None]") -> None:
+    """Note that an error is known: the next try meets it again if it lasts."""
+    if not joining.cancelled():
+        joining.exception()

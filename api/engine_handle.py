@@ -109,7 +109,9 @@ class EngineHandle:
 
     @property
     def _other_leader(self) -> str | None:
-        return self.cluster.leader_url if self.cluster is not None and self.is_standby else None
+        if self.cluster is None or self.cluster.is_leader:
+            return None
+        return self.cluster.leader_url if self.is_standby or self.cluster.lacks_room else None
 
     @property
     def status(self) -> str:
@@ -117,6 +119,8 @@ class EngineHandle:
         if self._engine is None:
             if self.is_standby and self.cluster is not None:
                 return f"standby: {self.cluster.leader_url or 'no node'} leads"
+            if self.cluster is not None and self.cluster.is_copying:
+                return "starting"
             return f"waiting: {self.why_closed}" if self.why_closed else "starting"
         return "stopping" if self.stopping else self._engine.status
 

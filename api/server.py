@@ -27,7 +27,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from timerwheel import tokens
 from timerwheel.api.app import make_app
-from timerwheel.api.cluster import Cluster
+from timerwheel.api.cluster import ROOM_LOOK_MS, Cluster
 from timerwheel.api.connection_limit import Runner, Shares, raise_file_limit
 from timerwheel.api.engine_handle import EngineHandle, Seat
 from timerwheel.api.memory import map_large_blocks
@@ -41,13 +41,21 @@ from timerwheel.errors import TimerwheelError
 from timerwheel.listening import ListenError
 from timerwheel.push.ack_urls import AckUrls
 from timerwheel.push.push import Push
+from timerwheel.runtime.disk_space import DiskSpace
 from timerwheel.runtime.election import Election
+from timerwheel.runtime.room import AGAIN_BYTES, AGAIN_MS
 from timerwheel.settings import Serving, Settings, listens_to_all
-from timerwheel.store.errors import JournalAwayError, JournalFencedError
+from timerwheel.store.errors import (
+    JournalAwayError,
+    JournalFencedError,
+    is_for_space,
+)
 from timerwheel.store.file_reserve import FileReserve, ReservedFiles
-from timerwheel.store.files import Files
+from timerwheel.store.files import DiskFiles, Files
 from timerwheel.store.journal import Journal
 from timerwheel.store.log import OnDamage
+from timerwheel.telemetry.background import in_background
+from timerwheel.telemetry.throttled_log import ThrottledLog
 from timerwheel.tls import ssl_context
 from timerwheel.tracing.collector import open_traces
 
@@ -78,6 +86,8 @@ class _End(Enum):
     AWAY = "its journal is away"
     LOST = "the election is lost"
     REPLACED = "another has claimed the journal, or is to do so"
+    NO_ROOM = "there is no room to open the copy"
+    FULL = "there is no room for what is in the journal"
 
 
 class Front(Protocol):
@@ -142,10 +152,13 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
                 stack.enter_context(_stopped_with_node(seat.node_gone, stop))
             stack.enter_context(rare_collections())
             stack.enter_context(quick_turns())
+            disk = DiskSpace(files or DiskFiles(), settings)
             if election is not None:
                 node_url = serving.node_url or url
-                handle.cluster = Cluster(election(node_url), node_url, clock or SystemClock())
-            lives = _Lives(handle, app[AUTH], runner, fronts, stop, clock or SystemClock())
+                handle.cluster = Cluster(election(node_url), node_url, clock or SystemClock(), disk)
+            lives = _Lives(
+                handle, app[AUTH], runner, fronts, stop, clock or SystemClock(), disk, journal is not None
+            )
 
             async def open_engine() -> tuple[Engine, Push]:
                 # A first signal during recovery waits for it: the files are closed in order, not dropped.
@@ -187,7 +200,10 @@ class _Lives:
     2. With an election, the next one stands by first. It follows also an engine of a node that is not to lead
        any longer, or that another has shut out: that one leaves the election first, so that it does not take
        the journal back.
-    3. Any other failure ends the process; without an election, so does another process that claims the
+    3. An engine that finds no room for its copy of the journal is followed by another once there may be some.
+       While the node is to lead, and another has room, it leaves the election first; so does an engine that
+       could not write what the journal has.
+    4. Any other failure ends the process; without an election, so does another process that claims the
        journal.
     """
 
@@ -197,20 +213,33 @@ class _Lives:
     _fronts: Sequence[Front]
     _stop: asyncio.Event
     _clock: Clock
+    _disk: DiskSpace
+    _has_journal: bool
     _lives: int = field(default=0, init=False)
+    _no_room: ThrottledLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._no_room = ThrottledLog(self._clock)
 
     async def run(
         self, open_engine: Callable[[], Awaitable[tuple[Engine, Push]]], ready: Callable[[], None]
     ) -> None:
         """Serve; `ready` is called once messages are taken for the first time."""
         cluster = self._handle.cluster
+        watching = None if cluster is None else in_background(cluster.watch(), "the look at the disk")
         try:
             while (end := await self._next(open_engine, ready)) is not _End.STOPPED:
                 if cluster is not None:
-                    await cluster.end(leave=end is _End.REPLACED)
-                if end is not _End.LOST and await self._stopped_within(JOURNAL_RETRY_MS):
+                    await cluster.end(leave=end in {_End.REPLACED, _End.FULL})
+                if end in {_End.NO_ROOM, _End.FULL}:
+                    await self._until_room()
+                elif end is not _End.LOST:
+                    await self._stopped_within(JOURNAL_RETRY_MS)
+                if self._stop.is_set():
                     return
         finally:
+            if watching is not None:
+                watching.cancel()
             if cluster is not None:
                 await cluster.end(leave=True)
 
@@ -222,19 +251,30 @@ class _Lives:
             opened = await self._unless_stopped(open_engine())
             if opened is None:
                 return _End.STOPPED
-            if self._lives:
-                for front in self._fronts:
-                    front.bind()
             self._lives += 1
             return await self._live(*opened, ready if self._lives == 1 else _nothing)
-        except (JournalAwayError, JournalFencedError) as error:
-            end = self._without_journal(error)
+        except Exception as error:
+            end = self._end_after(error)
             if end is None:
                 raise
-            return end
+            return _End.NO_ROOM if end is _End.FULL else end
+
+    def _end_after(self, error: Exception) -> "_End | None":
+        """Return why the engine has ended, None if no other may follow."""
+        if isinstance(error, JournalAwayError | JournalFencedError):
+            return self._without_journal(error)
+        if not self._has_journal:
+            return None
+        if is_for_space(error):
+            self._wait_for_room(error)
+            return _End.FULL
+        if isinstance(error, ListenError) and self._lives > 1:
+            logger.warning("another node may lead: %s", error)
+            self._handle.close(str(error))
+            return _End.REPLACED
+        return None
 
     def _without_journal(self, lost: JournalAwayError | JournalFencedError) -> "_End | None":
-        """Return why the engine has ended, None if no other may follow."""
         if isinstance(lost, JournalAwayError):
             self._wait_for_journal(lost)
             return _End.AWAY
@@ -248,6 +288,47 @@ class _Lives:
         if str(away) != self._handle.why_closed:
             logger.warning("waiting for the journal: %s", away)
         self._handle.close(str(away))
+
+    def _wait_for_room(self, error: Exception) -> None:
+        self._handle.close(f"no room: {error}")
+        cluster = self._handle.cluster
+        if cluster is not None:
+            cluster.lacks_room = True
+            cluster.room.failed()
+        if times := self._no_room.met():
+            again = f" ({times} tries since the last report)" if times > 1 else ""
+            logger.warning("waiting for room on the disk: %s%s", error, again)
+
+    async def _until_room(self) -> None:
+        """Return once it is worth while to open the copy again, or after the signal to stop."""
+        cluster, clock = self._handle.cluster, self._clock
+        begun_ms = clock.monotonic_ms()
+        was_enough = self._is_room()
+        was_leader = cluster is not None and cluster.is_leader
+        if cluster is not None:
+            await cluster.look()
+        while not await self._stopped_within(ROOM_LOOK_MS):
+            if cluster is not None:
+                leads = await self._stand(cluster)
+                if leads and not was_leader:
+                    return
+                was_leader = leads
+            if clock.monotonic_ms() - begun_ms >= AGAIN_MS or (not was_enough and self._is_room()):
+                return
+
+    async def _stand(self, cluster: Cluster) -> bool:
+        """Take part in the election while there is no engine; returns whether this node is to lead."""
+        if cluster.moving.is_set() or not cluster.is_leader:
+            await cluster.end(leave=cluster.moving.is_set())
+        cluster.take_part()
+        return cluster.is_leader
+
+    def _is_room(self) -> bool:
+        """Whether so much is free that it is worth while to try."""
+        try:
+            return self._disk.look() >= AGAIN_BYTES
+        except OSError:
+            return False
 
     async def _unless_stopped(self, opening: Awaitable[tuple[Engine, Push]]) -> tuple[Engine, Push] | None:
         """Return an engine, but None after the signal to stop while another node leads."""
@@ -269,7 +350,12 @@ class _Lives:
         """Serve with one engine; returns why it ended."""
         end = _End.STOPPED
         try:
+            if self._handle.cluster is not None:
+                self._handle.cluster.opened()
             await push.start()
+            if self._lives > 1:
+                for front in self._fronts:
+                    front.bind()
             self._handle.open(engine, push)
             for front in self._fronts:
                 await front.open(engine, self._auth)
@@ -278,9 +364,8 @@ class _Lives:
             end = await self._until_ended(engine)
             if end is not _End.STOPPED:
                 self._handle.close("another node takes over")
-        except Exception:  # whatever failed: what counts is whether the journal was lost
-            lost = engine.journal_lost
-            ended = None if lost is None else self._without_journal(lost)
+        except Exception as error:  # whatever failed: what counts first is whether the journal was lost
+            ended = self._end_after(engine.journal_lost or error)
             if ended is None:
                 raise
             end = ended

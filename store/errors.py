@@ -109,6 +109,12 @@ class JournalFencedError(LogFailedError):
     code = "journal_fenced"
 
 
+class CopyFullError(LogFailedError):
+    """A record is in the journal, and its copy found no space on the disk: the next start copies it."""
+
+    code = "log_failed"
+
+
 class JournalMismatchError(StoreError):
     """The directory and the journal do not belong together, or the journal has lost a part of the log."""
 
@@ -119,6 +125,24 @@ class NoSpaceError(StoreError):
     """The disk is full; nothing of the batch was stored."""
 
     code = "no_space"
+
+
+class IndexMapFullError(NoSpaceError):
+    """The index has grown to its map size, which a setting bounds: more disk does not help."""
+
+
+def is_for_space(error: BaseException) -> bool:
+    """Whether an error, or what caused it, is lack of space, which may be over later."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, IndexMapFullError):
+            return False
+        if isinstance(cause, NoSpaceError | CopyFullError) or (
+            isinstance(cause, OSError) and cause.errno in NO_SPACE
+        ):
+            return True
+        cause = cause.__cause__
+    return False
 
 
 class LockedError(StoreError):

@@ -23,6 +23,7 @@ import msgspec
 
 from timerwheel.store.errors import (
     NO_SPACE,
+    CopyFullError,
     CorruptionError,
     FormatError,
     JournalAwayError,
@@ -30,6 +31,7 @@ from timerwheel.store.errors import (
     JournalMismatchError,
     LogFailedError,
     NoSpaceError,
+    is_for_space,
 )
 from timerwheel.store.files import Files, ReadFiles, read_whole
 from timerwheel.store.journal import Extent, Journal, Parts, Placed, Run, RunKind, counts, in_parts
@@ -43,6 +45,8 @@ MARK_FILE = "journal"
 SPACE_BYTES = 1 << 20
 """Free space that an append needs beside its own bytes, so that the copy does not fail after the journal."""
 
+SPARE_CHECK_BYTES = 1 << 20
+"""How much a copy grows at most between two looks at the free space."""
 FOLLOW_RUNS_MAX = 1_000
 """How many runs `follow` copies at once."""
 
@@ -83,8 +87,12 @@ class JournaledLog(CommitLog):
         super().__init__(directory, files, segment_size_bytes)
         self._journal = journal
         self._name = ""
-        self.lost: JournalAwayError | JournalFencedError | None = None
-        """Why the log has failed, if the journal does not answer, or another process has claimed it."""
+        self.lost: JournalAwayError | JournalFencedError | CopyFullError | None = None
+        """Why the log has failed, if the journal does not answer, another process has claimed it, or its copy
+        found no space."""
+        self.spare_bytes = 0
+        """Copying ends with a NoSpaceError before less is free."""
+        self._unmeasured_bytes = SPARE_CHECK_BYTES
         self._position = 0  # of the next run in the journal
         self._attached = Extent("", 0, 0)
         self._following: Generator[Placed | int, None, None] | None = None
@@ -94,6 +102,7 @@ class JournaledLog(CommitLog):
             int, int
         ] = {}  # the positions of segments' headers, as far as this process met them
         self._parts = Parts()
+        self._parts_at: int | None = None  # where a manifest begins of which not all parts have come
 
     # ------------------------------------------------------------------ copying
 
@@ -146,7 +155,7 @@ class JournaledLog(CommitLog):
 
         Raises JournalMismatchError if the directory or the journal must not be used for this.
         """
-        self._attached = extent
+        self._attached, self._parts_at = extent, None
         self._name = extent.name
         self.files.make_dir(self.directory)
         self.bases = self._found_bases()
@@ -165,7 +174,7 @@ class JournaledLog(CommitLog):
         """
         self._has_news = False
         for placed in self._journal.read(self._position, end):
-            self._take(placed)
+            self._copy(placed)
             if progress is not None:
                 progress(placed.position + 1, end)
         if not self.bases and self._position > self._attached.start:
@@ -186,8 +195,32 @@ class JournaledLog(CommitLog):
             if isinstance(placed, int):
                 self._position = placed
                 break
-            self._take(placed)
+            self._copy(placed)
         return self._has_news
+
+    def _copy(self, placed: Placed) -> None:
+        """Take a run, if enough stays free. After a NoSpaceError, what was copied is durable if possible."""
+        try:
+            self._keep_spare(len(placed.run.data))
+            self._take(placed)
+        except NoSpaceError:
+            self.unfollow()
+            if self.bases and self._failed is None:
+                with contextlib.suppress(NoSpaceError):
+                    self.sync()
+            raise
+
+    def _keep_spare(self, more_bytes: int) -> None:
+        """Raise NoSpaceError if less than `spare_bytes` would stay free."""
+        self._unmeasured_bytes += more_bytes
+        if not self.spare_bytes or self._unmeasured_bytes < SPARE_CHECK_BYTES:
+            return
+        free = self.files.free_bytes(self.directory)
+        if free < self.spare_bytes + more_bytes:
+            raise NoSpaceError(
+                f"{self.directory}: {free} bytes are free, and a copy leaves {self.spare_bytes} of them"
+            )
+        self._unmeasured_bytes = 0
 
     def unfollow(self) -> None:
         """Let go of what `follow` holds."""
@@ -262,6 +295,10 @@ class JournaledLog(CommitLog):
     def _take(self, placed: Placed) -> None:
         """Write a run of the journal to the copy, if it counts."""
         position, run = placed
+        if run.kind is not RunKind.START:
+            self._parts_at = None
+        elif run.part == 0:
+            self._parts_at = position
         if counts(run, self.tail if self.bases else None):
             if run.kind is RunKind.SEGMENT:
                 if self.bases:
@@ -273,7 +310,7 @@ class JournaledLog(CommitLog):
             if (manifest := self._parts.add(run)) is not None:
                 with _space_wanted(self.directory):
                     super().write_start(manifest)
-                self._has_news = True
+                self._has_news, self._parts_at = True, None
         self._position = position + 1
 
     # ------------------------------------------------------------------ writing
@@ -307,16 +344,20 @@ class JournaledLog(CommitLog):
             positions = self._journal.append(runs)
             for position, run in zip(positions, runs, strict=True):
                 self._take(Placed(position, run))
-        except NoSpaceError as error:
-            self._failed = f"the log is in the journal, but its copy could not be written: {error}"
-            raise LogFailedError(self._failed) from error
         except BaseException as error:
             self._fail(error)
+            if isinstance(self.lost, CopyFullError):
+                raise self.lost from error
             raise
 
     def _fail(self, error: BaseException) -> None:
         self._failed = str(error) or type(error).__name__
-        self.lost = error if isinstance(error, JournalAwayError | JournalFencedError) else None
+        if isinstance(error, JournalAwayError | JournalFencedError):
+            self.lost = error
+        elif is_for_space(error):
+            self.lost = CopyFullError(
+                f"the log is in the journal, but its copy could not be written: {error}"
+            )
 
     def rest(self) -> None:
         """Let the journal tidy up between appends: call it every second."""
@@ -326,6 +367,14 @@ class JournaledLog(CommitLog):
             except BaseException as error:
                 self._fail(error)
                 raise
+
+    def check_journal(self) -> None:
+        """Look whether the journal may still be trusted, as a claim does. Any thread may call.
+
+        Raises JournalMismatchError if messages would be lost. If it does not answer, an append will tell.
+        """
+        with contextlib.suppress(JournalAwayError):
+            self._journal.check()
 
     def confirm(self) -> None:
         """Store a run without bytes: when this returns, no other process had claimed the journal at its call.
@@ -338,11 +387,16 @@ class JournaledLog(CommitLog):
 
     def sync(self) -> None:
         """Make the copy durable, and note its end in the mark."""
-        super().sync()
+        try:
+            super().sync()
+        except LogFailedError as error:
+            if self.lost is None:
+                self._fail(error)
+            raise
         self._put_mark(self.tail)
 
     def _put_mark(self, offset: int) -> None:
-        mark = Mark(self._name, offset, self._position)
+        mark = Mark(self._name, offset, self._position if self._parts_at is None else self._parts_at)
         if mark != self._marked:
             with _space_wanted(self.directory):
                 write_mark(self.files, self.directory, mark)

@@ -103,7 +103,7 @@ class ServiceCalls:
         if cluster is None:
             return responses.json(ClusterInfo("", role, []))
         nodes = [
-            NodeInfo(node.url, "leader" if node.is_leader else "standby", node.behind)
+            NodeInfo(node.url, "leader" if node.is_leader else "standby", node.behind, node.has_room)
             for node in await cluster.nodes()
         ]
         return responses.json(ClusterInfo(cluster.url, role, nodes))

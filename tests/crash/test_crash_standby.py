@@ -6,6 +6,7 @@ its steps, and its disk lose what was not synced.
 
 import asyncio
 import contextlib
+import random
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from tests.harness.memory_election import MemoryElection
 from timerwheel.engine import Engine
 from timerwheel.runtime.recovery import Replica
-from timerwheel.store.errors import JournalAwayError
+from timerwheel.store.errors import JournalAwayError, NoSpaceError
 
 FATES = 2
 
@@ -27,7 +28,7 @@ FATES = 2
 class Watched(FaultyFiles):
     """The disk of a leader; a standby takes a step after so many of its steps."""
 
-    def __init__(self, replica: Replica, clock: ManualClock, every: int) -> None:
+    def __init__(self, replica: "Replica | PatientReplica", clock: ManualClock, every: int) -> None:
         super().__init__()
         self._replica = replica
         self._clock = clock
@@ -141,6 +142,61 @@ def test_a_standby_ends_without_having_led_and_lets_go_of_its_directory(tmp_path
             await opening
         assert books.journal.epoch == 0  # it has claimed nothing
         engine = await lead(tmp_path, files, clock, books)
+        await engine.close()
+
+    asyncio.run(run())
+
+
+class QuotaFiles(FaultyFiles):
+    """A disk with a quota, which does not show in what is free: any write may be the one that fails."""
+
+    def free_bytes(self, _directory: Path) -> int:
+        return 1 << 40
+
+
+class PatientReplica:
+    """A standby that goes on with another replica each time that there was no space, and gets some more."""
+
+    def __init__(self, directory: Path, books: JournalBooks, dice: random.Random) -> None:
+        self.files, self.refusals = QuotaFiles(), 0
+        self._directory, self._books, self._dice = directory, books, dice
+        self.files.space_bytes = 0
+        self._replica = replica_in(directory, self.files, books)
+
+    def step(self, now_ms: int) -> None:
+        while self._replica.position < len(self._books.journal.runs):
+            try:
+                self._replica.step(now_ms)
+            except NoSpaceError:
+                self.refusals += 1
+                self._replica.close()
+                self.files.space_bytes += self._dice.randrange(20, 300 + 20 * self.refusals)
+                self._replica = replica_in(self._directory, self.files, self._books)
+
+    def close(self) -> None:
+        self._replica.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_copy_for_which_there_is_no_space_at_any_step_goes_on_once_there_is(
+    tmp_path: Path, seed: int
+) -> None:
+    async def run() -> None:
+        books, clock = JournalBooks(), ManualClock()
+        standby = PatientReplica(tmp_path / "standby", books, random.Random(seed))
+        (tmp_path / "leader").mkdir()
+        leader = await opened(tmp_path / "leader", Watched(standby, clock, 10), clock, books)
+        await workload(leader, clock, books)
+        standby.step(clock.now_ms())
+        wheel = await leader.messages.wheel()
+        await leader.abandon()
+        standby.close()
+        assert standby.refusals > 20
+        standby.files.space_bytes = 1 << 40
+        engine = await lead(tmp_path / "standby", standby.files, clock, books)
+        assert await engine.messages.wheel() == wheel
+        await settle(engine)
+        await check_books(engine, clock, books)
         await engine.close()
 
     asyncio.run(run())

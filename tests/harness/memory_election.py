@@ -15,6 +15,11 @@ class MemoryElection:
         self.leads_until_ms = 1 << 62
         self.positions: list[int] = []
         self.left = 0
+        self.asked = 0
+        self.others: list[Node] = []
+        """The other nodes, as the test wants them."""
+        self.has_room: bool | None = None
+        self.is_aside = False
         self._won = asyncio.Event()
         self._lost = asyncio.Event()
 
@@ -45,4 +50,11 @@ class MemoryElection:
         self.positions.append(position)
 
     async def nodes(self) -> list[Node]:
-        return [Node(self.url, self.is_won, 0)]
+        self.asked += 1
+        return [Node(self.url, self.is_won, 0, self.has_room, self.is_aside), *self.others]
+
+    def say_room(self, *, has_room: bool) -> None:
+        self.has_room = has_room
+
+    def stand_aside(self, *, is_aside: bool) -> None:
+        self.is_aside = is_aside

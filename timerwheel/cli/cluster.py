@@ -21,12 +21,12 @@ ShardOption = Annotated[
 
 
 def status(*, service: ServiceOptions, output: IdOutput) -> None:
-    """List the nodes with the same journal: which one leads, and how far behind the others are."""
+    """List the nodes with the same journal: which one leads, how far behind each is, and which has room."""
     found = service.ask(lambda client: client.cluster())
     output.listing(
         found,
-        ("node", "role", "#behind"),
-        [(node.url, node.role, _behind(node.behind)) for node in found.nodes],
+        ("node", "role", "#behind", "room"),
+        [(node.url, node.role, _behind(node.behind), _room(node.has_room)) for node in found.nodes],
         ids=[node.url for node in found.nodes],
     )
     if not output.for_people:
@@ -41,9 +41,9 @@ def _list_shards(output: Output, shards: Sequence[ShardInfo]) -> None:
     output.line("")
     output.listing(
         shards,
-        ("#shard", "process", "role", "#behind"),
+        ("#shard", "process", "role", "#behind", "room"),
         [
-            (str(shard.shard), node.url, node.role, _behind(node.behind))
+            (str(shard.shard), node.url, node.role, _behind(node.behind), _room(node.has_room))
             for shard in shards
             for node in shard.nodes
         ],
@@ -55,6 +55,10 @@ def _list_shards(output: Output, shards: Sequence[ShardInfo]) -> None:
 
 def _behind(behind: int | None) -> str:
     return "-" if behind is None else f"{behind:,}"
+
+
+def _room(has_room: bool | None) -> str:
+    return "-" if has_room is None else "yes" if has_room else "no"
 
 
 def move(shard: ShardOption = None, *, service: ServiceOptions, output: IdOutput) -> None:

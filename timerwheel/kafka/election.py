@@ -6,7 +6,9 @@
     certain    the leader commits an offset each second: the coordinator takes it from a member alone, and
                gives the partition to no other for 6 s then (`timerwheel.kafka.tenure`)
     copied     the offset that a node commits for the group CLUSTER-log.URL, so that Kafka's own tools show
-               how far behind it is
+               how far behind it is; its metadata say whether the node has room on its disk
+    aside      a node that stands aside is in the group CLUSTER-log.aside instead, whose partition means
+               nothing: so it is still seen, and never chosen
 
 The partition is never read here: it is paused. A node that starts again before its former self has lost the
 group leads at once if nobody else is there: a URL has one process, so that self is dead. It does so once in
@@ -34,6 +36,10 @@ POLL_S: Final = 0.1
 LOOK_MS: Final = 1_000
 """How often a node that does not lead looks who does."""
 COMMIT_MS: Final = 2_000
+COMMIT_AGAIN_MS: Final = 60_000
+"""A position is committed again after this time: Kafka forgets it some day, and a commit may have failed."""
+ROOM: Final = "room"
+NO_ROOM: Final = "no-room"
 SHARED_MS: Final = 30_000
 """After this time another member with the URL of this node is no former self; how often that is said."""
 END_S_MAX: Final = 20.0
@@ -73,11 +79,28 @@ def client_properties(address: JournalAddress, properties: Mapping[str, str]) ->
     }
 
 
+def aside_of(address: JournalAddress) -> str:
+    """Return the name of the consumer group of the nodes that stand aside."""
+    return f"{address.cluster}-log.aside"
+
+
+def said_of_room(metadata: str | None) -> bool | None:
+    """Whether a node has room, by the metadata of what it committed; None if it has not said so."""
+    return {ROOM: True, NO_ROOM: False}.get(metadata or "")
+
+
 class Member(NamedTuple):
     """A process that takes part: the URL that it was given, and whether it has the partition."""
 
     url: str
     leads: bool
+
+
+class Copied(NamedTuple):
+    """What a node has committed of itself."""
+
+    position: int | None
+    has_room: bool | None
 
 
 def members(common: Mapping[str, Any], group: str) -> list[Member]:
@@ -114,6 +137,7 @@ class KafkaElection:
     ) -> None:
         self.topic = f"{address.cluster}-log"
         self.group = group_of(address)
+        self._aside_group = aside_of(address)
         self._servers = address.servers
         self.url = url
         self.leader_url: str | None = None
@@ -130,6 +154,10 @@ class KafkaElection:
         self._has_voted = False
         self._shared_ms: int | None = None  # since when another process takes part with this URL
         self._position: int | None = None
+        self._has_room: bool | None = None
+        self._is_aside = False
+        self._commit_ms = self._committed_ms = self._look_ms = 0
+        self._committed: Copied | None = None
         self._tenure = Tenure()
 
     # ------------------------------------------------------------------ on the event loop
@@ -182,6 +210,14 @@ class KafkaElection:
         """Let others know up to which position this process has copied."""
         self._position = position
 
+    def say_room(self, *, has_room: bool) -> None:
+        """Let others know whether this process has room on its disk."""
+        self._has_room = has_room
+
+    def stand_aside(self, *, is_aside: bool) -> None:
+        """Be none of those from whom the leader is chosen, or be one again."""
+        self._is_aside = is_aside
+
     async def nodes(self) -> list[Node]:
         """Return who takes part, by URL. Raises JournalAwayError."""
         return await asyncio.to_thread(self._nodes)
@@ -192,21 +228,30 @@ class KafkaElection:
             leaders: dict[str, bool] = {}
             for one in members(self._common, self.group):
                 leaders[one.url] = one.leads or leaders.get(one.url, False)
+            aside = {one.url for one in members(self._common, self._aside_group)} - leaders.keys()
             with self._copy_consumer(self.url) as consumer:
                 end = consumer.get_watermark_offsets(place, timeout=CALL_S)[1]
             return [
-                Node(url, leads, 0 if leads else self._behind(url, end))
-                for url, leads in sorted(leaders.items())
+                self._node(url, end, leads=leaders.get(url, False), is_aside=url in aside)
+                for url in sorted(leaders.keys() | aside)
             ]
         except KafkaException as error:
             raise JournalAwayError(
                 why_not(error, self._servers, f"which asks for the group {self.group}")
             ) from error
 
-    def _behind(self, url: str, end: int) -> int | None:
+    def _node(self, url: str, end: int, *, leads: bool, is_aside: bool) -> Node:
+        copied = self._copied(url)
+        behind = None if copied.position is None else max(end - copied.position, 0)
+        has_room = self._has_room if url == self.url else copied.has_room
+        return Node(url, leads, 0 if leads else behind, has_room, is_aside)
+
+    def _copied(self, url: str) -> Copied:
         with self._copy_consumer(url) as consumer:
-            copied = consumer.committed([TopicPartition(self.topic, PARTITION)], timeout=CALL_S)[0].offset
-        return None if copied < 0 else max(end - copied, 0)
+            found = consumer.committed([TopicPartition(self.topic, PARTITION)], timeout=CALL_S)[0]
+        if found.offset < 0:
+            return Copied(None, None)
+        return Copied(found.offset, said_of_room(found.metadata))
 
     # ------------------------------------------------------------------ in the thread
 
@@ -226,6 +271,21 @@ class KafkaElection:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(call)
 
+        copied = self._copy_consumer(self.url)
+        self._committed = None
+        try:
+            while not self._leaving.is_set():
+                if self._is_aside:
+                    self._stay_aside(copied, post)
+                else:
+                    self._stand(copied, post)
+        finally:
+            copied.close()
+            self._tenure.end()
+
+    def _stand(self, copied: Consumer, post: Callable[[Callable[[], None]], None]) -> None:
+        """Be one of those from whom the leader is chosen, until it is to leave or to stand aside."""
+
         def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
             consumer.incremental_assign(partitions)
             if partitions:
@@ -237,9 +297,7 @@ class KafkaElection:
 
         def revoked(consumer: Consumer, partitions: list[TopicPartition]) -> None:
             if partitions:
-                self._tenure.end()
-                post(self._lose)
-                self._ended.wait(END_S_MAX)
+                lose()
             consumer.incremental_unassign(partitions)
 
         def forgotten(consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -247,36 +305,63 @@ class KafkaElection:
             post(self._lose)
             consumer.incremental_unassign(partitions)
 
+        def lose() -> None:
+            self._tenure.end()
+            post(self._lose)
+            self._ended.wait(END_S_MAX)
+
+        self._act_for_former_self(post)
+        consumer = self._group_consumer(self.group)
+        try:
+            consumer.subscribe([self.topic], on_assign=assigned, on_revoke=revoked, on_lost=forgotten)
+            while not (self._leaving.is_set() or self._is_aside):
+                _raise_refusal(consumer.poll(POLL_S), self._servers, self.group)
+                if self._tenure.should_ask(asked_ms := self._clock.uptime_ms()):
+                    self._ask(consumer, asked_ms)
+                self._keep_up(copied, post, looks=self._acting or not self.is_won)
+            if not self._ended.is_set():  # no engine may run here once the group has let go of this node
+                self._acting = False
+                lose()
+        finally:
+            consumer.close()
+
+    def _act_for_former_self(self, post: Callable[[Callable[[], None]], None]) -> None:
+        """Lead at once if the group knows nobody but this node; see the module."""
         if not self._has_voted and self._is_alone():
             self._acting = True
             self._ended.clear()
             post(self._win)
         self._has_voted = True
-        consumer, copied = self._group_consumer(), self._copy_consumer(self.url)
+
+    def _stay_aside(self, copied: Consumer, post: Callable[[Callable[[], None]], None]) -> None:
+        """Be seen, and not be chosen, until it is to leave or to stand again."""
+
+        def paused(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            consumer.incremental_assign(partitions)
+            if partitions:
+                consumer.pause(partitions)
+
+        consumer = self._group_consumer(self._aside_group)
         try:
-            consumer.subscribe([self.topic], on_assign=assigned, on_revoke=revoked, on_lost=forgotten)
-            self._take_part(consumer, copied, post)
+            consumer.subscribe([self.topic], on_assign=paused)
+            while self._is_aside and not self._leaving.is_set():
+                _raise_refusal(consumer.poll(POLL_S), self._servers, self._aside_group)
+                self._keep_up(copied, post, looks=True)
         finally:
             consumer.close()
-            copied.close()
-            self._tenure.end()
 
-    def _take_part(self, consumer: Consumer, copied: Consumer, post: Callable[..., None]) -> None:
-        look_ms = commit_ms = 0
-        committed: int | None = None
-        while not self._leaving.is_set():
-            _raise_refusal(consumer.poll(POLL_S), self._servers, self.group)
-            if self._tenure.should_ask(asked_ms := self._clock.uptime_ms()):
-                self._ask(consumer, asked_ms)
-            now_ms = self._clock.monotonic_ms()
-            if now_ms >= look_ms and (self._acting or not self.is_won):
-                look_ms = now_ms + LOOK_MS
-                self._look(post)
-            position = self._position
-            if now_ms >= commit_ms and position is not None and position != committed:
-                commit_ms = now_ms + COMMIT_MS
-                committed = position
-                self._commit(copied, position)
+    def _keep_up(self, copied: Consumer, post: Callable[[Callable[[], None]], None], *, looks: bool) -> None:
+        """From time to time, see who leads, and commit what there is to say of this node."""
+        now_ms = self._clock.monotonic_ms()
+        if looks and now_ms >= self._look_ms:
+            self._look_ms = now_ms + LOOK_MS
+            self._look(post)
+        said = Copied(self._position, self._has_room)
+        is_known = said == self._committed and now_ms < self._committed_ms + COMMIT_AGAIN_MS
+        if now_ms < self._commit_ms or is_known or (said.position is None and said.has_room is not False):
+            return
+        self._commit_ms, self._committed_ms, self._committed = now_ms + COMMIT_MS, now_ms, said
+        self._commit(copied, said)
 
     def _look(self, post: Callable[..., None]) -> None:
         """See who leads; a node that acts for its former self ends that once the group has decided."""
@@ -334,17 +419,20 @@ class KafkaElection:
             if error is None and place.error is None and place.metadata:
                 self._tenure.confirmed(int(place.metadata))
 
-    def _commit(self, copied: Consumer, position: int) -> None:
+    def _commit(self, copied: Consumer, said_now: Copied) -> None:
+        """Commit how far this node is; one that had no room to begin with has copied nothing."""
+        metadata = "" if said_now.has_room is None else ROOM if said_now.has_room else NO_ROOM
+        place = TopicPartition(self.topic, PARTITION, said_now.position or 0, metadata=metadata)
         try:
-            copied.commit(offsets=[TopicPartition(self.topic, PARTITION, position)], asynchronous=True)
+            copied.commit(offsets=[place], asynchronous=True)
         except KafkaException as error:
             logger.debug("cannot say how far the copy is: %s", said(error))
 
-    def _group_consumer(self) -> Consumer:
+    def _group_consumer(self, group: str) -> Consumer:
         return Consumer(
             self._common
             | {
-                "group.id": self.group,
+                "group.id": group,
                 "on_commit": self._answered,
                 "session.timeout.ms": SESSION_MS,
                 "heartbeat.interval.ms": HEARTBEAT_MS,

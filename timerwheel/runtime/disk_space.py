@@ -13,6 +13,11 @@ class DiskSpace:
         self._settings = settings
         self.free_bytes = 1 << 62
 
+    @property
+    def reserve_bytes(self) -> int:
+        """What must stay free for new messages to be taken; a reload may change it."""
+        return self._settings.disk_reserve_bytes
+
     def look(self) -> int:
         """Measure the free space; a reader thread may call this."""
         return self._files.free_bytes(self._settings.data)
@@ -28,5 +33,5 @@ class DiskSpace:
     @property
     def refusal(self) -> DiskReserveError | None:
         """Return why new messages are refused while everything else continues, or None."""
-        reserve_bytes = self._settings.disk_reserve_bytes
+        reserve_bytes = self.reserve_bytes
         return DiskReserveError(self.free_bytes, reserve_bytes) if self.free_bytes < reserve_bytes else None

@@ -41,6 +41,10 @@ class Node(NamedTuple):
     is_leader: bool
     behind: int | None
     """How many runs of the journal it has not copied yet; None if it has not said so."""
+    has_room: bool | None = None
+    """Whether it has room on its disk; None if it has not said so."""
+    is_aside: bool = False
+    """Whether it cannot be chosen for now."""
 
 
 class Candidate(Protocol):
@@ -76,6 +80,12 @@ class Election(Candidate, Protocol):
 
     async def leave(self) -> None:
         """Take no part, and do not lead, until the next `won`. A second call does nothing."""
+
+    def say_room(self, *, has_room: bool) -> None:
+        """Let others know whether this process has room on its disk."""
+
+    def stand_aside(self, *, is_aside: bool) -> None:
+        """Be none of those from whom the leader is chosen, or be one again; only while it does not lead."""
 
     async def nodes(self) -> list[Node]:
         """Return who takes part, by URL. Raises JournalAwayError."""

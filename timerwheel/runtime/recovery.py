@@ -31,6 +31,7 @@ from timerwheel.index.swap import STAGING_NAME, aside_path, new_path
 from timerwheel.index.writer import IndexWriter, new_state, read_kept, read_state
 from timerwheel.model.shards import ALONE, Shard, log_id_of, shard_of_log
 from timerwheel.runtime.data_directory import is_backup
+from timerwheel.runtime.room import SPARE_BYTES
 from timerwheel.runtime.threads import Threads
 from timerwheel.settings import Settings
 from timerwheel.state.config_table import encode_puts
@@ -51,6 +52,7 @@ from timerwheel.store.errors import (
     FormatError,
     IndexBusyError,
     IndexDamagedError,
+    IndexMapFullError,
     JournalMismatchError,
     LogDamagedError,
     NoSpaceError,
@@ -163,10 +165,12 @@ class Replica:
         return self._log.position
 
     def step(self, now_ms: int) -> None:
-        """Copy and replay what there is now.
+        """Copy and replay what there is now, as far as there is room.
 
         Raises JournalAwayError, and JournalMismatchError if the directory or the journal must not be used.
+        After a NoSpaceError, `close` it: another one goes on with what is there.
         """
+        self._log.spare_bytes = SPARE_BYTES
         with _copy_damage_told():
             if self._opened is None:
                 extent = self._log.extent()
@@ -174,7 +178,7 @@ class Replica:
                 if self._log.bases:
                     self._begin(now_ms)
                 return
-            with self._room_wanted():
+            with self._kept_if_full(self._opened), self._room_wanted():
                 is_new = self._log.follow()
             if is_new:
                 self._end()
@@ -188,6 +192,7 @@ class Replica:
 
     def lead(self, now_ms: int, progress: Callable[[int, int], None] | None = None) -> Recovered:
         """Claim the journal, and finish what the steps began. Raises as `step`, and CopyDamagedError."""
+        self._log.spare_bytes = 0
         with _copy_damage_told():
             extent = self._log.claim()
             if self._opened is not None and self._log.follows(extent):
@@ -227,8 +232,19 @@ class Replica:
             "look at the brokers"
         )
 
+    @contextlib.contextmanager
+    def _kept_if_full(self, opened: "_Opened") -> Iterator[None]:
+        """Commit what was copied if a block finds no room for more."""
+        try:
+            yield
+        except NoSpaceError:
+            with contextlib.suppress(NoSpaceError):
+                opened.advance()
+                opened.commit()
+            raise
+
     def _room_wanted(self) -> contextlib.AbstractContextManager[None]:
-        return _room_wanted(self._settings, self._files, 0)
+        return _room_wanted(self._settings, self._files, self._log, 0)
 
     def _open(self, now_ms: int) -> "_Opened":
         return _open(self._settings, self._files, self._log, now_ms, OnDamage.REFUSE, self._shard)
@@ -286,7 +302,7 @@ class _Opened:
         log, log_state, replayed = self._log, self._state, 0
         under_way: Future[None] | None = None
         with (
-            _room_wanted(self._settings, self._files, log_state.until),
+            _room_wanted(self._settings, self._files, self._log, log_state.until),
             ThreadPoolExecutor(1, "commit") as thread,
         ):
             for table, read in _tables(log, log_state, salvage=self._salvage):
@@ -316,7 +332,7 @@ class _Opened:
     def commit(self) -> None:
         """Commit what was replayed, which must be all of the log."""
         log_state, writer = self._state, self._writer
-        with _room_wanted(self._settings, self._files, log_state.until):
+        with _room_wanted(self._settings, self._files, self._log, log_state.until):
             self._log.sync()
             log_state.memtable.until = self._log.tail
             writer.state = msgspec.structs.replace(writer.state, origin_floor=0, settings_from=0, lost=[])
@@ -351,7 +367,7 @@ def _open(
     settings: Settings, files: Files, log: CommitLog, now_ms: int, on_damage: OnDamage, shard: Shard | None
 ) -> _Opened:
     """Open the log, cut its torn tail, and open an index that agrees with it or begin a new one."""
-    with _room_wanted(settings, files, 0):
+    with _room_wanted(settings, files, log, 0):
         start = read_start(files, log.directory)
         keep_from = 0 if start is None else start.offset
         new_log_id = log_id_of(shard or ALONE, uuid.uuid4().bytes)
@@ -362,7 +378,7 @@ def _open(
         undone.callback(index.close)  # a process cannot open an environment twice, and callers retry
         log_state, state = _begin(log, start, found, now_ms)
         verified = 0 if found is None else state.until
-        with _room_wanted(settings, files, verified):
+        with _room_wanted(settings, files, log, verified):
             truncation = log.recover_tail(verified, now_ms=now_ms, on_damage=on_damage)
             if truncation is not None:
                 _log_cut(truncation)
@@ -470,7 +486,7 @@ def _log_cut(cut: Truncation) -> None:
 
 
 @contextlib.contextmanager
-def _room_wanted(settings: Settings, files: Files, until: int) -> Iterator[None]:
+def _room_wanted(settings: Settings, files: Files, log: CommitLog, until: int) -> Iterator[None]:
     """Explain an error for lack of space: where space is needed, and how much, for an index up to `until`."""
     try:
         yield
@@ -480,10 +496,15 @@ def _room_wanted(settings: Settings, files: Files, until: int) -> Iterator[None]
         if number not in NO_SPACE or number in (errno.EMFILE, errno.ENFILE):
             raise
         if MAP_IS_FULL in str(error):
-            raise NoSpaceError(f"{error}; start with a larger index_map_size") from error
-        free, wanted = files.free_bytes(settings.data) >> 20, -(-room_bytes(settings, until) >> 20)
+            raise IndexMapFullError(f"{error}; start with a larger index_map_size") from error
         aside = aside_path(settings.data / INDEX_DIRECTORY)
         spare = f"; {aside} may be deleted" if aside.exists() else ""
+        if isinstance(log, JournaledLog):
+            raise NoSpaceError(
+                f"the copy of the log cannot be written: {error}. Nothing is lost, and it goes on by itself "
+                f"once there is room{spare}"
+            ) from error
+        free, wanted = files.free_bytes(settings.data) >> 20, -(-room_bytes(settings, until) >> 20)
         raise NoSpaceError(
             f"no room to start: {error}. Nothing is lost. The disk of {settings.data} has {free} MiB "
             f"free and needs up to {wanted} MiB; free some space and start again{spare}"

@@ -177,8 +177,13 @@ def _nodes(shards: list[ShardInfo] | tuple[ShardInfo, ...]) -> list[NodeInfo]:
         role: Role = "alone" if "alone" in roles else "leader" if "leader" in roles else "standby"
         behind = [part.behind for part in parts]
         worst = None if None in behind else max(one for one in behind if one is not None)
-        nodes.append(NodeInfo(url, role, worst))
+        nodes.append(NodeInfo(url, role, worst, _all_have_room(parts)))
     return nodes
+
+
+def _all_have_room(parts: Sequence[NodeInfo]) -> bool | None:
+    said = [part.has_room for part in parts]
+    return False if False in said else None if None in said else True
 
 
 class LiveCalls:

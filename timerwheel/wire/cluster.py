@@ -9,11 +9,16 @@ Role = Literal["alone", "leader", "standby"]
 
 
 class NodeInfo(msgspec.Struct, frozen=True):
-    """A node: `behind` is the number of the journal's runs that its copy lacks, null while unknown."""
+    """A node: `behind` is the number of the journal's runs that its copy lacks, null while unknown.
+
+    `has_room` is false while its disk has less free than `disk_reserve`: it does not lead while another node
+    has room. It is null while that is unknown, and for a node without a journal.
+    """
 
     url: str
     role: Role
     behind: int | None
+    has_room: bool | None = None
 
 
 class ShardInfo(msgspec.Struct, frozen=True):

@@ -1,4 +1,5 @@
-// The nodes of a service with a journal or in shards: who leads what, and how far behind the standbys are.
+// The nodes of a service with a journal or in shards: who leads what, and how far behind the standbys are, and
+// which disks are full.
 
 import { call } from "./api.js";
 import { button, el, renew } from "./dom.js";
@@ -16,9 +17,11 @@ function rowsOf({ node, nodes, shards }) {
   if (!shards?.length) return nodes.map((one) => ({ ...one, shard: null, own: one.url === node }));
   return shards.flatMap(({ shard, leader, nodes: processes }) => [
     ...processes.map((one) => ({ ...one, shard, own: false })),
-    ...(leader === null ? [{ shard, url: NONE, role: "no leader", behind: null, own: false }] : []),
+    ...(leader === null ? [{ shard, url: NONE, role: "no leader", behind: null, has_room: null, own: false }] : []),
   ]);
 }
+
+const ROOM = { true: "yes", false: "no", null: "" }; // unknown
 
 const lag = ({ role, behind }) => (role === "standby" ? (behind === null ? "unknown" : count(behind)) : "");
 
@@ -81,6 +84,10 @@ export class Cluster {
       { head: inShards ? "Process" : "Node", kind: "mono name", cell: ({ url, own }) => (own ? `${url} (this one)` : url) },
       { head: "Role", cell: ({ role }) => el("span", { class: role === "no leader" ? "bad" : "" }, role) },
       { head: "Behind", kind: "number", cell: (row) => lag(row) },
+      this.found.role !== "alone" && {
+        head: "Disk has room",
+        cell: ({ has_room: room }) => el("span", { class: room === false ? "bad" : "" }, ROOM[room]),
+      },
       rights.may("admin") && this.found.role !== "alone" && { head: "", kind: "acts", cell: (row) => this.#mover(row) },
     ];
     return columns.filter(Boolean);
