@@ -89,7 +89,7 @@ class _Pool:
             del job  # do not keep its objects alive until the next job
 
     def close(self, *, wait: bool = True) -> None:
-        """End the threads after the jobs that are queued; waits until these are done, unless told not to."""
+        """End the threads after the jobs that are queued; and with `wait`, return when these are done."""
         self._closed = True
         for _ in self._threads:
             self._jobs.put(None)
