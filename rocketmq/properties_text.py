@@ -4,7 +4,7 @@ Source: MessageDecoder of RocketMQ. Empty names and values are left out when the
 pair without \x01. A name or value that contains \x01 or \x02 cannot be written.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 TEXT_BYTES_MAX: Final = 32_767
@@ -53,10 +53,23 @@ def from_json(data: bytes) -> bytes | None:
     In compact JSON without a backslash each quote ends or begins a string, so `":"` and `","` stand between
     strings, and are exchanged for their marks where they stand. If a quote is left, it was not so.
     """
+    found = from_all_json([data])
+    return None if found is None or len(found[0]) > TEXT_BYTES_MAX else found[0]
+
+
+def from_all_json(each: Sequence[bytes]) -> list[bytes] | None:
+    """Return the texts of several as `from_json` does, at a third of the cost; None if one is not ordinary.
+
+    A text can be longer than TEXT_BYTES_MAX. JSON has no line end within a string, so one separates them.
+    """
+    data = b"\n".join(each)
     if b"\\" in data or b'""' in data or data[:2] != b'{"' or data[-2:] != b'"}':
         return None
-    text = data[2:-2].replace(b'":"', b"\x01").replace(b'","', b"\x02") + b"\x02"
-    return None if b'"' in text or len(text) > TEXT_BYTES_MAX else text
+    text = (
+        data[2:-2].replace(b'"}\n{"', b"\x02\n").replace(b'":"', b"\x01").replace(b'","', b"\x02") + b"\x02"
+    )
+    found = text.split(b"\n")
+    return None if b'"' in text or len(found) != len(each) else found
 
 
 def _is_plain(text: str) -> bool:

@@ -27,10 +27,11 @@ from timerwheel.rocketmq.offsets import Offsets
 from timerwheel.rocketmq.read_ahead import AHEAD_RECORDS, ReadAhead, Reader
 from timerwheel.rocketmq.request import INT64_MAX, Answer, Link, RefusalError, Request
 from timerwheel.rocketmq.retries import RETRY_TOPIC
-from timerwheel.rocketmq.stored_message import packed
+from timerwheel.rocketmq.stored_message import Host, packed
 from timerwheel.rocketmq.topics import Topics
-from timerwheel.rocketmq.translation import plain_form, stored_form
+from timerwheel.rocketmq.translation import plain_forms, stored_form
 from timerwheel.runtime.queue_reader import RecordPage
+from timerwheel.state.limited_records import is_limited
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import decode
 
@@ -212,32 +213,40 @@ class Pulls:
         if not pull.request.link.has_room:  # it pulls again once it has read what it was sent
             return _bounds(Result.PULL_RETRY_NOW, page.first, page.min_offset, page.max_offset)
         host = self._name_server.address(pull.request)
-        packed_host = packed(host)
-        looks_inside = pull.tags.tags is not None or pull.topic.startswith(RETRY_PREFIX)
+        wanted, next_offset = self._wanted(pull, page)
+        roots, log_offsets = page.positions["root"].tolist(), page.positions["offset"].tolist()
+        places = [log_offsets[at] for at in wanted], [page.first + at for at in wanted]
         parts: list[bytes] = []
-        size_bytes, offset = 0, page.first
-        roots = page.positions["root"].tolist()
-        log_offsets = page.positions["offset"].tolist()
-        for data, root, log_offset in zip(page.records, roots, log_offsets, strict=True):
+        for (at, data), part in zip(
+            wanted.items(), plain_forms([*wanted.values()], *places, packed(host)), strict=True
+        ):
+            parts.append(part or self._form(data, roots[at], log_offsets[at], page.first + at, host))
+        result = Result.SUCCESS if parts else Result.PULL_RETRY_NOW
+        return _bounds(result, next_offset, page.min_offset, page.max_offset, b"".join(parts))
+
+    def _form(self, data: bytes, root: int, log_offset: int, queue_offset: int, host: Host) -> bytes:
+        """Return any message as its consumer gets it."""
+        record = decode(data)
+        message_id = self._engine.core.ids.encode(root, record.header.identity(log_offset).root_crc)
+        return stored_form(record, log_offset, queue_offset, message_id, host)
+
+    def _wanted(self, pull: Pull, page: RecordPage) -> tuple[dict[int, bytes], int]:
+        """Return the records of the answer by their place in the page, and where the next pull begins."""
+        looks_inside = pull.tags.tags is not None or pull.topic.startswith(RETRY_PREFIX)
+        wanted: dict[int, bytes] = {}
+        size_bytes = 0
+        for at, data in enumerate(page.records):
             if isinstance(data, CorruptionError):
                 logger.error("a consumer skips a message that cannot be read: %s", data)
-                offset += 1
                 continue
-            if len(parts) == pull.count or (parts and size_bytes + len(data) > ANSWER_BYTES_MAX):
-                break
-            offset += 1
-            if self._engine.groups.has_expired(data) or (looks_inside and not self._is_for(pull, data)):
+            if len(wanted) == pull.count or (wanted and size_bytes + len(data) > ANSWER_BYTES_MAX):
+                return wanted, page.first + at
+            if is_limited(data) and self._engine.groups.has_expired(data):
                 continue
-            part = plain_form(data, log_offset, offset - 1, packed_host)
-            if part is None:
-                record = decode(data)
-                crc = record.header.identity(log_offset).root_crc
-                message_id = self._engine.core.ids.encode(root, crc)
-                part = stored_form(record, log_offset, offset - 1, message_id, host)
-            parts.append(part)
-            size_bytes += len(part)
-        result = Result.SUCCESS if parts else Result.PULL_RETRY_NOW
-        return _bounds(result, offset, page.min_offset, page.max_offset, b"".join(parts))
+            if not looks_inside or self._is_for(pull, data):
+                wanted[at] = data
+                size_bytes += len(data)
+        return wanted, page.first + len(page.records)
 
     def _is_for(self, pull: Pull, data: bytes) -> bool:
         """Whether the consumer wants a message, and may see it."""

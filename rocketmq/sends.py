@@ -46,6 +46,7 @@ from timerwheel.rocketmq.translation import (
     UNIQ_KEY,
     Envelope,
     admitted,
+    plain_alike,
     plain_properties,
 )
 from timerwheel.runtime.sender import PendingSend
@@ -431,12 +432,19 @@ def _with_half(text: str, envelope: Envelope) -> tuple[dict[str, str], Envelope]
 def _batched(
     topic: str, batch: Sequence[BatchedMessage], queue: int, envelope: Envelope, rules: Rules
 ) -> list[Outgoing]:
+    of_flag = {
+        flag: envelope._replace(flag=flag, sys_flag=0).encode() for flag in {one.flag for one in batch}
+    }
+    envelopes = [of_flag[flag].encode() for flag, _, _ in batch]
+    alike = plain_alike([text for _, _, text in batch], envelopes, rules)
+    if alike is not None:
+        return [
+            Outgoing(topic, body, queue=queue, plain=plain.stored)
+            for (_, body, _), plain in zip(batch, alike, strict=True)
+        ]
     messages: list[Outgoing] = []
-    of_flag: dict[int, str] = {}
     for flag, body, text in batch:
-        own = of_flag.get(flag)
-        if own is None:
-            own = of_flag[flag] = envelope._replace(flag=flag, sys_flag=0).encode()
+        own = of_flag[flag]
         plain = plain_properties(text, own.encode(), rules)
         if plain is not None:
             messages.append(Outgoing(topic, body, queue=queue, plain=plain.stored))

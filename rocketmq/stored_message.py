@@ -51,7 +51,7 @@ _BATCHED = struct.Struct(">iiiii")
 _REST = (
     8 + 4 + 8 + 4 + 1 + 2
 )  # stored, consumed before, half offset, and the lengths of body, topic, properties
-_PLAIN_BYTES = _PLAIN.size + 1 + 2  # and the lengths of topic and properties
+_PLAIN_BYTES = _PLAIN.size + 2  # and the length of the properties
 
 
 class Host(NamedTuple):
@@ -131,6 +131,11 @@ def encode(message: StoredMessage) -> bytes:
     )
 
 
+def short_topic(topic: bytes) -> bytes:
+    """Return a topic with its length, as it stands in a message."""
+    return bytes((len(topic),)) + topic
+
+
 def encode_plain(  # noqa: PLR0913, PLR0917 - the fields of the format; a struct would double the cost
     topic: bytes,
     queue: int,
@@ -143,7 +148,7 @@ def encode_plain(  # noqa: PLR0913, PLR0917 - the fields of the format; a struct
     body: bytes,
     properties: bytes,
 ) -> bytes:
-    """Encode a message whose hosts are packed IPv4, with a short topic, and 0 in all other fields."""
+    """Encode a message whose hosts are packed IPv4, with a `short_topic`, and 0 in all other fields."""
     return b"".join(
         (
             _PLAIN.pack(
@@ -164,7 +169,6 @@ def encode_plain(  # noqa: PLR0913, PLR0917 - the fields of the format; a struct
                 len(body),
             ),
             body,
-            bytes((len(topic),)),
             topic,
             _SHORT.pack(len(properties)),
             properties,

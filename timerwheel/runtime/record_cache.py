@@ -39,11 +39,14 @@ class RecordCache:
     def keep(self, offsets: np.ndarray, records: Sequence[bytes | CorruptionError]) -> None:
         """Cache these records, except damaged ones; drops the oldest that no longer fit."""
         kept = self._records
-        for offset, record in zip(offsets.tolist(), records, strict=True):
-            if offset not in kept and isinstance(record, bytes):
-                kept[offset] = record
-                self._order.append(offset)
-                self._bytes += len(record)
+        fresh = {
+            offset: record
+            for offset, record in zip(offsets.tolist(), records, strict=True)
+            if offset not in kept and isinstance(record, bytes)
+        }
+        kept.update(fresh)
+        self._order.extend(fresh)
+        self._bytes += sum(map(len, fresh.values()))
         while self._bytes > self.bytes_max:
             self._bytes -= len(kept.pop(self._order.popleft()))
 
