@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from functools import lru_cache
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 import orjson
@@ -214,21 +214,19 @@ class Pulls:
             return _bounds(Result.PULL_RETRY_NOW, page.first, page.min_offset, page.max_offset)
         host = self._name_server.address(pull.request)
         wanted, next_offset = self._wanted(pull, page)
-        roots, log_offsets = page.positions["root"].tolist(), page.positions["offset"].tolist()
+        log_offsets = page.positions["offset"].tolist()
         places = [log_offsets[at] for at in wanted], [page.first + at for at in wanted]
-        parts: list[bytes] = []
-        for (at, data), part in zip(
-            wanted.items(), plain_forms([*wanted.values()], *places, packed(host)), strict=True
-        ):
-            parts.append(part or self._form(data, roots[at], log_offsets[at], page.first + at, host))
+        forms = plain_forms([*wanted.values()], *places, packed(host))
+        parts = [form or self._form(page, at, host) for at, form in zip(wanted, forms, strict=True)]
         result = Result.SUCCESS if parts else Result.PULL_RETRY_NOW
         return _bounds(result, next_offset, page.min_offset, page.max_offset, b"".join(parts))
 
-    def _form(self, data: bytes, root: int, log_offset: int, queue_offset: int, host: Host) -> bytes:
-        """Return any message as its consumer gets it."""
-        record = decode(data)
-        message_id = self._engine.core.ids.encode(root, record.header.identity(log_offset).root_crc)
-        return stored_form(record, log_offset, queue_offset, message_id, host)
+    def _form(self, page: RecordPage, at: int, host: Host) -> bytes:
+        """Return any message of a page as its consumer gets it."""
+        record, log_offset = decode(cast("bytes", page.records[at])), int(page.positions["offset"][at])
+        root, crc = int(page.positions["root"][at]), record.header.identity(log_offset).root_crc
+        message_id = self._engine.core.ids.encode(root, crc)
+        return stored_form(record, log_offset, page.first + at, message_id, host)
 
     def _wanted(self, pull: Pull, page: RecordPage) -> tuple[dict[int, bytes], int]:
         """Return the records of the answer by their place in the page, and where the next pull begins."""

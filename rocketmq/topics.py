@@ -4,6 +4,7 @@ A producer that asks for a topic that does not exist gets a route all the same: 
 seconds for the next one, and so would a consumer that starts before its topic. Nothing is stored for a route.
 """
 
+from functools import lru_cache
 from typing import Final
 
 import orjson
@@ -32,6 +33,19 @@ RETRY_ORIGIN: Final = "RETRY_TOPIC"
 """The property of a message in a retry topic that names the topic from which it came."""
 
 
+@lru_cache(maxsize=4096)
+def _has_route(topic: str) -> bool:
+    try:
+        check_topic_name(topic)
+    except AdmissionError:
+        return False
+    return topic not in SYSTEM_TOPICS and (
+        topic in {TEMPLATE_TOPIC, TRACE_TOPIC}
+        or topic.startswith((DEAD_PREFIX, RETRY_PREFIX))
+        or is_sendable(topic)
+    )
+
+
 class Topics:
     """See the module. Event loop only."""
 
@@ -48,15 +62,7 @@ class Topics:
 
     def has_route(self, topic: str) -> bool:
         """Whether a topic can have this name, and clients may know of it."""
-        try:
-            check_topic_name(topic)
-        except AdmissionError:
-            return False
-        return topic not in SYSTEM_TOPICS and (
-            topic in {TEMPLATE_TOPIC, TRACE_TOPIC}
-            or topic.startswith((DEAD_PREFIX, RETRY_PREFIX))
-            or is_sendable(topic)
-        )
+        return _has_route(topic)
 
     def queues_of(self, topic: str) -> int:
         """Return the number of queues that the topic has, or would have after a send."""

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerwheel.rocketmq.properties_text import TEXT_BYTES_MAX, decode, encode, from_json
+from timerwheel.rocketmq.properties_text import TEXT_BYTES_MAX, decode, encode, from_all_json, from_json
 
 PLAIN = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=20)
 
@@ -60,6 +60,12 @@ AWKWARD = st.text(st.sampled_from('a:,"\\{}[] \x01\x02\x03é€'), max_size=4)
 def test_stored_json_becomes_the_text_that_its_properties_have(properties):
     text = from_json(orjson.dumps(properties))
     assert text is None or text.decode() == encode(properties)
+
+
+@given(st.lists(st.dictionaries(AWKWARD, AWKWARD, max_size=3), max_size=4))
+def test_the_json_of_several_becomes_the_texts_of_each(each):
+    texts = from_all_json([orjson.dumps(properties) for properties in each])
+    assert texts is None or [text.decode() for text in texts] == list(map(encode, each))
 
 
 def test_ordinary_json_needs_no_parsing():

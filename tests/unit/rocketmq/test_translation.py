@@ -15,7 +15,9 @@ from timerwheel.rocketmq.translation import (
     UNIQ_KEY,
     Envelope,
     admitted,
+    plain_alike,
     plain_form,
+    plain_forms,
     plain_properties,
     restored,
     stored_form,
@@ -177,6 +179,24 @@ def test_the_short_way_to_a_stored_form_gives_the_same_bytes(
     assert quick is None or quick == stored_form(decode(data), 128, 7, ID, host)
 
 
+def test_messages_are_translated_together_as_one_by_one():
+    plain = [plain_record(f"7F{number}", b"body" * number) for number in range(5)]
+    other = encode(Kind.MESSAGE, b"orders", b'{"KEYS":"k"}', b"x", 3_000, 2_000, 1_000)
+    for records in ([], plain, [*plain, other], [other, *plain], [other]):
+        offsets = [128 * number for number, _ in enumerate(records)]
+        found = plain_forms(records, offsets, range(len(records)), packed(BORN))
+        assert found == [
+            plain_form(data, offset, place, packed(BORN))
+            for place, (data, offset) in enumerate(zip(records, offsets, strict=True))
+        ]
+        assert [form is None for form in found] == [data is other for data in records]
+
+
+def plain_record(key, body):
+    properties = {"UNIQ_KEY": key, "KEYS": "k", ENVELOPE_PROPERTY: Envelope(5, BORN).encode()}
+    return encode(Kind.MESSAGE, b"orders", orjson.dumps(properties), body, 3_000, 2_000, 1_000)
+
+
 @pytest.mark.parametrize("origin", [64, NO_OFFSET])
 def test_an_ordinary_message_takes_the_short_way(origin):
     properties = {"UNIQ_KEY": "7F0", "KEYS": "k", ENVELOPE_PROPERTY: Envelope(5, BORN).encode()}
@@ -222,6 +242,29 @@ def test_plain_properties_are_what_the_long_way_stores(text):
         assert not plan.waits
         assert quick.stored == orjson.dumps(plan.properties | {ENVELOPE_PROPERTY: envelope})
         assert quick.uniq_key == sent.get(UNIQ_KEY, "")
+
+
+@given(st.lists(SENT_TEXTS, min_size=1, max_size=4), st.booleans())
+def test_texts_that_are_alike_are_read_together_as_one_by_one(texts, is_same):
+    each = [text.encode() for text in (texts[:1] * len(texts) if is_same else texts)]
+    envelopes = [b"%d 10.1.2.3 4567" % place for place, _ in enumerate(each)]
+    alike = plain_alike(each, envelopes, RULES)
+    alone = [plain_properties(text, own, RULES) for text, own in zip(each, envelopes, strict=True)]
+    assert alike is None or alike == alone
+    assert alike is not None or not is_same or None in alone
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("A\x011\x02B\x012\x02A\x013", "B\x014"),  # two pairs each, if one does not look where a text ends
+        ("A\x011", "B\x012"),
+        ("A\x011\x03A\x012", "A\x013"),
+        ("A\x011\x02", ""),
+    ],
+)
+def test_texts_that_differ_are_not_read_together(texts):
+    assert plain_alike([text.encode() for text in texts], [b"5 10.1.2.3 4567"] * 2, RULES) is None
 
 
 @pytest.mark.parametrize(
