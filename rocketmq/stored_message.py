@@ -132,7 +132,7 @@ def encode(message: StoredMessage) -> bytes:
 
 
 def short_topic(topic: bytes) -> bytes:
-    """Return a topic with its length, as it stands in a message."""
+    """Return a topic with its length, as a message has it."""
     return bytes((len(topic),)) + topic
 
 
