@@ -87,7 +87,10 @@ class Cluster:
     async def watch(self) -> None:
         """Look after the room on the disk, until cancelled."""
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except Exception:  # a fault of ours must not end the looks: nobody would hand over any longer
+                logger.exception("looking at the room on the disk failed; trying again")
             await self._clock.sleep_for(ROOM_LOOK_MS)
 
     async def look(self) -> None:

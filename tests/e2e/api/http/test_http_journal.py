@@ -1,8 +1,10 @@
 """The service on a journal that goes away and comes back: refuses, waits, and goes on by itself."""
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
 
 import aiohttp
 import pytest
@@ -90,6 +92,28 @@ async def test_a_journal_that_comes_back_is_gone_on_with(running):
         while (found := [body for body in await running.bodies() if body != "during"])[2:] != ["after"]:
             assert found in (["before", "after"], ["before"])
     assert found == ["before", "after", "after"]
+
+
+async def test_a_port_that_somebody_took_meanwhile_is_waited_for(running):
+    port = running.front.address.port
+    running.journal.is_away = True
+    assert (await running.send("during"))[1]["code"] == "outcome_unknown"
+    await running.until_ready_is(503)
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        async with asyncio.timeout(60):
+            while True:
+                with contextlib.suppress(OSError):
+                    taken.bind(("127.0.0.1", port))
+                    break
+                await asyncio.sleep(0.02)
+        taken.listen()
+        running.journal.is_away = False
+        async with asyncio.timeout(60):
+            while f":{port}" not in (await running.call("GET", "/readyz"))[1]["detail"]:
+                await asyncio.sleep(0.02)
+    await running.until_ready_is(200)
+    assert (await running.send("after"))[0] == 201
 
 
 async def test_streams_and_waiting_reads_end_when_the_journal_goes(running):
