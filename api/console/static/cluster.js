@@ -86,7 +86,7 @@ export class Cluster {
       { head: "Behind", kind: "number", cell: (row) => lag(row) },
       this.found.role !== "alone" && {
         head: "Disk has room",
-        cell: ({ has_room: room }) => el("span", { class: room === false ? "bad" : "" }, ROOM[room]),
+        cell: ({ has_room: room }) => el("span", { class: room === false ? "bad" : "" }, ROOM[room] ?? ""),
       },
       rights.may("admin") && this.found.role !== "alone" && { head: "", kind: "acts", cell: (row) => this.#mover(row) },
     ];

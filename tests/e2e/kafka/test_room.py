@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("confluent_kafka")
 
 from tests.e2e.kafka.test_cluster import Team, has, send, until
+from tests.e2e.kafka.test_shards import SHARDS, TOPICS, Nodes
 from tests.harness.kafka.clients import Clients
 from tests.harness.processes import timerwheel
 from tests.torture.process import Service
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount 
 DISK_MIB = 128
 RESERVE_MIB = 32
 BODY = "x" * 2_000_000
+HALF = "x" * 900_000
 
 
 class SmallDisk:
@@ -160,3 +162,45 @@ async def test_a_node_that_is_alone_leads_on_a_full_disk_and_delivers_what_is_du
 
         await until(takes)
         await has(team, first, "one", "due", "free")
+
+
+@pytest.mark.torture
+async def test_all_shards_of_a_node_whose_disk_is_full_hand_over_and_it_still_takes_any_call(
+    tmp_path: Path, kafka: Clients, disk: SmallDisk
+) -> None:
+    async with Nodes(tmp_path, kafka) as nodes:
+        first = nodes.start("first", "--disk-reserve", f"{RESERVE_MIB}MiB")
+        await until(lambda: nodes.ready(first))
+        second = nodes.start("second")
+        await until(lambda: nodes.has_standby(second))
+        disk.leave(RESERVE_MIB // 2)
+
+        async def leads_all() -> bool:
+            return await nodes.leaders(first) == [second.url] * SHARDS and await nodes.ready(first)
+
+        await until(leads_all)
+        disk.leave(4)
+        for topic in (*TOPICS, *TOPICS):
+            sent = await nodes.call(second, "POST", "/v1/messages", {"topic": topic, "body": HALF})
+            assert sent.status == 201
+
+        async def all_wait() -> bool:
+            return first.errors().count("waiting for room on the disk") == SHARDS
+
+        await until(all_wait)
+        for topic in TOPICS:
+            sent = await nodes.call(first, "POST", "/v1/messages", {"topic": topic, "body": "any node"})
+            assert sent.status == 201, sent
+        assert await nodes.ready(first)
+        shown = await nodes.call(first, "GET", "/v1/cluster")
+        assert {one["url"]: one["has_room"] for one in shown.content["nodes"]} == {
+            first.url: False,
+            second.url: True,
+        }
+        refused = await nodes.call(first, "POST", "/v1/cluster/move?shard=1")
+        assert (refused.status, refused.content["code"]) == (409, "no_standby")
+        disk.clear()
+        await until(lambda: nodes.has_standby(second))
+        for topic in TOPICS:
+            last = await nodes.call(first, "GET", f"/v1/topics/{topic}/queues/0/messages?offset=2")
+            assert [one["body"] for one in last.content["messages"]] == ["any node"]

@@ -42,14 +42,14 @@ class Nodes:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    def start(self, name: str) -> Service:
+    def start(self, name: str, *flags: object) -> Service:
         node = self._nodes.get(name)
         if node is None:
             data, errors = self._path / name, self._path / f"{name}.stderr"
             node = self._nodes[name] = self._stack.enter_context(
                 Service(data, reserved_ports(1 + SHARDS), errors, forked=True)
             )
-        node.start("--journal", f"kafka://{self.address}/{self.cluster}", "--shards", SHARDS)
+        node.start("--journal", f"kafka://{self.address}/{self.cluster}", "--shards", SHARDS, *flags)
         return node
 
     async def call(self, node: Service, method: str, path: str, body: object = None) -> Answer:
