@@ -111,7 +111,9 @@ class EngineHandle:
     def _other_leader(self) -> str | None:
         if self.cluster is None or self.cluster.is_leader:
             return None
-        return self.cluster.leader_url if self.is_standby or self.cluster.lacks_room else None
+        if not (self.is_standby or self.cluster.lacks_room) or self.cluster.leader_url == self.cluster.url:
+            return None  # in the latter case it has not heard of another one yet
+        return self.cluster.leader_url
 
     @property
     def status(self) -> str:

@@ -165,6 +165,33 @@ async def test_a_node_that_is_alone_leads_on_a_full_disk_and_delivers_what_is_du
 
 
 @pytest.mark.torture
+async def test_a_node_that_is_alone_and_was_killed_on_a_disk_without_a_free_byte_goes_on_once_there_is_room(
+    tmp_path: Path, kafka: Clients, disk: SmallDisk
+) -> None:
+    async with Team(tmp_path, kafka) as team:
+        only = team.start("first")
+        await until(lambda: team.leads(only))
+        await send(only, "one")
+        await send(only, "later", delay="3s")
+        disk.leave(0)
+
+        async def refuses() -> bool:
+            sent = await team.call(only, "POST", "/v1/messages", {"topic": "orders", "body": "never"})
+            return sent.status == 507
+
+        await until(refuses)
+        await asyncio.sleep(4)  # by then one is due, for which there is no space
+        only.signal(9)
+        await only.killed()
+        team.start("first")
+        await until(lambda: says(team, only, "waiting: no room"))
+        await only.running(3)
+        disk.clear()
+        await until(lambda: team.leads(only))
+        await has(team, only, "one", "later")
+
+
+@pytest.mark.torture
 async def test_all_shards_of_a_node_whose_disk_is_full_hand_over_and_it_still_takes_any_call(
     tmp_path: Path, kafka: Clients, disk: SmallDisk
 ) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from timerwheel.kafka.election import has_partitions
+from timerwheel.kafka.election import NO_ROOM, ROOM, aside_of, group_of, has_partitions, said_of_room
+from timerwheel.settings import journal_of
 
 
 def assignment(*topics: str) -> bytes:
@@ -25,3 +26,15 @@ def test_the_node_with_a_partition_leads() -> None:
 
 def test_a_member_that_has_no_assignment_yet_does_not_lead() -> None:
     assert not has_partitions(b"")
+
+
+@pytest.mark.parametrize(
+    ("said", "has_room"), [(ROOM, True), (NO_ROOM, False), ("", None), (None, None), ("x", None)]
+)
+def test_a_node_says_of_its_room_what_a_version_knows(said: str | None, has_room: bool | None) -> None:
+    assert said_of_room(said) is has_room
+
+
+def test_nodes_that_stand_aside_are_in_a_group_that_the_documented_rights_cover() -> None:
+    address = journal_of("kafka://broker:9092/shop")
+    assert (group_of(address), aside_of(address)) == ("shop-leader", "shop-log.aside")
