@@ -142,7 +142,7 @@ def run(*words: str) -> dict[str, float]:
     ):
         driver_kib: dict[int, int] = {}
         while process.poll() is None:
-            driver_kib |= _peaks_kib(process.pid)
+            driver_kib |= peaks_kib(process.pid)
             time.sleep(POLL_S)
         seconds = time.perf_counter() - began
         if process.returncode:
@@ -155,7 +155,7 @@ def run(*words: str) -> dict[str, float]:
     return {"seconds": seconds, "start_s": start_s, "driver_mib": sum(driver_kib.values()) / 1024} | stages
 
 
-def _peaks_kib(driver: int) -> dict[int, int]:
+def peaks_kib(driver: int) -> dict[int, int]:
     """The peaks of the resident memory of a driver and of its Java process, by process."""
     found: dict[int, int] = {}
     with contextlib.suppress(OSError):
@@ -163,7 +163,8 @@ def _peaks_kib(driver: int) -> dict[int, int]:
         for pid in (driver, *map(int, children)):
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
             facts = dict(line.split(":", 1) for line in lines)
-            if pid == driver or facts["Name"].strip() == "java":
+            is_counted = pid == driver or facts["Name"].strip() == "java"
+            if is_counted and "VmHWM" in facts:  # a process that has just ended has no memory
                 found[pid] = int(facts["VmHWM"].split()[0])
     return found
 
