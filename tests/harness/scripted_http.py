@@ -11,6 +11,8 @@ CLOSE = "close"
 """Closes the connection after it has read the request."""
 HANG = "hang"
 """Never answers."""
+DIE = "die"
+"""As `CLOSE`, and nobody listens any longer: the process was killed when it had carried out the request."""
 
 
 class Reply(NamedTuple):
@@ -33,6 +35,7 @@ class ScriptedHttp:
         self.replies = list(replies)
         self.requests: list[Request] = []
         self.url = ""
+        self.server: asyncio.Server | None = None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -43,7 +46,9 @@ class ScriptedHttp:
                 method, path, _ = line.split(" ")
                 self.requests.append(Request(method, path, headers, json.loads(body or b"null")))
                 reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
-                if reply == CLOSE:
+                if reply == DIE and self.server is not None:
+                    self.server.close()
+                if reply in (CLOSE, DIE):
                     break
                 if reply == HANG:
                     await reader.read()
@@ -66,7 +71,7 @@ def _encoded(reply: Reply) -> bytes:
 @asynccontextmanager
 async def scripted(*replies: Reply | str) -> AsyncIterator[ScriptedHttp]:
     service = ScriptedHttp(replies)
-    server = await asyncio.start_server(service.serve, "127.0.0.1", 0)
+    service.server = server = await asyncio.start_server(service.serve, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()[:2]
     service.url = f"http://{host}:{port}"
     async with server:

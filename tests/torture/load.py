@@ -223,8 +223,8 @@ class Sender:
 
     def _check_conflict(self, entry: Entry, error: ConflictError) -> None:
         if error.code == "already_recalled":
-            # aiohttp repeats a DELETE whose kept-alive connection broke: the first may have worked.
-            entry.fate = Fate.RECALLED if entry.fate is Fate.OWED else entry.fate
+            if entry.fate is Fate.OWED:
+                self._books.wrong(f"{entry.key} is recalled, and no recall may have stored that: {entry}")
         elif entry.fate is Fate.RECALLED:
             self._books.wrong(f"{entry.key} was recalled; now the service says {error.code}")
 

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET
 from yarl import URL
 
+from timerwheel import broken_connection
 from timerwheel.client.errors import (
     AddressError,
     ClientError,
@@ -86,7 +87,9 @@ class Connection:
     def open(self) -> None:
         """Open the connection pool; does not call the service yet."""
         connector = None if self._ssl_context is None else aiohttp.TCPConnector(ssl=self._ssl_context)
-        self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
+        self._session = aiohttp.ClientSession(
+            connector=connector, headers=self._headers, middlewares=(broken_connection.reported,)
+        )
 
     def forget(self) -> None:
         """Drop the pool without closing it, which would end connections that a forked parent still uses."""

@@ -21,6 +21,8 @@ import aiohttp
 import msgspec
 from aiohttp.abc import AbstractResolver
 
+from timerwheel import broken_connection
+from timerwheel.broken_connection import BrokenConnectionError
 from timerwheel.clock import Clock
 from timerwheel.model.messages import MessageView
 from timerwheel.push.addresses import NOT_PUBLIC, guarded_sockets
@@ -36,6 +38,7 @@ ANSWER_KEPT_BYTES_MAX = 256
 CALLS_MAX = 2_048
 IDLE_CONNECTION_S = 5.0
 _REASON_CHARACTERS_MAX = 200
+_BROKEN = (BrokenConnectionError, aiohttp.ServerDisconnectedError, ConnectionResetError, aiohttp.ClientOSError)
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 logger = logging.getLogger(__name__)
@@ -98,6 +101,7 @@ class Caller:
             auto_decompress=False,
             trust_env=False,
             trace_configs=[trace],
+            middlewares=(broken_connection.reported,),
         )
 
     async def attempt(
@@ -145,7 +149,7 @@ class Caller:
         try:
             try:
                 reply = await self._request(call, trace)
-            except (aiohttp.ServerDisconnectedError, ConnectionResetError, aiohttp.ClientOSError):
+            except _BROKEN:
                 if not trace.reused:
                     raise
                 # The receiver closed an idle connection as we took it: not its fault, and not an attempt.
@@ -196,6 +200,8 @@ async def _note_sent(_session: aiohttp.ClientSession, context: SimpleNamespace, 
 
 def _reason(error: Exception) -> str:
     """Describe the failure for a person, in one line."""
+    if isinstance(error, BrokenConnectionError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         text = f"{error.host} has no address: {_os_reason(error.os_error)}"
     elif isinstance(error, aiohttp.ClientSSLError):

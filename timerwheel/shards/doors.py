@@ -13,7 +13,7 @@ import aiohttp
 from aiohttp import hdrs
 from yarl import URL
 
-from timerwheel import tls
+from timerwheel import broken_connection, tls
 from timerwheel.errors import SettingsError
 from timerwheel.settings import Serving
 
@@ -42,6 +42,7 @@ class Doors:
             read_bufsize=LINE_BYTES_MAX,
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
+            middlewares=(broken_connection.reported,),
         )
 
     async def __aenter__(self) -> "Doors":
