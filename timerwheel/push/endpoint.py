@@ -38,7 +38,12 @@ ANSWER_KEPT_BYTES_MAX = 256
 CALLS_MAX = 2_048
 IDLE_CONNECTION_S = 5.0
 _REASON_CHARACTERS_MAX = 200
-_BROKEN = (BrokenConnectionError, aiohttp.ServerDisconnectedError, ConnectionResetError, aiohttp.ClientOSError)
+_BROKEN = (
+    BrokenConnectionError,
+    aiohttp.ServerDisconnectedError,
+    ConnectionResetError,
+    aiohttp.ClientOSError,
+)
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 logger = logging.getLogger(__name__)
