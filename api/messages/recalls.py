@@ -180,7 +180,7 @@ def _outcome(result: RecallResult) -> RecallOutcome:
 
 
 def _has_conditions(wanted: NewRecall | NewTimes) -> bool:
-    names = ("topic", "tags", "key_prefix", "due_from_ms", "due_to_ms", "dry_run")
+    names = ("topic", "tags", "key_prefix", "due_from_ms", "due_to_ms", "reserved", "dry_run")
     return any(getattr(wanted, name) is not UNSET for name in names)
 
 
@@ -201,4 +201,5 @@ def _condition(wanted: NewRecall | NewTimes, caller: Access) -> RecallFilter:
         key_prefix=given(wanted.key_prefix),
         due_from_ms=due_from_ms,
         due_to_ms=due_to_ms,
+        reserved=wanted.reserved is True,
     )

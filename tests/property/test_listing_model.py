@@ -12,8 +12,12 @@ from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.listing import Listing, Times
 from timerwheel.model.messages import MessageView, Outgoing, State
 from timerwheel.model.tags import TagFilter
+from timerwheel.runtime.bulk_changes import shifted
+from timerwheel.runtime.recall_filter import RecallFilter
 
 TOPICS = ("orders", "tickets")
+OWN = "%TASK%mail"
+ALL_TOPICS = (*TOPICS, OWN)
 KEYS = ("4711", "17", "a")
 TAGS = ("vip", "plain")
 DELAYS_MS = st.one_of(
@@ -30,9 +34,16 @@ def listings(draw: st.DrawFn) -> Listing:
     newest = draw(st.booleans())
     choices = tuple(State) if key is not None or not newest else ENDED
     states = frozenset(draw(st.lists(st.sampled_from(choices), min_size=1)))
-    topic = draw(st.sampled_from(TOPICS if key is None and states & set(ENDED) else (None, *TOPICS)))
+    topic = draw(st.sampled_from(ALL_TOPICS if key is None and states & set(ENDED) else (None, *ALL_TOPICS)))
     tag = draw(st.sampled_from(("*", "vip", "vip || plain")))
-    return Listing(topic=topic, states=states, tags=TagFilter.parse(tag), key=key, newest=newest)
+    return Listing(
+        topic=topic,
+        states=states,
+        tags=TagFilter.parse(tag),
+        key=key,
+        newest=newest,
+        reserved=draw(st.booleans()),
+    )
 
 
 class Walk:
@@ -63,7 +74,7 @@ class ListingModel(EngineMachine):
 
     def views(self) -> dict[str, MessageView]:
         """Every message that other calls show."""
-        found = {m.id: m for topic in TOPICS for m in self.run(read_all(self.engine, topic))}
+        found = {m.id: m for topic in ALL_TOPICS for m in self.run(read_all(self.engine, topic))}
         for view in self.run(self.engine.messages.pending(limit=100_000)).messages:
             found[view.id] = view
         for message_id in self.sent.keys() - found.keys():
@@ -86,6 +97,7 @@ class ListingModel(EngineMachine):
             if (
                 view.state in listing.states
                 and listing.topic in (None, sent.topic)
+                and (sent.topic != OWN or listing.reserved or listing.topic or listing.key)
                 and (listing.key is None or listing.key in keys)
                 and (listing.tags.tags is None or sent.properties.get("TAGS") in listing.tags.tags)
                 and listing.at.from_ms <= at_ms < listing.at.until_ms
@@ -107,7 +119,7 @@ class ListingModel(EngineMachine):
     # ------------------------------------------------------------------ what happens
 
     @rule(
-        topic=st.sampled_from(TOPICS),
+        topic=st.sampled_from(ALL_TOPICS),
         delays_ms=st.lists(DELAYS_MS, min_size=1, max_size=6),
         keys=st.lists(st.sampled_from(KEYS), max_size=2),
         tag=st.sampled_from((None, *TAGS)),
@@ -123,6 +135,7 @@ class ListingModel(EngineMachine):
                 b"x" * (delay_ms % 50),
                 {**own, "TIMER_DELAY_MS": str(delay_ms)},
                 dedup_key=f"d{len(self.sent)}" if dedup and not place else None,
+                to_reserved=topic == OWN,
             )
             for place, delay_ms in enumerate(delays_ms)
         ]
@@ -163,6 +176,48 @@ class ListingModel(EngineMachine):
         for walk in self.walks:
             if walk.listing.key is None:
                 walk.always.pop(message_id, None)
+
+    @precondition(lambda self: self.scheduled())
+    @rule(
+        topic=st.sampled_from((None, *ALL_TOPICS)),
+        tag=st.sampled_from((None, "vip", "vip || plain")),
+        reserved=st.booleans(),
+        moves=st.booleans(),
+        data=st.data(),
+    )
+    def change_where(
+        self, topic: str | None, tag: str | None, reserved: bool, moves: bool, data: st.DataObject
+    ) -> None:
+        """What a bulk call counts, what it changes and what is listed are the same messages."""
+        self.run(settle(self.engine))
+        dues_ms = sorted(view.due_ms for view in self.views().values() if view.due_ms < HALF_DUE_MS)
+        low, high = sorted(data.draw(st.tuples(st.sampled_from(dues_ms), st.sampled_from(dues_ms))))
+        listed = self.whole(
+            Listing(
+                topic=topic,
+                states=frozenset({State.SCHEDULED}),
+                tags=TagFilter.parse(tag or "*"),
+                due=Times(low, high),
+                reserved=reserved,
+            ),
+            limit=100,
+        )
+        condition = RecallFilter(topic=topic, tag=tag, due_from_ms=low, due_to_ms=high, reserved=reserved)
+        calls = self.engine.bulk_recalls
+        before = self.views()
+        if moves:
+            dry = self.run(calls.reschedule_where(condition, shifted(86_400_000), dry_run=True))
+            done = self.run(calls.reschedule_where(condition, shifted(86_400_000)))
+            assert (done.missed, done.refused, done.rescheduled) == (0, 0, len(listed))
+        else:
+            dry = self.run(calls.recall_where(condition, dry_run=True))
+            done = self.run(calls.recall_where(condition))
+            assert (done.missed, done.recalled) == (0, len(listed))
+        assert dry.matched == done.matched
+        after = self.views()
+        assert {one for one in before if before[one] != after.get(one)} == {view.id for view in listed}
+        for view in listed:
+            self.moved(view.id)
 
     @rule(duration_ms=ADVANCES_MS)
     def advance(self, duration_ms: int) -> None:
@@ -217,7 +272,7 @@ class ListingModel(EngineMachine):
             low, high = sorted(data.draw(st.tuples(st.sampled_from(times), st.sampled_from(times))))
             span = Times(low, high + data.draw(st.integers(0, 1)))
             listing = Listing(
-                **{name: getattr(listing, name) for name in ("topic", "states", "tags", "key", "newest")},
+                **{name: getattr(listing, name) for name in ("topic", "states", "tags", "key", "newest", "reserved")},
                 **{data.draw(st.sampled_from(("at", "due"))): span},
             )
         wanted = self.wanted(listing, views)

@@ -21,19 +21,28 @@ class Conditions(NamedTuple):
     key_prefix: str | None
     start: str | None
     end: str | None
+    everything: bool
     dry_run: bool
     yes: bool
 
     def fields(self, zone: dt.tzinfo | None) -> dict[str, Any]:
         """The conditions as a call has them; empty if none was given. Raises BadParameter."""
         from_ms, to_ms = parse_range_ms(self.start, self.end, zone)
-        return given(
+        conditions = given(
             topic=self.topic,
             tags=self.tags,
             key_prefix=self.key_prefix,
             due_from_ms=from_ms,
             due_to_ms=to_ms,
         )
+        if conditions and self.everything:
+            conditions["reserved"] = True
+        return conditions
+
+    @property
+    def need_conditions(self) -> bool:
+        """Whether an option was given that means nothing without conditions."""
+        return self.dry_run or self.yes or self.everything
 
     def confirmed(self, verb: str, run: "Callable[[bool], _Count]") -> "_Count":
         """Call `run` for what was asked for, and before that for the dry run, which is counted and shown."""
@@ -66,6 +75,15 @@ ConditionOptions = Annotated[
             "key_prefix": _text(help_text=_KEY_PREFIX),
             "start": _text("--from", help_text="Messages due at this time or later.", metavar="TIME"),
             "end": _text("--to", help_text="Messages due before this time.", metavar="TIME"),
+            "everything": (
+                Annotated[
+                    bool,
+                    typer.Option(
+                        "--all", help="Also those of the service's own topics, such as %RETRY%GROUP."
+                    ),
+                ],
+                False,
+            ),
             "dry_run": (
                 Annotated[bool, typer.Option("--dry-run", help="Only count the matching messages.")],
                 False,

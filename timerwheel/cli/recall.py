@@ -35,8 +35,8 @@ def recall(
     conditions = where.fields(output.zone)
     if sum(map(bool, (message_ids, key, conditions))) != 1:
         raise typer.BadParameter("give either ids, or --key TOPIC KEY, or conditions")
-    if (where.dry_run or where.yes) and not conditions:
-        raise typer.BadParameter("--dry-run and --yes need conditions")
+    if where.need_conditions and not conditions:
+        raise typer.BadParameter("--dry-run, --yes and --all need conditions")
     if if_match is not None and (conditions or len(message_ids or ()) > 1):
         raise typer.BadParameter("--if-match is for one message: give one ID or --key TOPIC KEY")
     if conditions:

@@ -76,8 +76,8 @@ def reschedule(
 
         _show(where.confirmed("Reschedule", run), output)
         return
-    if where.dry_run or where.yes or shift_ms is not None:
-        raise typer.BadParameter("--dry-run, --yes and --shift need conditions")
+    if where.need_conditions or shift_ms is not None:
+        raise typer.BadParameter("--dry-run, --yes, --all and --shift need conditions")
 
     async def work(client: Client) -> Sent:
         match which_message(message_id, key):

@@ -435,15 +435,18 @@ class Client:
         due_from_ms: int | None = None,
         due_to: dt.datetime | None = None,
         due_to_ms: int | None = None,
+        reserved: bool = False,
         dry_run: bool = False,
     ) -> RecallCount:
         """Recall all waiting messages that match all conditions, of which one is required; `dry_run` counts.
 
         `tags` is a tag or `A || B`; `key_prefix` begins the deduplication key or one of the keys;
         `due_from` ≤ due < `due_to`, both aware datetimes; `due_from_ms` and `due_to_ms` are the same in epoch
-        milliseconds.
+        milliseconds. Without a topic, the messages of the service's own topics are left alone, tasks and
+        retries among them, unless `reserved`, as in `messages`.
         """
         content = given(topic=topic, tags=tags, key_prefix=key_prefix, dry_run=dry_run)
+        content |= given(reserved=reserved or None)
         content |= range_content(arguments(locals()), "due_from", "due_to")
         return await self._connection.call("POST", "/v1/messages/recall", RecallCount, content=content)
 
@@ -478,6 +481,7 @@ class Client:
         due_from_ms: int | None = None,
         due_to: dt.datetime | None = None,
         due_to_ms: int | None = None,
+        reserved: bool = False,
         shift: str | dt.timedelta | None = None,
         dry_run: bool = False,
         delay: str | dt.timedelta | None = None,
@@ -491,7 +495,7 @@ class Client:
         The new time is as for `reschedule_many`.
         """
         when = when_content(arguments(locals()))
-        content = given(topic=topic, tags=tags, key_prefix=key_prefix)
+        content = given(topic=topic, tags=tags, key_prefix=key_prefix, reserved=reserved or None)
         content |= range_content(arguments(locals()), "due_from", "due_to")
         content |= {"dry_run": dry_run, **shift_content(shift), **when}
         path = "/v1/messages/reschedule"

@@ -76,6 +76,8 @@ class _Tally:
     matches: Matches | None
     change: Change = ENDING
     dry_run: bool = field(kw_only=True)
+    unlisted: bool = True
+    """Whether messages count that lists leave out, because their topics have reserved names."""
     of_topic: str | None = None
     """All timers of this topic are ended, those that cannot be read too."""
     quarantined: list[int] = field(default_factory=list)
@@ -308,7 +310,7 @@ class BulkRecalls:
     async def recall_where(self, condition: RecallFilter, *, dry_run: bool = False) -> RecallCount:
         """Recall the pending messages that meet a condition, earliest first; a dry run only counts.
 
-        Messages that arrive after the call began are left alone; rescheduled ones may be. One such call runs
+        Without a topic, and with the same `reserved`, these are the messages that `Listings` lists. Messages that arrive after the call began are left alone; rescheduled ones may be. One such call runs
         at a time, others wait. A caller that goes away ends it between two parts. The count of a dry run can
         include messages twice that the wheel or retention moved during the count. Raises IllegalFilterError;
         NoSpaceError or NotReadyError, after which a part may have been recalled.
@@ -329,7 +331,8 @@ class BulkRecalls:
         return RescheduleCount(tally.matched, tally.recalled, tally.missed, tally.refused)
 
     async def _change_where(self, condition: RecallFilter, change: Change, *, dry_run: bool) -> _Tally:
-        tally = _Tally(matcher(condition), change, dry_run=dry_run)
+        unlisted = condition.reserved or condition.topic is not None
+        tally = _Tally(matcher(condition), change, dry_run=dry_run, unlisted=unlisted)
         async with self.turn:
             self._life.check_ready()
             window = self._window(condition)
@@ -381,20 +384,24 @@ class BulkRecalls:
         The index may commit a memtable in between, so timers from a memtable are skipped in the wheel.
         """
         since, until = (self._state.immutable or self._state.memtable).start, self._state.until
-        window = window._replace(hidden=self._state.internal_ids)
+        window = window._replace(hidden=self._hidden(tally))
         rows = self._state.unindexed_rows(0)
         near_ms = self._near.until_ms
         await self._recall_entries(await self._threads.read(_staged, rows, window, near_ms), tally)
         at: Place | None = lookups.walk_from(window)
         while at is not None:
             self._life.check_ready()
-            window = window._replace(hidden=self._state.internal_ids)
+            window = window._replace(hidden=self._hidden(tally))
             near_ms = self._near.until_ms
             entries, at = await self._threads.read(self._walk, at, window, (since, until), near_ms)
             entries = entries[~tally.is_own(entries["offset"], tally.stored)]
             await self._recall_entries(entries, tally)
         while tally.units:
             await self._count_unit(tally)
+
+    def _hidden(self, tally: _Tally) -> tuple[int, ...]:
+        """Return the ids of the topics that are passed over; more may come while a call goes on."""
+        return self._state.internal_ids if tally.unlisted else self._state.unlisted_ids
 
     def _walk(
         self, at: Place, window: Window, staged: tuple[int, int], near_ms: int

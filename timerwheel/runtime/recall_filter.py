@@ -29,7 +29,7 @@ class RecallFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Selects the scheduled messages that meet every given condition; at least one must be given.
 
     `tag` is a tag or `A || B`; `key_prefix` begins the deduplication key or one of the KEYS; due_from ≤ due <
-    due_to.
+    due_to. Without a topic, messages of reserved topics are left out unless `reserved`, as in a listing.
     """
 
     topic: str | None = None
@@ -37,6 +37,8 @@ class RecallFilter(msgspec.Struct, frozen=True, kw_only=True):
     key_prefix: str | None = None
     due_from_ms: int | None = None
     due_to_ms: int | None = None
+    reserved: bool = False
+    """Not a condition: whether messages of reserved topics are selected though no topic is given."""
 
 
 class RecallCount(msgspec.Struct, frozen=True):

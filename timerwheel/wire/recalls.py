@@ -10,6 +10,14 @@ from timerwheel.wire.fields import Answer, Int64, Natural
 
 ID_CHARACTERS_MAX = 128  # the answer repeats each id; those that the service gives have 24
 
+Reserved = Annotated[
+    bool,
+    Meta(
+        description="With `true`, also those of topics with a reserved name, such as `%RETRY%group`, which are "
+        "else selected only by `topic`. Not a condition by itself"
+    ),
+]
+
 
 class NewRecall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Either `ids`, or conditions that a waiting message must all meet: `due_from_ms` ≤ due < `due_to_ms`."""
@@ -20,6 +28,7 @@ class NewRecall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     key_prefix: str | UnsetType = UNSET
     due_from_ms: Natural | UnsetType = UNSET
     due_to_ms: Natural | UnsetType = UNSET
+    reserved: Reserved | UnsetType = UNSET
     dry_run: bool | UnsetType = UNSET
 
 
@@ -32,6 +41,7 @@ class NewTimes(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True):
     key_prefix: str | UnsetType = UNSET
     due_from_ms: Natural | UnsetType = UNSET
     due_to_ms: Natural | UnsetType = UNSET
+    reserved: Reserved | UnsetType = UNSET
     shift_ms: Int64 | UnsetType = UNSET
     shift: Annotated[str, Meta(examples=["+2h", "-30m"])] | UnsetType = UNSET
     dry_run: bool | UnsetType = UNSET

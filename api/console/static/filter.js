@@ -71,13 +71,18 @@ export class Filter {
     return "Delivered and recalled messages are listed for a topic or a key: give one above, and press Find.";
   }
 
+  /** Whether the service's own messages are among those listed without topic and key: the wheel counts them too. */
+  get reserved() {
+    return this.isNamed || undefined;
+  }
+
   /** The query of `GET /v1/messages`, without a page. */
   get query() {
     const { topic, tag, key, fromMs, toMs } = this;
     return {
       state: this.state === ANY ? STATES : this.state, topic, tag, key, from_ms: fromMs, until_ms: toMs,
       order: this.order === OLDEST ? undefined : this.order,
-      reserved: this.isNamed || undefined, // the wheel counts tasks and retries too
+      reserved: this.reserved,
     };
   }
 

@@ -69,6 +69,29 @@ async def test_whatever_meets_all_conditions_is_recalled_and_a_dry_run_only_coun
 
 
 @pytest.mark.parametrize(
+    ("change", "done", "time"),
+    [("recall", "recalled", {}), ("reschedule", "rescheduled", {"shift": "1h"})],
+)
+async def test_what_the_list_does_not_show_is_changed_only_if_it_is_asked_for(service, change, done, time):
+    await _schedule(service, {}, {})
+    task = await service.call("POST", "/v1/tasks", json={"url": "https://example.com/", "delay": "30d"})
+    assert task.status == 201
+
+    async def count(**more):
+        content = {"due_from_ms": 1, **time, **more}
+        dry = await service.call("POST", f"/v1/messages/{change}", json=content | {"dry_run": True})
+        wet = await service.call("POST", f"/v1/messages/{change}", json=content)
+        assert dry.content["matched"] == wet.content["matched"] == wet.content[done]
+        return wet.content[done]
+
+    listed = await service.call("GET", "/v1/messages?due_from_ms=1")
+    assert await count() == len(listed.content["messages"]) == 2
+    listed = await service.call("GET", "/v1/messages?due_from_ms=1&reserved=true")
+    assert await count(reserved=True) == len(listed.content["messages"])
+    assert await count(topic="%TASK%default") == (change == "reschedule")
+
+
+@pytest.mark.parametrize(
     ("body", "code"),
     [
         (b"{}", "illegal_filter"),
@@ -77,6 +100,9 @@ async def test_whatever_meets_all_conditions_is_recalled_and_a_dry_run_only_coun
         (b'{"tags":"a || "}', "illegal_filter"),
         (b'{"ids":["x"],"topic":"orders"}', "invalid_field"),
         (b'{"ids":["x"],"dry_run":true}', "invalid_field"),
+        (b'{"ids":["x"],"reserved":true}', "invalid_field"),
+        (b'{"reserved":true}', "illegal_filter"),
+        (b'{"topic":"orders","reserved":1}', "invalid_field"),
         (b'{"ids":"x"}', "invalid_field"),
         (b'{"due_from_ms":-1}', "invalid_field"),
         (b'{"due_from_ms":2,"due_to_ms":1}', "invalid_field"),

@@ -117,6 +117,16 @@ def test_tasks_are_among_the_messages_only_with_all_or_by_topic(run):
     assert "%TASK%default" in listed("%TASK%default").out
 
 
+def test_tasks_are_recalled_and_moved_by_conditions_only_with_all_or_by_topic(run):
+    run("tasks", "create", "https://example.com/", "--delay", "1h")
+    for change in (["recall"], ["reschedule", "--delay", "2h"]):
+        counted = partial(run, *change, "--from", "now", "--dry-run", "--json")
+        whole = counted("--all").json["matched"]
+        tasks = run(*change, "--topic", "%TASK%default", "--dry-run", "--json").json["matched"]
+        assert tasks > 0
+        assert counted().json["matched"] == whole - tasks
+
+
 def test_changing_a_group_keeps_what_is_not_named(run):
     run("groups", "put", "kept", "k", "--tags", "a || b", "--start", "tail", "--invisible", "5m")
     changed = run("groups", "put", "kept", "k", "--max-attempts", 3, "--json").json["config"]

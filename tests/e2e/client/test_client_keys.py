@@ -109,6 +109,12 @@ async def test_what_meets_conditions_is_counted_and_recalled(client, service):
     done = await client.recall_where(topic="a", key_prefix="run-", due_to_ms=sent[2].due_ms)
     assert (done.matched, done.recalled, done.missed, done.dry_run) == (2, 2, 0, False)
     assert await service.pending() == 1
+    await client.tasks.create("https://example.com/", delay="1h")
+    left = 1
+    for reserved, matched in ((False, left), (True, left + 1)):
+        counted = await client.recall_where(due_from_ms=1, reserved=reserved, dry_run=True)
+        moved = await client.reschedule_where(due_from_ms=1, reserved=reserved, shift="1h", dry_run=True)
+        assert counted.matched == moved.matched == matched
     with pytest.raises(ClientError) as caught:
         await client.recall_where()
     assert caught.value.status == 400

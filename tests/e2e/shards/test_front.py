@@ -307,6 +307,22 @@ async def test_transactions_and_bulk_recalls_go_over_all_shards(node: Node) -> N
     assert where.content["recalled"] == 1
 
 
+async def test_bulk_recalls_in_all_shards_take_tasks_only_if_they_are_asked_for(node: Node) -> None:
+    queues = [f"q{number}" for number in range(8)]  # of several shards
+    for queue in queues:
+        task = {"url": "https://example.com/", "delay": "30d", "queue": queue}
+        assert (await call(node, "POST", "/v1/tasks", json=task)).status == 201
+    for topic in TOPICS.values():
+        await send(node, topic, delay="1h")
+    where: dict[str, object] = {"due_from_ms": 1, "due_to_ms": 1 << 44}
+    path = "/v1/messages/recall"
+    counted = await call(node, "POST", path, json=where | {"reserved": True, "dry_run": True})
+    assert counted.content["matched"] == len(queues) + len(TOPICS)
+    assert (await call(node, "POST", path, json=where)).content["recalled"] == len(TOPICS)
+    done = await call(node, "POST", path, json=where | {"reserved": True})
+    assert done.content["recalled"] == len(queues)
+
+
 async def test_bulk_reschedules_go_over_all_shards(node: Node) -> None:
     path = "/v1/messages/reschedule"
     sent = [await send(node, topic, delay="1h") for topic in TOPICS.values()]

@@ -14,6 +14,7 @@ from timerwheel.index import lookups
 from timerwheel.index.lookups import Window
 from timerwheel.model.messages import Outgoing, State
 from timerwheel.model.tags import IllegalFilterError
+from timerwheel.runtime.bulk_changes import shifted
 from timerwheel.runtime.bulk_recall import PART_MESSAGES
 from timerwheel.runtime.recall_filter import RecallCount, RecallFilter, RecallResult
 from timerwheel.state.groups import group_topic
@@ -35,6 +36,13 @@ def codes(results):
 async def send_tagged(world, tags, delay_ms=HOUR_MS, topic="orders", **more):
     messages = [Outgoing(topic, b"x", {"TIMER_DELAY_MS": str(delay_ms), "TAGS": t} | more) for t in tags]
     return [receipt.id for receipt in await world.engine.sender.send(messages)]
+
+
+async def schedule_own(engine, topic="%TASK%mail", delay_ms=HOUR_MS, **properties):
+    """Schedule a message of the service itself."""
+    own = Outgoing(topic, b"x", {"TIMER_DELAY_MS": str(delay_ms)} | properties, to_reserved=True)
+    [receipt] = await engine.sender.send([own])
+    return receipt.id
 
 
 # ---------------------------------------------------------------------- by id
@@ -548,3 +556,55 @@ async def test_every_answer_is_true_in_two_thousand_races_with_firing(tmp_path):
     await race.engine.close()
     assert race.recalled
     assert race.late
+
+
+# ---------------------------------------------------------------------- the service's own topics
+
+
+@pytest.mark.parametrize("where", ["staged", "indexed"])
+@pytest.mark.parametrize(
+    ("condition", "mine", "own"),
+    [
+        ({"due_from_ms": 0}, 2, 1),
+        ({"tag": "a"}, 1, 1),
+        ({"key_prefix": "47"}, 2, 1),
+        ({"topic": "orders"}, 2, 0),
+        ({"topic": "%TASK%mail"}, 0, 1),
+    ],
+)
+async def test_the_services_own_messages_are_recalled_only_if_they_are_asked_for(
+    world, where, condition, mine, own
+):
+    engine = await world.open()
+    ids = await send_tagged(world, ["a", "b"], KEYS="4711")
+    task = await schedule_own(engine, TAGS="a", KEYS="4711")
+    if where == "indexed":
+        await world.restart()
+        engine = world.engine
+    without = mine + own * ("topic" in condition)
+    for reserved, count in ((False, without), (True, mine + own)):
+        wanted = RecallFilter(**condition, reserved=reserved)
+        assert await engine.bulk_recalls.recall_where(wanted, dry_run=True) == RecallCount(count, 0, 0)
+        moved = await engine.bulk_recalls.reschedule_where(wanted, shifted(HOUR_MS))
+        assert (moved.matched, moved.rescheduled) == (count, count)
+    assert (await engine.bulk_recalls.recall_where(RecallFilter(**condition))).recalled == without
+    if own and "topic" not in condition:
+        assert (await engine.messages.get(task)).state is State.SCHEDULED
+    left = (await engine.messages.pending()).messages
+    assert len(left) == len([*ids, task]) - without
+
+
+async def test_own_topics_that_begin_during_a_recall_are_left_alone_too(world):
+    engine = await world.open()
+    ids = await send_tagged(world, ["a"] * (2 * PART_MESSAGES))
+    sweep = asyncio.create_task(engine.bulk_recalls.recall_where(RecallFilter(tag="a")))
+    await asyncio.sleep(0)
+    task = await schedule_own(engine, TAGS="a")
+    assert (await sweep).recalled == len(ids)
+    assert (await engine.messages.get(task)).state is State.SCHEDULED
+
+
+async def test_reserved_is_no_condition_by_itself(world):
+    engine = await world.open()
+    with pytest.raises(IllegalFilterError):
+        await engine.bulk_recalls.recall_where(RecallFilter(reserved=True))
