@@ -310,8 +310,9 @@ class BulkRecalls:
     async def recall_where(self, condition: RecallFilter, *, dry_run: bool = False) -> RecallCount:
         """Recall the pending messages that meet a condition, earliest first; a dry run only counts.
 
-        Without a topic, and with the same `reserved`, these are the messages that `Listings` lists. Messages that arrive after the call began are left alone; rescheduled ones may be. One such call runs
-        at a time, others wait. A caller that goes away ends it between two parts. The count of a dry run can
+        Without a topic, and with the same `reserved`, these are the messages that `Listings` lists. Messages
+        that arrive after the call began are left alone; rescheduled ones may be. One such call runs at a
+        time, others wait. A caller that goes away ends it between two parts. The count of a dry run can
         include messages twice that the wheel or retention moved during the count. Raises IllegalFilterError;
         NoSpaceError or NotReadyError, after which a part may have been recalled.
         """

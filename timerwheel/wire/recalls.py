@@ -13,8 +13,8 @@ ID_CHARACTERS_MAX = 128  # the answer repeats each id; those that the service gi
 Reserved = Annotated[
     bool,
     Meta(
-        description="With `true`, also those of topics with a reserved name, such as `%RETRY%group`, which are "
-        "else selected only by `topic`. Not a condition by itself"
+        description="With `true`, also those of topics with a reserved name, such as `%RETRY%group`, "
+        "which are else selected only by `topic`. Not a condition by itself"
     ),
 ]
 

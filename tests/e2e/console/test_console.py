@@ -773,6 +773,29 @@ def test_many_are_recalled_only_after_they_were_counted(page, url):
     expect(page.locator("#panel-messages tbody tr")).to_have_count(1)
 
 
+def test_tasks_are_recalled_with_many_only_if_their_box_is_ticked(page, url):
+    due = {"due_from_ms": 1, "key_prefix": "box-"}
+    ask(url, "POST", "/v1/tasks", {"url": "https://example.com/", "delay": "1d", "dedup_key": "box-1"})
+    send(url, "boxed", delay="1d", dedup_key="box-2")
+    assert ask(url, "POST", "/v1/messages/recall", due | {"reserved": True, "dry_run": True})["matched"] == 2
+    page.goto(f"{url}/#messages")
+    page.get_by_role("button", name="Recall many").click()
+    dialog = page.get_by_role("dialog")
+    box = dialog.get_by_role("checkbox", name="Also the service's own")
+    expect(box).not_to_be_checked()
+    dialog.get_by_label("Key begins with").fill("box-")
+    dialog.get_by_role("button", name="Count them").click()
+    expect(dialog.get_by_role("button", name="Recall 1 message")).to_be_visible()
+    box.check()
+    expect(dialog.get_by_role("button", name="Recall 1 message")).to_be_hidden()
+    dialog.get_by_role("button", name="Count them").click()
+    expect(dialog.get_by_role("button", name="Recall 2 messages")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.goto(f"{url}/#messages?overdue=1")
+    page.get_by_role("button", name="Recall many").click()
+    expect(box).to_be_checked()
+
+
 def test_lists_are_turned_a_page_at_a_time(page, url):
     ask(url, "POST", "/v1/messages", [{"topic": "paged", "delay": "1d"}] * 60)
     list_topic(page, "paged", 50)

@@ -5,8 +5,11 @@ import random
 import pytest
 
 from tests.harness.consumers import ack, bodies, items, put, receive, send
-from tests.harness.drive import settle
+from tests.harness.drive import settle, small_settings
 from tests.harness.group_checks import check_groups
+from tests.harness.memory_journal import MemoryJournal
+from tests.harness.world import World
+from timerwheel.engine import Engine
 from timerwheel.groups import groups as groups_module
 from timerwheel.groups.choosing import Chooser
 from timerwheel.groups.config import INVISIBLE_MS_MAX
@@ -66,6 +69,44 @@ async def test_if_the_clock_was_set_back_while_it_was_stopped_a_lease_lasts_no_l
     assert counts(world) == (1, 0, 0)
     await world.advance(1)
     assert counts(world) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("gone_ms", [0, 3_000, 4_000, 9_000])
+@pytest.mark.parametrize("up_ms", [0, 10**9])
+async def test_on_the_node_that_leads_next_a_lease_ends_and_comes_back_when_it_would_have(
+    tmp_path, gone_ms, up_ms
+):
+    journal, nodes = MemoryJournal(), [World(tmp_path / name) for name in ("first", "second")]
+    first, second = nodes
+    second.clock.mono_ms = up_ms  # another machine has been up for another time
+
+    async def lead(node):
+        settings = small_settings(node.directory)
+        node.engine = await Engine.open(
+            settings, node.clock, node.files, threads=False, journal=journal.leader(node.files)
+        )
+        await settle(node.engine)
+
+    await lead(first)
+    await put(first)
+    await send(first, "a")
+    [held] = await receive(first, invisible_ms=4_000)
+    await first.engine.close()
+    second.clock.advance(gone_ms)
+    await lead(second)
+    back_ms = 4_000 + 1_000 - gone_ms  # the lease, and the delay after the first attempt
+    if gone_ms < 4_000:
+        assert counts(second) == (1, 0, 0)
+        await second.advance(4_000 - gone_ms)
+        back_ms = 1_000
+    if back_ms > 0:
+        assert counts(second) == (0, 1, 0)
+        await second.advance(back_ms - 1)
+        assert await receive(second) == []
+        await second.advance(1)
+    [again] = await receive(second)
+    assert (again.message.id, again.attempt) == (held.message.id, 2)
+    await second.engine.close()
 
 
 @pytest.mark.parametrize("starts", [1, 3])
