@@ -13,6 +13,8 @@ from timerwheel.store.errors import JournalAwayError
 
 MOVE_MS_MAX = 20_000
 """How long a hand-over may take before its caller hears that nobody has taken over."""
+SEEN_MS_MAX = 5_000
+"""How long a hand-over looks for a node that could lead: one that is changing groups is in none just then."""
 LOOK_MS = 100
 ROOM_LOOK_MS = 1_000
 """How often a node looks whether its disk has room."""
@@ -140,14 +142,7 @@ class Cluster:
         """
         if not self.is_leader:
             raise NotLeaderError(self.leader_url)
-        others = [node for node in await self.nodes() if node.url != self.url]
-        if not others:
-            raise NoStandbyError("no other node takes part: start a second one with the same journal")
-        if all(node.has_room is False for node in others):
-            raise NoStandbyError(
-                f"no other node has room on its disk: {', '.join(node.url for node in others)}; free some "
-                "there first"
-            )
+        await self._find_standby()
         self.moving.set()
         until_ms = self._clock.monotonic_ms() + MOVE_MS_MAX
         while self._clock.monotonic_ms() < until_ms:
@@ -156,6 +151,27 @@ class Cluster:
             if leaders and leaders != [self.url]:
                 return leaders[0]
         raise NoStandbyError("no other node has taken over in time; look at its log")
+
+    async def _find_standby(self) -> None:
+        """Return once another node could be chosen. Raises NoStandbyError and NotReadyError."""
+        until_ms = self._clock.monotonic_ms() + SEEN_MS_MAX
+        while True:
+            others = [node for node in await self.nodes() if node.url != self.url]
+            if others and all(node.has_room is False for node in others):
+                raise NoStandbyError(
+                    f"no other node has room on its disk: {', '.join(node.url for node in others)}; free "
+                    "some there first"
+                )
+            if not all(node.is_aside for node in others):
+                return
+            if self._clock.monotonic_ms() >= until_ms:
+                break
+            await self._clock.sleep_for(LOOK_MS)
+        if not others:
+            raise NoStandbyError("no other node takes part: start a second one with the same journal")
+        raise NoStandbyError(
+            f"no other node can be chosen yet: {', '.join(node.url for node in others)}; ask again soon"
+        )
 
     async def nodes(self) -> list[Node]:
         """Return who takes part. Raises NotReadyError if the journal does not say."""

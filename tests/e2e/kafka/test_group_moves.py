@@ -35,7 +35,9 @@ WORK_S_MAX = 0.2
 UNDER_WAY = 3
 """So many acknowledgements are under way when the lead begins to change."""
 INVISIBLE_MS = 4_000
-"""After a planned move leases go on; what is held comes again after this time."""
+RETRY_MS = 1_000
+"""After a planned move leases go on; what is held comes again after both, counted from its receive."""
+BACKOFF = {"type": "exponential", "initial_ms": RETRY_MS, "factor": 1.0, "max_ms": RETRY_MS}
 PATIENCE_S = 90.0
 OK = 200
 REFUSED = {0, 503}
@@ -71,7 +73,7 @@ class Crew:
 
     async def begin(self) -> None:
         """Send messages, and hold some of them."""
-        made = await self._ask("PUT", self._group, {"start": "head"})
+        made = await self._ask("PUT", self._group, {"start": "head", "backoff": BACKOFF})
         assert made.status in {200, 201}, made
         wanted = [{"topic": self.topic, "body": str(number)} for number in range(MESSAGES)]
         sent = await self._ask("POST", "/v1/messages", wanted)

@@ -14,7 +14,7 @@ import pytest
 from tests.harness.faulty import FaultyFiles
 from tests.harness.memory_election import MemoryElection
 from tests.harness.memory_journal import MemoryJournal
-from timerwheel.api.cluster import NODES_LOOK_MS
+from timerwheel.api.cluster import NODES_LOOK_MS, SEEN_MS_MAX
 from timerwheel.api.server import serve
 from timerwheel.clock import SystemClock
 from timerwheel.engine import Engine
@@ -228,6 +228,51 @@ async def test_a_leader_that_could_not_write_its_copy_lets_another_lead_and_lose
     node.election.win()
     await node.until_ready()
     assert await pending(node) == MESSAGES + 1
+
+
+@pytest.mark.parametrize("seen_first", ["in neither group", "aside"])
+async def test_a_hand_over_waits_for_a_node_that_is_changing_groups(
+    nodes: Make, tmp_path: Path, seen_first: str
+) -> None:
+    node = nodes(await filled(tmp_path / "gone"), FaultyFiles())
+    election = node.election
+    election.others = [OTHER._replace(is_aside=True)] if seen_first == "aside" else []
+    election.win()
+    await node.until_ready()
+    asked = election.asked
+    moving = asyncio.create_task(node.call("POST", "/v1/cluster/move"))
+
+    async def has_looked() -> bool:
+        return election.asked > asked + 1
+
+    await node.until(has_looked)
+    assert election.left == 0
+    election.others = [OTHER]
+
+    async def has_left() -> bool:
+        return election.left == 1
+
+    await node.until(has_left)
+    election.others = [OTHER._replace(is_leader=True)]
+    assert await moving == (200, {"leader": OTHER.url})
+
+
+async def test_a_hand_over_does_not_wait_for_ever_for_another_node(nodes: Make, tmp_path: Path) -> None:
+    node = nodes(await filled(tmp_path / "gone"), FaultyFiles())
+    node.election.win()
+    await node.until_ready()
+    asked = node.election.asked
+    moving = asyncio.create_task(node.call("POST", "/v1/cluster/move"))
+
+    async def has_looked() -> bool:
+        return node.election.asked > asked + 1
+
+    await node.until(has_looked)
+    node.clock.leap_ms += SEEN_MS_MAX
+    status, refused = await moving
+    assert (status, refused["code"]) == (409, "no_standby")
+    assert "no other node takes part" in refused["detail"]
+    assert node.election.left == 0
 
 
 async def test_a_leader_that_is_short_hands_over_and_not_again_for_a_minute(
