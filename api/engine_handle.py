@@ -86,7 +86,10 @@ class EngineHandle:
     @property
     def not_ready(self) -> NotReadyError:
         """What to answer while new messages are not accepted."""
-        return NotReadyError(f"the service is not ready: {self.status}", leader=self._other_leader)
+        reason, leader = f"the service is not ready: {self.status}", self._known_leader
+        own = self.cluster is not None and leader == self.cluster.url
+        # Its own URL is that of another one by mistake, or it has not heard of the next leader yet.
+        return NotReadyError(reason, is_standby=leader is not None, leader=None if own else leader)
 
     @property
     def role(self) -> Role:
@@ -108,12 +111,11 @@ class EngineHandle:
         return log.position if isinstance(log, JournaledLog) else None
 
     @property
-    def _other_leader(self) -> str | None:
+    def _known_leader(self) -> str | None:
+        """Who leads instead of this node, as far as it has heard."""
         if self.cluster is None or self.cluster.is_leader:
             return None
-        if not (self.is_standby or self.cluster.lacks_room) or self.cluster.leader_url == self.cluster.url:
-            return None  # in the latter case it has not heard of another one yet
-        return self.cluster.leader_url
+        return self.cluster.leader_url if self.is_standby or self.cluster.lacks_room else None
 
     @property
     def status(self) -> str:

@@ -105,14 +105,17 @@ class DiskReserveError(TimerwheelError):
 
 
 class NotReadyError(TimerwheelError):
-    """The engine is starting, stopping or has failed, or another node leads; the message says which."""
+    """The engine is starting, stopping or has failed, or another node leads; the message says which.
+
+    `is_standby` if another node leads, whose URL is `leader`, if that is known.
+    """
 
     code = "not_ready"
 
-    def __init__(self, reason: str, *, leader: str | None = None) -> None:
+    def __init__(self, reason: str, *, is_standby: bool = False, leader: str | None = None) -> None:
         super().__init__(reason)
-        if leader is not None:
-            self.facts = {"role": "standby", "leader": leader}
+        if is_standby:
+            self.facts = {"role": "standby"} | ({} if leader is None else {"leader": leader})
 
 
 class OutcomeUnknownError(TimerwheelError):

@@ -230,6 +230,19 @@ async def test_a_leader_that_could_not_write_its_copy_lets_another_lead_and_lose
     assert await pending(node) == MESSAGES + 1
 
 
+async def test_a_standby_that_knows_no_leader_but_its_own_url_says_that_it_stands_by_and_names_nobody(
+    nodes: Make, tmp_path: Path
+) -> None:
+    node = nodes(await filled(tmp_path / "gone"), FaultyFiles())
+    await node.until_it_says("standby")
+    node.election.leader_url = node.url
+    status, said = await node.call("GET", "/readyz")
+    assert (status, said["role"]) == (503, "standby")
+    assert "leader" not in said
+    node.election.leader_url = OTHER.url
+    assert (await node.call("GET", "/readyz"))[1]["leader"] == OTHER.url
+
+
 @pytest.mark.parametrize("seen_first", ["in neither group", "aside"])
 async def test_a_hand_over_waits_for_a_node_that_is_changing_groups(
     nodes: Make, tmp_path: Path, seen_first: str
