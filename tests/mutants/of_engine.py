@@ -22,7 +22,34 @@ ARROW = "tests/e2e/api/test_http_arrow.py"
 WAITING = "tests/integration/groups/test_groups_waiting.py"
 LEAD = "tests/e2e/api/http/test_http_lead.py"
 
+BROKEN = "tests/integration/client/test_broken_connections.py"
+
 MUTANTS = [
+    # ------------------------------------------------------------------ a connection that breaks
+    Mutant(
+        "broken-call-made-again",
+        "timerwheel/shards/doors.py",
+        "a node says that it does not know what became of a call whose shard was killed",
+        "            middlewares=(broken_connection.reported,),\n",
+        "",
+        (f"{BROKEN}::test_a_node_does_not_know_what_became_of_a_call_whose_shard_was_killed",),
+    ),
+    Mutant(
+        "broken-recall-made-again",
+        "timerwheel/client/connection.py",
+        "a recall is not answered for another one that nobody asked for",
+        ", middlewares=(broken_connection.reported,)",
+        "",
+        (f"{BROKEN}::test_a_recall_is_not_answered_for_another_one_that_nobody_asked_for",),
+    ),
+    Mutant(
+        "broken-push-made-again",
+        "timerwheel/push/endpoint.py",
+        "a call of a receiver is made once more at most",
+        "            middlewares=(broken_connection.reported,),\n",
+        "",
+        (f"{BROKEN}::test_a_call_of_a_receiver_is_made_once_more_at_most",),
+    ),
     # ------------------------------------------------------------------ who leads
     Mutant(
         "lead-not-asked",
