@@ -21,6 +21,11 @@ async def receiver():
         yield receiver
 
 
+def ack_urls(receiver: Receiver) -> list[str]:
+    """The URLs that the attempts for the subscription were given, in order; the task may be called first."""
+    return [got.headers[ACK_URL_HEADER] for got in receiver.got if got.path == "hook"]
+
+
 async def settle(url: str, **request: object) -> tuple[int, dict]:
     async with aiohttp.ClientSession() as session, session.post(url, **request) as response:
         return response.status, await response.json(content_type=None)
@@ -36,7 +41,7 @@ async def test_a_url_given_before_a_kill_ends_with_the_next_attempt_and_that_one
             task = await client.tasks.create(receiver.url("task"))
             await receiver.arrived(1)
             await receiver.arrived(1, "task")
-        first = receiver.got[0].headers[ACK_URL_HEADER]
+        [first] = ack_urls(receiver)
         assert first.startswith(f"{service.url}/v1/acks/")
         assert (await settle(f"{first}A"))[0] == 404
         service.signal(signal.SIGKILL)
@@ -44,7 +49,7 @@ async def test_a_url_given_before_a_kill_ends_with_the_next_attempt_and_that_one
         service.start("--push-private-targets")
         await receiver.arrived(2)
         await service.ready()
-        second = [got.headers[ACK_URL_HEADER] for got in receiver.got if got.path == "hook"][-1]
+        second = ack_urls(receiver)[-1]
         assert second != first
         status, content = await settle(first)
         assert (status, content["code"]) == (409, "ack_ended")
