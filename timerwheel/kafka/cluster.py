@@ -137,10 +137,12 @@ class Cluster:
         with self.admin() as admin:
             known = admin.list_topics(timeout=CALL_S).topics
             missing = [topic for name, topic in wanted.items() if name not in known]
+            is_made = False
             if missing:
                 for name, made in admin.create_topics(missing, request_timeout=CALL_S).items():
-                    _made(name, made)
-            _check_compacted(admin, positions)
+                    is_made |= _made(name, made) and name == positions
+            if not is_made:  # a new one is as it was asked for, and not known everywhere yet
+                _check_compacted(admin, positions)
 
     def inlet_id(self) -> tuple[str, int]:
         """Return the id of the inlet's topic and the number of its partitions; KafkaException.
@@ -166,17 +168,19 @@ class Cluster:
         return found
 
 
-def _made(name: str, made: Any) -> None:  # noqa: ANN401 - a future without a type
+def _made(name: str, made: Any) -> bool:  # noqa: ANN401 - a future without a type
+    """Whether a topic was made now; False if it was there. Raises BridgeError."""
     try:
         made.result()
     except KafkaException as error:
         if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-            return
+            return False
         raise BridgeError(
             f"the Kafka topic {name} is missing and cannot be made: {said(error)}; make it yourself, as "
             "doc/kafka.md says"
         ) from None
     logger.info("made the Kafka topic %s", name)
+    return True
 
 
 def _check_compacted(admin: AdminClient, positions: str) -> None:
