@@ -3,8 +3,11 @@
 On a connection that was kept open, aiohttp makes such a request again by itself if its method is said to be
 idempotent (`aiohttp.client.IDEMPOTENT_METHODS`: PUT and DELETE are among them). The first one may have been
 carried out: then a recall is answered `already_recalled`; and if nobody listens by then, the error says that
-no connection was made, which looks as if nothing had happened. With `reported` among a session's middlewares
-the caller hears of the broken connection instead, and decides. What only reads is still made again.
+no connection was made, which looks as if nothing had happened. With one of these middlewares the caller hears
+of the broken connection instead, and decides.
+
+    reported                 whatever the method: for callers that count their calls
+    reported_unless_reading  what only reads is still made again by aiohttp, which does no harm
 """
 
 from typing import Final
@@ -22,12 +25,17 @@ class BrokenConnectionError(aiohttp.ClientConnectionError):
 async def reported(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Make a request that changes something once, whatever becomes of its connection."""
+    """Make a request once, whatever becomes of its connection; BrokenConnectionError if that breaks."""
     try:
         return await handler(request)
     except aiohttp.ClientConnectorError:  # no connection was made
         raise
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        if request.method in READS:
-            raise
         raise BrokenConnectionError(str(error) or "the connection broke") from error
+
+
+async def reported_unless_reading(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Make a request that changes something once, as `reported` does."""
+    return await (handler(request) if request.method in READS else reported(request, handler))

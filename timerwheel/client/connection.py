@@ -88,7 +88,9 @@ class Connection:
         """Open the connection pool; does not call the service yet."""
         connector = None if self._ssl_context is None else aiohttp.TCPConnector(ssl=self._ssl_context)
         self._session = aiohttp.ClientSession(
-            connector=connector, headers=self._headers, middlewares=(broken_connection.reported,)
+            connector=connector,
+            headers=self._headers,
+            middlewares=(broken_connection.reported_unless_reading,),
         )
 
     def forget(self) -> None:

@@ -42,7 +42,7 @@ class Doors:
             read_bufsize=LINE_BYTES_MAX,
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
-            middlewares=(broken_connection.reported,),
+            middlewares=(broken_connection.reported_unless_reading,),
         )
 
     async def __aenter__(self) -> "Doors":

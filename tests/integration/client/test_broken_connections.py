@@ -68,7 +68,7 @@ async def test_what_only_reads_is_made_again_on_a_new_connection(method):
     assert len(service.requests) == 3
 
 
-@pytest.mark.parametrize("method", CHANGING)
+@pytest.mark.parametrize("method", [*CHANGING, *READING])
 async def test_a_call_of_a_receiver_is_made_once_more_at_most(method):
     """A receiver may close an idle connection just as it is taken: a call is repeated for that."""
     clock = SystemClock()
