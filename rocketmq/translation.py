@@ -187,10 +187,8 @@ def plain_alike(texts: Sequence[bytes], envelopes: Sequence[bytes], rules: Rules
     shape = None if rest or count % 2 else _shape_of(tuple(parts[:count:2]))
     if shape is None or shape.kept > rules.properties_max or not all(values):
         return None
-    if (
-        _TEXT_END.join([shape.text] * len(texts)) % values != text
-    ):  # other names, or marks that do not alternate
-        return None
+    if _TEXT_END.join([shape.text] * len(texts)) % values != text:
+        return None  # other names, or marks that do not alternate
     count //= 2
     keys = [b""] * len(texts) if shape.uniq_key_at < 0 else values[shape.uniq_key_at :: count]
     return [

@@ -137,11 +137,9 @@ class Cluster:
         with self.admin() as admin:
             known = admin.list_topics(timeout=CALL_S).topics
             missing = [topic for name, topic in wanted.items() if name not in known]
-            is_made = False
-            if missing:
-                for name, made in admin.create_topics(missing, request_timeout=CALL_S).items():
-                    is_made |= _made(name, made) and name == positions
-            if not is_made:  # a new one is as it was asked for, and not known everywhere yet
+            asked = admin.create_topics(missing, request_timeout=CALL_S) if missing else {}
+            made = [name for name, answer in asked.items() if _made(name, answer)]
+            if positions not in made:  # a new one is as it was asked for, and not known everywhere yet
                 _check_compacted(admin, positions)
 
     def inlet_id(self) -> tuple[str, int]:
