@@ -303,7 +303,7 @@ class _Lives:
         """Return once it is worth while to open the copy again, or after the signal to stop."""
         cluster, clock = self._handle.cluster, self._clock
         begun_ms = clock.monotonic_ms()
-        was_enough = self._is_room()
+        was_enough = await self._is_room()
         was_leader = cluster is not None and cluster.is_leader
         if cluster is not None:
             await cluster.look()
@@ -313,7 +313,7 @@ class _Lives:
                 if leads and not was_leader:
                     return
                 was_leader = leads
-            if clock.monotonic_ms() - begun_ms >= AGAIN_MS or (not was_enough and self._is_room()):
+            if clock.monotonic_ms() - begun_ms >= AGAIN_MS or (not was_enough and await self._is_room()):
                 return
 
     async def _stand(self, cluster: Cluster) -> bool:
@@ -323,10 +323,10 @@ class _Lives:
         cluster.take_part()
         return cluster.is_leader
 
-    def _is_room(self) -> bool:
+    async def _is_room(self) -> bool:
         """Whether so much is free that it is worth while to try."""
         try:
-            return self._disk.look() >= AGAIN_BYTES
+            return await asyncio.to_thread(self._disk.look) >= AGAIN_BYTES
         except OSError:
             return False
 
