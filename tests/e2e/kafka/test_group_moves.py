@@ -1,9 +1,9 @@
-"""Workers that hold leases, and acknowledge, while another node begins to lead: what comes to them again.
+"""Workers hold leases and acknowledge while another node begins to lead: what they receive a second time.
 
-held      received before, and never acknowledged: comes again, when the lease has ended or at once
-tried     received before, and its acknowledgement was not answered with 2xx: comes again, or was stored
-done      acknowledged with 2xx: never comes again
-later     received from the new leader: comes once
+held      received before and never acknowledged: received again, at once or when the lease has ended
+tried     received before, and the acknowledgement was not answered with 2xx: received again, or stored
+done      acknowledged with 2xx: never received again
+later     received from the new leader: once
 """
 
 import asyncio
@@ -36,7 +36,8 @@ UNDER_WAY = 3
 """So many acknowledgements are under way when the lead begins to change."""
 INVISIBLE_MS = 4_000
 RETRY_MS = 1_000
-"""After a planned move leases go on; what is held comes again after both, counted from its receive."""
+"""Leases survive a planned move: what is held is received again when both times are over, counted from the
+first receive."""
 BACKOFF = {"type": "exponential", "initial_ms": RETRY_MS, "factor": 1.0, "max_ms": RETRY_MS}
 PATIENCE_S = 90.0
 OK = 200
@@ -129,15 +130,15 @@ class Crew:
         unanswered = [lease for lease in tried if not lease.is_acknowledged]
         print(
             f"\n{len(self.sent)} sent, {len(self.held)} held, {len(tried) - len(unanswered)} acknowledged at "
-            f"once, {len(unanswered)} tried in vain; {len(again)} came again, the last after "
+            f"once, {len(unanswered)} tried in vain; {len(again)} received again, the last after "
             f"{max(leases[-1].received_s for leases in again.values()) - changed_s:.1f} s"
         )
         for leases in again.values():
-            assert not any(lease.is_acknowledged for lease in leases[:-1]), "acknowledged, and came again"
+            assert not any(lease.is_acknowledged for lease in leases[:-1]), "acknowledged, and received again"
             assert all(lease.received_s <= changed_s for lease in leases[:-1]), (
-                "of the new leader, came again"
+                "received twice from the new leader"
             )
-        assert {lease.id for lease in self.held} <= again.keys(), "held, and did not come again"
+        assert {lease.id for lease in self.held} <= again.keys(), "held, and not received again"
         assert again.keys() <= {lease.id for lease in (*self.held, *unanswered)}
         assert OK in self.answers
         assert tried
