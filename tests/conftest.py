@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from tests.harness.scratch import MEMORY, has_room
 
 # A worker has some hundred MB there at a time: what a test that passed has left is removed at once.
 TEMPORARY_BYTES = 4 << 30
-TOGETHER = ("tests/spark/", "tests/e2e/kafka/")
+SPARK, KAFKA = "tests/spark/", "tests/e2e/kafka/"
+TOGETHER = (SPARK, KAFKA)
 """Directories whose tests share what is slow to start, Spark or a broker: each is one piece of work."""
 
 settings.register_profile("any machine", deadline=None)  # what is slow shows in the benchmark
@@ -59,14 +61,23 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each file to one worker, and all files of a directory in `TOGETHER` to the same one."""
+    """Give each file to one worker, and all files of a directory in `TOGETHER` to the same one.
+
+    The tests of Kafka mostly wait, for elections and time-outs, while other workers compute. Without such
+    others, each worker gets a broker of its own, and they wait side by side.
+    """
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - only where it is in use
 
     class ByFile(LoadFileScheduling):
+        @cached_property
+        def _together(self) -> tuple[str, ...]:
+            is_all = all("/kafka/" in nodeid for nodeid in self.collection)
+            return (SPARK,) if is_all else TOGETHER
+
         def _split_scope(self, nodeid: str) -> str:
-            together = (place for place in TOGETHER if nodeid.startswith(place))
+            together = (place for place in self._together if nodeid.startswith(place))
             return next(together, None) or super()._split_scope(nodeid)
 
     return ByFile(config, log)

@@ -209,9 +209,12 @@ class Engine:
     async def _lead(self, copy: Callable[[], Replica], election: Candidate | None) -> Recovered:
         """Stand by until the election is won, then claim the journal and recover."""
         threads, clock = self._threads, self.clock
-        won = None if election is None else asyncio.ensure_future(election.won())
+        won: asyncio.Future[None] | None = None
         replica = copy()
         try:
+            if election is not None:
+                await threads.index(replica.find_journal)
+                won = asyncio.ensure_future(election.won())
             while election is not None and won is not None and not won.done():
                 try:
                     await threads.index(replica.step, clock.now_ms())

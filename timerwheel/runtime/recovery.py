@@ -164,6 +164,14 @@ class Replica:
         """Position in the journal up to which it has copied."""
         return self._log.position
 
+    def find_journal(self) -> None:
+        """Make the journal if it is missing: who votes about it before it is there hears of it late.
+
+        Raises as `step`.
+        """
+        with _copy_damage_told():
+            self._log.extent()
+
     def step(self, now_ms: int) -> None:
         """Copy and replay what there is now, as far as there is room.
 
