@@ -30,7 +30,7 @@ test: lint ## check style, types and layers, then run all tests but the long one
 lint: $(VENV)/.installed-dev ## check style, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers auto
 	$(BIN)/lint-imports
 
 format: $(VENV)/.installed-dev ## rewrite the code in its style
