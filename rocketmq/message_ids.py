@@ -11,6 +11,7 @@ import base64
 import binascii
 from collections.abc import Sequence
 from functools import lru_cache
+from struct import pack
 from typing import Final, NamedTuple
 
 from timerwheel.errors import TimerwheelError
@@ -19,6 +20,7 @@ from timerwheel.rocketmq.stored_message import Host, packed
 HANDLE_CHARACTERS_MAX: Final = 1_024
 _VERSION = "v1"
 _PARTS = 6
+_OFFSET_BYTES = 8
 
 
 class HandleError(TimerwheelError):
@@ -68,7 +70,8 @@ def offset_id(store_host: Host, log_offset: int) -> str:
 def offset_ids(store_host: Host, log_offsets: Sequence[int]) -> str:
     """Return the offset ids of several, separated by commas."""
     host = _hex(store_host)
-    return ",".join([f"{host}{log_offset:016X}" for log_offset in log_offsets])
+    offsets = pack(f">{len(log_offsets)}Q", *log_offsets).hex(",", _OFFSET_BYTES).upper()
+    return host + offsets.replace(",", "," + host)
 
 
 @lru_cache(maxsize=1024)

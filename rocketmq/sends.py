@@ -13,6 +13,7 @@ import asyncio
 import zlib
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -21,7 +22,7 @@ from timerwheel.engine import Engine
 from timerwheel.errors import TopicEndingError
 from timerwheel.model.admission import HALF_PROPERTY, RETRY_PREFIX, TRACE_TOPIC, Rules
 from timerwheel.model.ids import root_of
-from timerwheel.model.messages import Outgoing, State
+from timerwheel.model.messages import Alike, Outgoing, State
 from timerwheel.rocketmq import properties_text
 from timerwheel.rocketmq.codes import (
     SYS_COMPRESSED,
@@ -39,14 +40,13 @@ from timerwheel.rocketmq.refusals import answer_of
 from timerwheel.rocketmq.repeats import Repeats, Sent
 from timerwheel.rocketmq.request import INT32_MAX, INT32_MIN, Answer, RefusalError, Request, number_of
 from timerwheel.rocketmq.retries import Retries
-from timerwheel.rocketmq.stored_message import BatchedMessage, decode_batch
+from timerwheel.rocketmq.stored_message import Batched, decode_batch
 from timerwheel.rocketmq.topics import Topics
 from timerwheel.rocketmq.translation import (
     PRODUCER_GROUP,
     UNIQ_KEY,
     Envelope,
     admitted,
-    plain_alike,
     plain_properties,
 )
 from timerwheel.runtime.sender import PendingSend
@@ -87,11 +87,12 @@ class Waiting(NamedTuple):
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """A send to store. `queue` is the one of all its messages, `key` the UNIQ_KEY of the first."""
+    """A send to store. `topic` and `queue` are those of all its messages, `key` the UNIQ_KEY of the first."""
 
     request: Request
     sent: Sent
-    messages: list[Outgoing]
+    topic: str
+    messages: list[Outgoing] | Alike
     queue: int
     key: str
     is_half: bool = False
@@ -100,8 +101,16 @@ class Draft(msgspec.Struct, frozen=True):
         """Return the send to this queue."""
         if queue == self.queue:
             return self
-        messages = [msgspec.structs.replace(message, queue=queue) for message in self.messages]
+        messages = self.messages
+        if isinstance(messages, Alike):
+            messages = msgspec.structs.replace(messages, queue=queue)
+        else:
+            messages = [msgspec.structs.replace(message, queue=queue) for message in messages]
         return msgspec.structs.replace(self, queue=queue, messages=messages)
+
+    def apart(self) -> list[Outgoing]:
+        """Return its messages one by one."""
+        return self.messages.apart() if isinstance(self.messages, Alike) else self.messages
 
 
 class Sends:
@@ -118,7 +127,7 @@ class Sends:
         self._arrived: list[Draft] = []  # in this turn of the loop
         self._gathered = Gathered(
             engine,
-            lambda draft: draft.messages[0],
+            lambda draft: draft.apart()[0],
             engine.sender.offsets,
             self._answer_all,
             lambda draft, error: self._answer(draft, answer_of(error)),
@@ -158,7 +167,7 @@ class Sends:
         text, queue_text = fields.get(names.properties, ""), fields.get(names.queue, "-1")
         if not text.isascii() or queue_text.startswith("-"):
             return False
-        plain = plain_properties(text.encode(), envelope.encode().encode(), self._engine.sender.rules)
+        plain = plain_properties([text.encode()], envelope.encode(), self._engine.sender.rules)
         if plain is None:
             return False
         queue = self._queue(topic, queue_text, {})
@@ -167,8 +176,8 @@ class Sends:
             with self._beginning(sent):
                 body = self._plain(request.frame.body, envelope.sys_flag)
             is_trace = topic == TRACE_TOPIC
-            message = Outgoing(topic, body, queue=queue, plain=plain.stored, to_reserved=is_trace)
-            self._send(Draft(request, sent, [message], queue, plain.uniq_key))
+            message = Outgoing(topic, body, queue=queue, plain=plain.stored[0], to_reserved=is_trace)
+            self._send(Draft(request, sent, topic, [message], queue, plain.uniq_key))
         return True
 
     def _take_one(self, request: Request, names: Names, topic: str, envelope: Envelope) -> None:
@@ -192,7 +201,7 @@ class Sends:
             envelope=envelope.encode(),
             to_reserved=topic == TRACE_TOPIC,
         )
-        self._send(Draft(request, sent, [message], queue, key, is_half))
+        self._send(Draft(request, sent, topic, [message], queue, key, is_half))
 
     def _take_batch(self, request: Request, names: Names, topic: str, envelope: Envelope) -> None:
         fields = request.frame.fields
@@ -200,14 +209,14 @@ class Sends:
         if _is_half(properties):
             raise RefusalError(Result.MESSAGE_ILLEGAL, "the messages of a transaction are sent one by one")
         batch = self._batch_of(request)
-        key = properties_text.decode(batch[0].properties.decode()).get(UNIQ_KEY, "")
+        key = properties_text.decode(batch.properties[0].decode()).get(UNIQ_KEY, "")
         queue = self._queue(topic, fields.get(names.queue, "-1"), properties)
         sent = self._repeats.begin(topic, key or properties.get(UNIQ_KEY, ""), request)
         if sent is not None:
             with self._beginning(sent):
                 messages = _batched(topic, batch, queue, envelope, self._engine.sender.rules)
-                request.caller.charge(len(messages))
-            self._send(Draft(request, sent, messages, queue, key))
+                request.caller.charge(len(batch.bodies))
+            self._send(Draft(request, sent, topic, messages, queue, key))
 
     @contextmanager
     def _beginning(self, sent: Sent) -> Iterator[None]:
@@ -218,9 +227,9 @@ class Sends:
             self._repeats.end(sent, answer_of(error), is_stored=False)
             raise
 
-    def _batch_of(self, request: Request) -> list[BatchedMessage]:
+    def _batch_of(self, request: Request) -> Batched:
         batch = decode_batch(request.frame.body, self._engine.settings.messages_per_request_max)
-        if not batch:
+        if not batch.bodies:
             raise RefusalError(Result.MESSAGE_ILLEGAL, "the batch is empty")
         return batch
 
@@ -256,7 +265,7 @@ class Sends:
     # ------------------------------------------------------------------ storing
 
     def _send(self, draft: Draft) -> None:
-        topic = draft.messages[0].topic
+        topic = draft.topic
         if topic in self._engine.topics.ending:  # when that is over, it would have no number of queues
             self._answer(draft, answer_of(TopicEndingError(topic)))
         elif not self._topics.exists(topic):
@@ -274,10 +283,11 @@ class Sends:
         task.add_done_callback(self._tasks.discard)
 
     async def _send_to_new_topic(self, draft: Draft) -> None:
-        topic = draft.messages[0].topic
         try:
-            await self._topics.make(topic)
-            draft = draft.to(self._topics.queue_to(topic, draft.queue))  # it may have been made in between
+            await self._topics.make(draft.topic)
+            draft = draft.to(
+                self._topics.queue_to(draft.topic, draft.queue)
+            )  # it may have been made in between
         except Exception as error:  # noqa: BLE001 - whatever it is becomes an answer
             self._answer(draft, answer_of(error))
             return
@@ -287,7 +297,7 @@ class Sends:
             self._send_unit(draft)
 
     async def _begin_transaction(self, draft: Draft) -> None:
-        [message] = draft.messages
+        [message] = draft.apart()
         try:
             begun = await self._engine.transactions.begin(message)
         except Exception as error:  # noqa: BLE001 - as above
@@ -296,17 +306,21 @@ class Sends:
             self._answer(draft, Answer(fields=self._place(draft, [root_of(begun.id)], 0)), is_stored=True)
 
     def _send_unit(self, draft: Draft) -> None:
-        if not is_one_step(draft.messages):
-            self._spawn(self._send_in_steps(draft))
-            return
+        messages, sender = draft.messages, self._engine.sender
         try:
-            pending = self._engine.sender.begin(draft.messages)
+            pending = sender.begin_alike(messages) if isinstance(messages, Alike) else None
+            if pending is None:
+                messages = draft.apart()
+                if not is_one_step(messages):
+                    self._spawn(self._send_in_steps(draft, messages))
+                    return
+                pending = sender.begin(messages)
         except Exception as error:  # noqa: BLE001 - as above
             self._answer(draft, answer_of(error))
         else:
-            pending.stored.add_done_callback(lambda _: self._unit_stored(pending, draft))
+            pending.stored.add_done_callback(partial(self._unit_stored, pending, draft))
 
-    def _unit_stored(self, pending: PendingSend, draft: Draft) -> None:
+    def _unit_stored(self, pending: PendingSend, draft: Draft, _: asyncio.Future[int]) -> None:
         try:
             roots = self._engine.sender.offsets(pending)
         except Exception as error:  # noqa: BLE001 - as above
@@ -314,9 +328,9 @@ class Sends:
         else:
             self._answer_stored(draft, roots, self._waiting(pending, 0, roots[0]))
 
-    async def _send_in_steps(self, draft: Draft) -> None:
+    async def _send_in_steps(self, draft: Draft, messages: list[Outgoing]) -> None:
         try:
-            receipts = await self._engine.sender.send(draft.messages)
+            receipts = await self._engine.sender.send(messages)
         except Exception as error:  # noqa: BLE001 - as above
             self._answer(draft, answer_of(error))
         else:
@@ -355,15 +369,13 @@ class Sends:
         return offsets
 
     def _waiting(self, pending: PendingSend, place: int, root: int) -> Waiting | None:
-        plan = pending.plans[place]
-        if not plan.waits:
+        if not pending.plans or not (plan := pending.plans[place]).waits:
             return None
         return Waiting(plan.due_ms, self._engine.core.ids.encode(root, crc_of(pending.records[place])))
 
     def _answer_stored(self, draft: Draft, roots: Sequence[int], waiting: Waiting | None) -> None:
         """Answer the send of a unit."""
-        topic = draft.messages[0].topic
-        found = None if waiting else self._engine.queues.offsets_of(topic, draft.queue, [roots[0]])
+        found = None if waiting else self._engine.queues.offsets_of(draft.topic, draft.queue, roots[:1])
         self._answer(draft, self._stored(draft, roots, found[0] if found else 0, waiting), is_stored=True)
 
     def _answer(self, draft: Draft, answer: Answer, *, is_stored: bool = False) -> None:
@@ -376,8 +388,7 @@ class Sends:
         """Return what a producer learns of its stored messages."""
         fields = self._place(draft, roots, queue_offset)
         if waiting is not None and draft.key:
-            topic = draft.messages[0].topic
-            handle = RecallHandle(topic, BROKER, waiting.due_ms, draft.key, waiting.message_id)
+            handle = RecallHandle(draft.topic, BROKER, waiting.due_ms, draft.key, waiting.message_id)
             fields["recallHandle"] = handle.encode()
         return Answer(fields=fields)
 
@@ -430,24 +441,20 @@ def _with_half(text: str, envelope: Envelope) -> tuple[dict[str, str], Envelope]
 
 
 def _batched(
-    topic: str, batch: Sequence[BatchedMessage], queue: int, envelope: Envelope, rules: Rules
-) -> list[Outgoing]:
-    of_flag = {
-        flag: envelope._replace(flag=flag, sys_flag=0).encode() for flag in {one.flag for one in batch}
-    }
-    envelopes = [of_flag[flag].encode() for flag, _, _ in batch]
-    alike = plain_alike([text for _, _, text in batch], envelopes, rules)
-    if alike is not None:
-        return [
-            Outgoing(topic, body, queue=queue, plain=plain.stored)
-            for (_, body, _), plain in zip(batch, alike, strict=True)
-        ]
-    messages: list[Outgoing] = []
-    for flag, body, text in batch:
-        own = of_flag[flag]
-        plain = plain_properties(text, own.encode(), rules)
+    topic: str, batch: Batched, queue: int, envelope: Envelope, rules: Rules
+) -> list[Outgoing] | Alike:
+    flags, bodies, texts = batch
+    if len(set(flags)) == 1:
+        own = envelope._replace(flag=flags[0], sys_flag=0).encode()
+        plain = plain_properties(texts, own, rules)
         if plain is not None:
-            messages.append(Outgoing(topic, body, queue=queue, plain=plain.stored))
+            return Alike(topic, queue, bodies, plain.stored)
+    messages: list[Outgoing] = []
+    for flag, body, text in zip(flags, bodies, texts, strict=True):
+        own = envelope._replace(flag=flag, sys_flag=0).encode()
+        plain = plain_properties([text], own, rules)
+        if plain is not None:
+            messages.append(Outgoing(topic, body, queue=queue, plain=plain.stored[0]))
         else:
             properties = admitted(_properties(text.decode()))
             messages.append(Outgoing(topic, body, properties, queue=queue, envelope=own))

@@ -24,6 +24,7 @@ RocketMQ 5.3.
 """
 
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final, NamedTuple
@@ -80,12 +81,12 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     half_offset: int = 0
 
 
-class BatchedMessage(NamedTuple):
-    """A message in the body of a batch; `properties` is the text form in UTF-8."""
+class Batched(NamedTuple):
+    """The messages in the body of a batch, as columns; `properties` are the text forms in UTF-8."""
 
-    flag: int
-    body: bytes
-    properties: bytes
+    flags: list[int]
+    bodies: list[bytes]
+    properties: list[bytes]
 
 
 @lru_cache(maxsize=4096)
@@ -176,28 +177,42 @@ def encode_plain(  # noqa: PLR0913, PLR0917 - the fields of the format; a struct
     )
 
 
-def decode_batch(data: bytes, count_max: int) -> list[BatchedMessage]:
+def decode_batch(data: bytes, count_max: int) -> Batched:
     """Decode the body of a batch; FrameError, also for more than `count_max` messages."""
-    found: list[BatchedMessage] = []
+    flags: list[int] = []
+    bodies: list[bytes] = []
+    properties: list[bytes] = []
     unpack, fixed_bytes, length = _BATCHED.unpack_from, _BATCHED.size, len(data)
     at = 0
     try:
-        while at < length:
-            if len(found) == count_max:
-                raise FrameError(f"a batch of more than {count_max} messages")
+        for _ in range(count_max):
+            if at >= length:
+                break
             size, _, _, flag, body_size = unpack(data, at)
-            body_end = at + fixed_bytes + body_size
-            if body_size < 0 or body_end + _SHORT.size > length:
-                raise FrameError(f"a body of {body_size} bytes in a batch of {length} bytes")
+            body_at, end = at + fixed_bytes, at + size
+            body_end = body_at + body_size
             properties_at = body_end + _SHORT.size
-            end = properties_at + (data[body_end] << 8 | data[body_end + 1])
-            if size != end - at or end > length:
+            if body_size < 0 or properties_at > length:
+                raise FrameError(f"a body of {body_size} bytes in a batch of {length} bytes")
+            if end - properties_at != data[body_end] << 8 | data[body_end + 1] or end > length:
                 raise FrameError("a message of the batch does not end where it says")
-            properties = data[properties_at:end]
-            if not properties.isascii():
-                properties.decode()
-            found.append(BatchedMessage(flag, data[at + fixed_bytes : body_end], properties))
+            flags.append(flag)
+            bodies.append(data[body_at:body_end])
+            properties.append(data[properties_at:end])
             at = end
-    except (struct.error, UnicodeDecodeError) as error:
+    except struct.error as error:
         raise FrameError(f"the batch is malformed: {error}") from None
-    return found
+    if at < length:
+        raise FrameError(f"a batch of more than {count_max} messages")
+    _check_utf8(properties)
+    return Batched(flags, bodies, properties)
+
+
+def _check_utf8(texts: Sequence[bytes]) -> None:
+    if b"".join(texts).isascii():
+        return
+    try:
+        for text in texts:
+            text.decode()
+    except UnicodeDecodeError as error:
+        raise FrameError(f"the batch is malformed: {error}") from None

@@ -33,6 +33,7 @@ To change the format: give FORMAT_VERSION a new number, keep reading the old one
 """
 
 import struct
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 from zlib import crc32
@@ -64,6 +65,9 @@ _START = struct.Struct("<II")
 _CRC = struct.Struct("<I")
 _FULL = struct.Struct("<IIBBBBHHHHIIIQQqqqq")
 _PADDING = [bytes(n) for n in range(8)]
+_LENGTHS = struct.Struct("<II")  # of properties and body
+_LENGTHS_AT = 20
+_CRC_FROM = 8
 
 HEADER_DTYPE = np.dtype(
     [
@@ -209,6 +213,35 @@ def encode(  # noqa: PLR0913, PLR0917 - one argument per header field that varie
     )
     rest = b"".join((head, topic, properties, body, _PADDING[padding]))
     return _START.pack(size, crc32(rest)) + rest
+
+
+def encode_alike(
+    kind: int,
+    topic: bytes,
+    properties: Sequence[bytes],
+    bodies: Sequence[bytes],
+    store_ms: int,
+    queue: int,
+) -> list[bytes]:
+    """Encode records that differ in properties and body alone, as one unit: all but the last have FLAG_MORE.
+
+    They are due when they are stored, and much smaller than RECORD_SIZE_MAX. What `encode` does, at three
+    fifths of its cost.
+    """
+    last = encode(kind, topic, properties[-1], bodies[-1], store_ms, store_ms, store_ms, queue=queue)
+    before = last[_CRC_FROM:FLAGS_AT] + bytes((FLAG_MORE,)) + last[FLAGS_AT + 1 : _LENGTHS_AT]
+    after = last[_LENGTHS_AT + _LENGTHS.size : HEADER_SIZE] + topic
+    fixed_bytes = HEADER_SIZE + len(topic)
+    start, lengths, join, padding = _START.pack, _LENGTHS.pack, b"".join, _PADDING
+    records: list[bytes] = []
+    for text, body in zip(properties[:-1], bodies[:-1], strict=True):
+        text_bytes, body_bytes = len(text), len(body)
+        size = fixed_bytes + text_bytes + body_bytes
+        zeros = -size & 7
+        rest = join((before, lengths(text_bytes, body_bytes), after, text, body, padding[zeros]))
+        records.append(start(size + zeros, crc32(rest)) + rest)
+    records.append(last)
+    return records
 
 
 def pack_start(size: int, crc: int) -> bytes:

@@ -61,11 +61,11 @@ class Table(NamedTuple):
 
 def table_of(records: Sequence[bytes], topics: Sequence[str], offsets: Sequence[int]) -> Table:
     """The table of encoded records at `offsets`; `topics` has a name for each. Its rows may be changed."""
-    places: dict[str, int] = {}
-    column = [places.setdefault(name, len(places)) for name in topics]
+    places = {name: place for place, name in enumerate(dict.fromkeys(topics))}
     if len(records) <= FEW:
-        return Table(_few_rows(records, column, offsets), list(places))
+        return Table(_few_rows(records, [places[name] for name in topics], offsets), list(places))
     headers = np.frombuffer(b"".join([r[:HEADER_SIZE] for r in records]), HEADER_DTYPE)
+    column = [0] if len(places) == 1 else [places[name] for name in topics]
     return Table(rows_of(headers, np.array(offsets, np.uint64), np.array(column, np.uint32)), list(places))
 
 

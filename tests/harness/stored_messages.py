@@ -3,10 +3,19 @@
 import struct
 from collections.abc import Iterator
 from ipaddress import ip_address
+from typing import NamedTuple
 
 from timerwheel.rocketmq.codes import SYS_BORN_IPV6, SYS_STORE_IPV6
 from timerwheel.rocketmq.frame import FrameError
-from timerwheel.rocketmq.stored_message import MAGIC, MAGIC_LONG_TOPIC, BatchedMessage, Host, StoredMessage
+from timerwheel.rocketmq.stored_message import MAGIC, MAGIC_LONG_TOPIC, Host, StoredMessage
+
+
+class BatchedMessage(NamedTuple):
+    """A message in the body of a batch; `properties` is the text form in UTF-8."""
+
+    flag: int
+    body: bytes
+    properties: bytes
 
 
 def decode_all(data: bytes) -> list[StoredMessage]:

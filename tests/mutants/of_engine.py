@@ -17,6 +17,7 @@ NEAR = "tests/unit/wheel/test_near.py"
 WHEEL = "tests/unit/wheel/test_slot_table.py"
 
 COLUMNS = "tests/integration/runtime/test_column_sends.py"
+ALIKE = "tests/integration/runtime/test_alike_sends.py"
 ARROW = "tests/e2e/api/test_http_arrow.py"
 
 WAITING = "tests/integration/groups/test_groups_waiting.py"
@@ -99,6 +100,23 @@ MUTANTS = [
         "found += read_part(places[begin:end] - (upto - len(table.rows)))",
         "found += read_part(places[begin:end])",
         (f"{COLUMNS}::test_blocks_and_single_records_are_written_together",),
+    ),
+    # ------------------------------------------------------------------ messages that are alike
+    Mutant(
+        "alike-overtake",
+        "timerwheel/runtime/sender.py",
+        "messages that are alike go out behind timers of their topic and millisecond",
+        "if not self._are_ordinary(alike) or self.has_due(now_ms):",
+        "if not self._are_ordinary(alike):",
+        (f"{ALIKE}::test_they_do_not_overtake_a_timer_of_their_topic_and_millisecond",),
+    ),
+    Mutant(
+        "alike-torn-unit",
+        "store/record.py",
+        "messages that are alike count together or not at all",
+        "last[_CRC_FROM:FLAGS_AT] + bytes((FLAG_MORE,)) + last",
+        "last[_CRC_FROM:FLAGS_AT] + bytes((0,)) + last",
+        ("tests/property/test_batch_sends.py",),
     ),
     Mutant(
         "arrow-dictionary-counted-once",

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.harness.stored_messages import decode_all, encode_batch
+from tests.harness.stored_messages import BatchedMessage, decode_all, encode_batch
 from timerwheel.rocketmq import properties_text
 from timerwheel.rocketmq.codes import PULL_COMMIT, PULL_SUBSCRIPTION, PULL_SUSPEND, SYS_COMMIT, Call, Result
 from timerwheel.rocketmq.frame import Frame, FrameReader, encode
-from timerwheel.rocketmq.stored_message import BatchedMessage, StoredMessage
+from timerwheel.rocketmq.stored_message import StoredMessage
 
 TOPIC, GROUP, RETRIES = "orders", "readers", "%RETRY%readers"
 QUEUES = 4

@@ -4,6 +4,7 @@ Pure data. Times are epoch milliseconds of the wall clock, bodies are bytes, pro
 """
 
 import datetime as dt
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
@@ -62,6 +63,30 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
         if self.at_ms is not None:
             return {**self.properties, "TIMER_DELIVER_MS": str(self.at_ms)}
         return self.properties
+
+
+class Alike(msgspec.Struct, frozen=True, gc=False):
+    """Messages for one queue of a topic, without delays and keys: each is `Outgoing` with `plain` set.
+
+    `bodies` and `plain` have the same length, and there is at least one message.
+    """
+
+    topic: str
+    queue: int
+    bodies: Sequence[bytes]
+    plain: Sequence[bytes]
+
+    def __len__(self) -> int:
+        """The number of messages."""
+        return len(self.bodies)
+
+    def apart(self) -> list[Outgoing]:
+        """Return the messages one by one."""
+        topic, queue = self.topic, self.queue
+        return [
+            Outgoing(topic, body, queue=queue, plain=plain)
+            for body, plain in zip(self.bodies, self.plain, strict=True)
+        ]
 
 
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -239,8 +239,8 @@ class GroupCommit:
 
 def _of_records(units: Sequence[Unit], firsts: Sequence[int]) -> tuple[Table, ReadRecords]:
     """Return the table of the records of all units, and what reads them."""
-    records = [record for unit in units for record in unit.records]
-    topics = [topic for unit in units for topic in unit.topics]
+    records = list(itertools.chain.from_iterable([unit.records for unit in units]))
+    topics = list(itertools.chain.from_iterable([unit.topics for unit in units]))
     offsets: list[int] = []
     for unit, first in zip(units, firsts, strict=True):
         # Offsets are contiguous within a unit; between units a new segment may begin.

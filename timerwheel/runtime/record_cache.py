@@ -39,11 +39,13 @@ class RecordCache:
     def keep(self, offsets: np.ndarray, records: Sequence[bytes | CorruptionError]) -> None:
         """Cache these records, except damaged ones; drops the oldest that no longer fit."""
         kept = self._records
-        fresh = {
-            offset: record
-            for offset, record in zip(offsets.tolist(), records, strict=True)
-            if offset not in kept and isinstance(record, bytes)
-        }
+        fresh = dict(zip(offsets.tolist(), records, strict=True))
+        if {*map(type, records)} != {bytes} or not kept.keys().isdisjoint(fresh):
+            fresh = {
+                offset: record
+                for offset, record in fresh.items()
+                if offset not in kept and isinstance(record, bytes)
+            }
         kept.update(fresh)
         self._order.extend(fresh)
         self._bytes += sum(map(len, fresh.values()))

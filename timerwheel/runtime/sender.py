@@ -13,20 +13,20 @@ import orjson
 from timerwheel.errors import AdmissionError, Fault, RefusedError, TopicEndingError
 from timerwheel.model import admission
 from timerwheel.model.admission import ENVELOPE_PROPERTY, Plan, Rules
-from timerwheel.model.messages import Outgoing, Receipt, State
+from timerwheel.model.messages import Alike, Outgoing, Receipt, State
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.dedup_keys import DedupKeys, Replaced
 from timerwheel.runtime.disk_space import DiskSpace
 from timerwheel.runtime.firing import Firing
 from timerwheel.runtime.outcome import failure_of
 from timerwheel.runtime.shielded import finished
-from timerwheel.runtime.steps import is_one_step, steps
+from timerwheel.runtime.steps import AT_ONCE_BYTES, AT_ONCE_MAX, is_one_step, steps
 from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.state.config_table import CONTROL_TOPIC, Put, encode_puts
 from timerwheel.state.dedup_key import key_properties
 from timerwheel.state.limited_records import flag_of
 from timerwheel.store.errors import LogFailedError, NoSpaceError
-from timerwheel.store.record import FLAG_KEYED, FLAG_MORE, FLAG_RUN, Kind, crc_of, encode
+from timerwheel.store.record import FLAG_KEYED, FLAG_MORE, FLAG_RUN, Kind, crc_of, encode, encode_alike
 
 CLOCK_STEP_MS = 1_000
 # Looking up an enumeration member costs as much as checking a topic.
@@ -209,6 +209,34 @@ class Sender:
         except BaseException:
             release()
             raise
+
+    def begin_alike(self, alike: Alike) -> PendingSend | None:
+        """Do what `begin` does with these messages as one unit, at a third of the cost; it has no plans.
+
+        Returns None, and nothing is done, if only `begin` or `send` can decide about them: they are more than
+        one step, break a rule, are the first of their topic, or have to queue behind timers. Raises as
+        `begin`, and property tests hold that both store the same records.
+        """
+        self.check_accepting()
+        now_ms = self._clock.now_ms()
+        if not self._are_ordinary(alike) or self.has_due(now_ms):
+            return None
+        records = encode_alike(_MESSAGE, alike.topic.encode(), alike.plain, alike.bodies, now_ms, alike.queue)
+        stored = self._commit.submit(records, [alike.topic] * len(records))
+        return PendingSend(stored, (), [], records, _release_nothing)
+
+    def _are_ordinary(self, alike: Alike) -> bool:
+        topic, bodies, shard = alike.topic, alike.bodies, self.rules.shard
+        return (
+            len(bodies) <= AT_ONCE_MAX
+            and sum(map(len, bodies)) + sum(map(len, alike.plain)) <= AT_ONCE_BYTES
+            and max(map(len, bodies)) <= self.rules.body_bytes_max
+            and (shard is None or shard.holds(topic))
+            and topic in self._state.topics
+            and topic not in self._topics.ending
+            and admission.is_sendable(topic)
+            and self._topics.has_queue(topic, alike.queue)
+        )
 
     def receipts(self, pending: PendingSend) -> list[Receipt]:
         """Return the receipts of stored messages; raises like `send` if they are not, or may not be."""

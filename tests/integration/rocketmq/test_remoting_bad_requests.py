@@ -7,11 +7,10 @@ import msgspec
 import orjson
 import pytest
 
-from tests.harness.stored_messages import encode_batch
+from tests.harness.stored_messages import BatchedMessage, encode_batch
 from timerwheel.model.listing import KEY_CHARACTERS_MAX
 from timerwheel.rocketmq.codes import PULL_SUBSCRIPTION, SYS_COMMIT, Call, Result
 from timerwheel.rocketmq.request import INT32_MAX
-from timerwheel.rocketmq.stored_message import BatchedMessage
 from timerwheel.settings import TOPIC_QUEUES_MAX
 
 TOPIC, GROUP, QUEUES = "orders", "readers", 4

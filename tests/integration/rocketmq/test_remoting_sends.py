@@ -5,7 +5,7 @@ import orjson
 import pytest
 
 from tests.harness.remoting import Caller, Callers, Peer, bodies_in, messages_in, properties_of, remoting_of
-from tests.harness.stored_messages import encode_batch
+from tests.harness.stored_messages import BatchedMessage, encode_batch
 from timerwheel.model.admission import TRACE_TOPIC
 from timerwheel.model.ids import root_of
 from timerwheel.model.listing import Listing
@@ -14,7 +14,7 @@ from timerwheel.rocketmq.codes import SYS_COMPRESSED, Call, Result
 from timerwheel.rocketmq.message_ids import RecallHandle
 from timerwheel.rocketmq.properties_text import TEXT_BYTES_MAX
 from timerwheel.rocketmq.repeats import ANSWER_LATE_MS
-from timerwheel.rocketmq.stored_message import BatchedMessage, Host
+from timerwheel.rocketmq.stored_message import Host
 from timerwheel.rocketmq.topics import QUEUES_OF_NEW
 from timerwheel.rocketmq.translation import plain_properties
 from timerwheel.runtime.steps import AT_ONCE_MAX
@@ -191,10 +191,8 @@ async def test_plain_properties_make_the_same_record_as_the_long_way(world, limi
     sender = (await world.open(**limits)).sender
     await world.engine.topics.change("orders", queues=2)
     envelope = "5 10.0.0.7 40001"
-    plain = plain_properties(
-        b"UNIQ_KEY\x017F\x02WAIT\x01true\x02A\x01%b\x02", envelope.encode(), sender.rules
-    )
-    quick = Outgoing("orders", b"x", queue=1, plain=plain.stored)
+    plain = plain_properties([b"UNIQ_KEY\x017F\x02WAIT\x01true\x02A\x01%b\x02"], envelope, sender.rules)
+    quick = Outgoing("orders", b"x", queue=1, plain=plain.stored[0])
     long = Outgoing("orders", b"x", {"UNIQ_KEY": "7F", "A": "%b"}, queue=1, envelope=envelope)
     pending = sender.begin([quick, long, quick], separate=True)  # the last one is padded
     await pending.stored

@@ -5,12 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.harness.stored_messages import decode_all, encode_batch
+from tests.harness.stored_messages import BatchedMessage, decode_all, encode_batch
 from timerwheel.rocketmq.frame import FrameError
 from timerwheel.rocketmq.stored_message import (
     MAGIC,
     MAGIC_LONG_TOPIC,
-    BatchedMessage,
     Host,
     StoredMessage,
     decode_batch,
@@ -54,7 +53,8 @@ def test_a_stored_message_that_is_cut_is_one_kind_of_error(message, data):
 
 @given(st.lists(BATCHED, max_size=4))
 def test_batches_come_back(messages):
-    assert decode_batch(encode_batch(messages), 4) == messages
+    found = decode_batch(encode_batch(messages), 4)
+    assert list(zip(*found, strict=True)) == messages
 
 
 @given(st.lists(BATCHED, min_size=1, max_size=4), st.data())
@@ -71,6 +71,17 @@ def test_a_batch_with_a_changed_byte_is_a_batch_or_one_kind_of_error(messages, d
 def test_a_batch_of_too_many_messages_is_refused():
     with pytest.raises(FrameError, match="more than 2 messages"):
         decode_batch(encode_batch([BatchedMessage(0, b"x", b"")] * 3), 2)
+
+
+def test_of_a_batch_of_too_many_messages_the_rest_is_not_looked_at():
+    with pytest.raises(FrameError, match="more than 2 messages"):
+        decode_batch(encode_batch([BatchedMessage(0, b"x", b"")] * 2) + b"no message", 2)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 21])
+def test_a_message_of_a_batch_that_ends_before_its_text_is_malformed(size):
+    with pytest.raises(FrameError):
+        decode_batch(struct.pack(">iiiiiH", size, 0, 0, 0, 0, 0), 9)
 
 
 @pytest.mark.parametrize(("length", "magic"), [(127, MAGIC), (128, MAGIC_LONG_TOPIC)])

@@ -15,7 +15,6 @@ from timerwheel.rocketmq.translation import (
     UNIQ_KEY,
     Envelope,
     admitted,
-    plain_alike,
     plain_form,
     plain_forms,
     plain_properties,
@@ -225,6 +224,7 @@ SENT_NAMES = st.sampled_from(
 SENT_VALUES = st.sampled_from(
     ["", "0", "1", "true", "plain", "%b", "a,b:c", '"', "\\", "é", "\n", "\x7f", "x" * 40]
 )
+ENVELOPE = "5 10.1.2.3 4567"
 SENT_TEXTS = st.one_of(
     st.lists(st.tuples(SENT_NAMES, SENT_VALUES).map("\x01".join), max_size=5).map("\x02".join),
     st.lists(st.tuples(SENT_NAMES, SENT_VALUES).map(lambda pair: f"{pair[0]}\x01{pair[1]}\x02")).map("".join),
@@ -235,22 +235,23 @@ SENT_TEXTS = st.one_of(
 @given(SENT_TEXTS)
 def test_plain_properties_are_what_the_long_way_stores(text):
     envelope = Envelope(5, BORN).encode()
-    quick = plain_properties(text.encode(), envelope.encode(), RULES)
+    quick = plain_properties([text.encode()], envelope, RULES)
     if quick is not None:
         sent = properties_text.decode(text)
         plan = admit(Outgoing("orders", b"x", admitted(dict(sent))), 1_000, RULES)
         assert not plan.waits
-        assert quick.stored == orjson.dumps(plan.properties | {ENVELOPE_PROPERTY: envelope})
+        assert quick.stored == [orjson.dumps(plan.properties | {ENVELOPE_PROPERTY: envelope})]
         assert quick.uniq_key == sent.get(UNIQ_KEY, "")
 
 
-@given(st.lists(SENT_TEXTS, min_size=1, max_size=4), st.booleans())
-def test_texts_that_are_alike_are_read_together_as_one_by_one(texts, is_same):
+@given(st.lists(SENT_TEXTS, min_size=1, max_size=4), st.booleans(), st.sampled_from([ENVELOPE, "5 %d 1"]))
+def test_texts_that_are_alike_are_read_together_as_one_by_one(texts, is_same, envelope):
     each = [text.encode() for text in (texts[:1] * len(texts) if is_same else texts)]
-    envelopes = [b"%d 10.1.2.3 4567" % place for place, _ in enumerate(each)]
-    alike = plain_alike(each, envelopes, RULES)
-    alone = [plain_properties(text, own, RULES) for text, own in zip(each, envelopes, strict=True)]
-    assert alike is None or alike == alone
+    alike = plain_properties(each, envelope, RULES)
+    alone = [plain_properties([text], envelope, RULES) for text in each]
+    if alike is not None:
+        assert alike.stored == [text for one in alone for text in one.stored]
+        assert alike.uniq_key == alone[0].uniq_key
     assert alike is not None or not is_same or None in alone
 
 
@@ -264,18 +265,18 @@ def test_texts_that_are_alike_are_read_together_as_one_by_one(texts, is_same):
     ],
 )
 def test_texts_that_differ_are_not_read_together(texts):
-    assert plain_alike([text.encode() for text in texts], [b"5 10.1.2.3 4567"] * 2, RULES) is None
+    assert plain_properties([text.encode() for text in texts], ENVELOPE, RULES) is None
 
 
 @pytest.mark.parametrize(
     "text", ["UNIQ_KEY\x017F\x02WAIT\x01true\x02", "KEYS\x01a b\x02UNIQ_KEY\x017F", "%b\x01100%\x02"]
 )
 def test_what_producers_usually_send_is_plain(text):
-    assert plain_properties(text.encode(), b"5 10.1.2.3 4567", RULES) is not None
+    assert plain_properties([text.encode()], ENVELOPE, RULES) is not None
 
 
 @pytest.mark.parametrize("text", ["A\x01a\x02B\x01b\x02C\x01c\x02D\x01d\x02", "A\x01" + "x" * 60])
 def test_properties_beyond_a_limit_go_the_long_way_which_refuses_them(text):
-    assert plain_properties(text.encode(), b"", RULES) is None
+    assert plain_properties([text.encode()], "", RULES) is None
     with pytest.raises(AdmissionError):
         admit(Outgoing("orders", b"x", properties_text.decode(text)), 1_000, RULES)

@@ -18,8 +18,10 @@ from timerwheel.store.record import (
     decode,
     decode_header,
     encode,
+    encode_alike,
     fault,
     replace,
+    unit_of,
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -59,6 +61,19 @@ def golden(name: str) -> bytes:
 def sample(body: bytes = b"hello", **fields) -> bytes:
     given_fields = {"store_ms": 1, "due_ms": 2, "enqueue_ms": 1, **fields}
     return encode(Kind.TIMER, b"orders", b'{"A":"b"}', body, **given_fields)
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=40)), min_size=1, max_size=5),
+    st.sampled_from([b"t", b"orders"]),
+    I64,
+    U16,
+)
+def test_records_that_are_alike_are_those_of_encode_as_one_unit(pairs, topic, store_ms, queue):
+    texts, bodies = [text for text, _ in pairs], [body for _, body in pairs]
+    times = {"store_ms": store_ms, "due_ms": store_ms, "enqueue_ms": store_ms}
+    apart = [encode(Kind.MESSAGE, topic, text, body, **times, queue=queue) for text, body in pairs]
+    assert encode_alike(Kind.MESSAGE, topic, texts, bodies, store_ms, queue) == unit_of(apart)
 
 
 @given(st.fixed_dictionaries(PARTS), st.fixed_dictionaries(FIELDS))
