@@ -1,4 +1,7 @@
-"""The crashes of a module's run. With deduplication keys there are two: kept one by one, and in runs."""
+"""The crashes of a module's run. With deduplication keys there are two: kept one by one, and in runs.
+
+The matrix stops at every step. Runs of one part stop at a sample of theirs, and in `make torture` at all.
+"""
 
 import asyncio
 
@@ -9,16 +12,22 @@ from tests.harness.key_runs import WAYS_TO_KEEP_KEYS, keep_keys
 from tests.harness.scratch import scratch
 
 OF_KEYS = ("test_crash_carried_keys", "test_crash_replace")
+WHOLE = "test_crash_matrix"
 
 
 @pytest.fixture(scope="module")
 def crashes(request):
-    """A crash at every step of the `run_once` of the module."""
+    """Crashes at the steps of the `run_once` of the module."""
+    sampled = name_of(request.module) != WHOLE
     with pytest.MonkeyPatch.context() as patch, scratch() as root:
         keep_keys(getattr(request, "param", "single"), patch)
-        yield asyncio.run(crashes_of(request.module.run_once, root))
+        yield asyncio.run(crashes_of(request.module.run_once, root, sampled=sampled))
+
+
+def name_of(module):
+    return module.__name__.rpartition(".")[2]
 
 
 def pytest_generate_tests(metafunc):
-    if metafunc.module.__name__.rpartition(".")[2] in OF_KEYS and "crashes" in metafunc.fixturenames:
+    if name_of(metafunc.module) in OF_KEYS and "crashes" in metafunc.fixturenames:
         metafunc.parametrize("crashes", WAYS_TO_KEEP_KEYS, indirect=True, scope="module")

@@ -9,8 +9,8 @@ import pytest
 from tests.harness import flips
 
 SEED = 20261122
-SAMPLES = {"index/data.mdb": 100, "log/*.log": 60, "log/*.side": 20, "log/start": 25}
-SAMPLE = 10  # of each other file
+SAMPLES = {"index/data.mdb": 60, "log/*.log": 40, "log/*.side": 15, "log/start": 20}
+SAMPLE = 6  # of each other file
 
 
 @pytest.fixture(scope="module")
