@@ -24,7 +24,12 @@ WITHOUT = "import sys; sys.modules[{!r}] = None; from timerwheel.cli.main import
 TROUBLED = [sys.executable, "-m", "tests.harness.troubled"]
 PATIENCE_S = 900  # only keeps a failure from hanging: a busy machine may take minutes
 # Java programs that end soon: most of what a better compiler would make of their code comes too late.
-QUICK_JAVA_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+QUICK_JAVA_FLAGS = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:+UnlockDiagnosticVMOptions",  # for the next one: classes of known packages are taken as they are
+    "-XX:-BytecodeVerificationRemote",
+)
 QUICK_JAVA = {"JAVA_TOOL_OPTIONS": " ".join(QUICK_JAVA_FLAGS)}
 
 

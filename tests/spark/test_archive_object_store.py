@@ -79,6 +79,7 @@ def test_each_file_is_one_put_and_the_archive_is_verified_read_and_restored(
     assert fsck(tmp_path / "new").pending == len(story.waiting)
 
 
+@pytest.mark.torture
 def test_the_files_in_a_store_are_those_on_a_disk(spark, progress, story, store, tmp_path):
     run_archive(spark, progress, story.data, URL)
     run_archive(spark, progress, story.data, tmp_path / "to")
@@ -110,6 +111,7 @@ def test_of_many_runs_that_begin_at_once_one_has_the_lock(store):
     assert sum(b"ArchiveLockedError" in one for one in told) == 3
 
 
+@pytest.mark.torture
 def test_the_lock_of_a_killed_run_stays_until_it_is_deleted_as_the_error_says(spark, progress, story, store):
     command = [sys.executable, "-c", LOCKING, "killed", URL, log_id_of(story), "then"]
     subprocess.run(command, check=False, env=environment(**store.environment), cwd=ROOT)
@@ -167,6 +169,7 @@ def test_two_attempts_of_one_task_commit_one_manifest(story, store):
     assert len(puts) == 2  # the second was refused
 
 
+@pytest.mark.torture
 def test_an_orphan_is_named_by_verify_and_removed_by_the_next_run(spark, progress, story, store):
     found = run_archive(spark, progress, story.data, URL)
     base = find_part(URL, None).chunks[0].base

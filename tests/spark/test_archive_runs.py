@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.archiving import CHUNK_BYTES, ArchivedWorld, run_archive, story_of
-from tests.harness.processes import ROOT, environment, timerwheel
+from tests.harness.processes import ROOT, environment
 from timerwheel.runtime.archived import read_archived
 from timerwheel.spark_jobs.archive.check import verify
 from timerwheel.spark_jobs.archive.chunk_writer import ChunkWriter
@@ -123,13 +123,12 @@ def test_a_run_beside_another_is_refused_and_learns_who_has_the_lock_and_changes
     to = tmp_path / "to"
     marked = read_archived(DiskFiles(), story.data)
     with ArchiveLock(str(to), log_id_of(story), "2026-11-23T10:00:00.000+00:00"):
-        done = timerwheel("archive", "--data", story.data, "--to", to)
-        assert (done.code, done.out) == (1, "")
-        assert f"{to}: another run is archiving log {log_id_of(story)}" in done.err
-        assert (
-            f"process {os.getpid()} (archive on {socket.gethostname()} since 2026-11-23T10:00:00" in done.err
-        )
-        assert done.err.count("\n") == 1
+        with pytest.raises(ArchiveLockedError) as refused:
+            run_archive(spark, progress, story.data, to)
+        told = str(refused.value)
+        assert f"{to}: another run is archiving log {log_id_of(story)}" in told
+        assert f"process {os.getpid()} (archive on {socket.gethostname()} since 2026-11-23T10:00:00" in told
+        assert "\n" not in told
         assert not (to / "_manifest").exists()
         assert read_archived(DiskFiles(), story.data) == marked
         with ArchiveLock(str(to), "ab" * 16, "now"):

@@ -85,7 +85,8 @@ async def test_a_batch_that_was_killed_has_the_same_rows_again(spark, progress, 
     await world.engine.close()
 
 
-@pytest.mark.parametrize("place", ["earliest", pytest.param("latest", marks=pytest.mark.torture)])
+@pytest.mark.torture
+@pytest.mark.parametrize("place", ["earliest", "latest"])
 async def test_a_query_that_is_killed_in_its_first_batch_keeps_where_it_begins(spark, tmp_path, sink, place):
     world = await grown(tmp_path)
     sink.fails_at = {0}
@@ -197,6 +198,7 @@ async def test_new_nodes_are_read_from_their_beginning(spark, tmp_path, sink):
     assert sink.rows == union(expected)
 
 
+@pytest.mark.torture
 async def test_a_moved_node_keeps_its_name_and_its_place(spark, tmp_path, sink):
     world = await grown(tmp_path)
     run_query(spark, tmp_path / "node-*", tmp_path / "checkpoint", sink)
@@ -244,6 +246,7 @@ async def test_limits_divide_the_same_rows_among_more_batches(spark, progress, t
         await node.engine.close()
 
 
+@pytest.mark.torture
 async def test_a_topic_that_is_added_later_has_its_own_offsets(spark, tmp_path, sink):
     world = await grown(tmp_path)
     run_query(spark, world.directory, tmp_path / "checkpoint", sink, topic="orders")

@@ -10,10 +10,20 @@ from bench.body import body, read_heads
 from bench.peers.rocketmq.broker import RocketMQ
 from bench.wires import wire as wires
 from bench.wires.wire import RefusedError
+from tests.harness.processes import QUICK_JAVA
 
 pytestmark = pytest.mark.skipif(RocketMQ.missing() is not None, reason=f"run: {RocketMQ.missing()}")
 
 TIMEOUT_S = 120
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_java():
+    """None of these tests measures anything."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in QUICK_JAVA.items():
+            patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -221,30 +221,54 @@ print(api.app.HERS, store.index.HERS, spark_jobs.x.HERS)
 """
 
 
-def test_it_leaves_a_users_own_packages_of_the_same_names_alone(built, tmp_path):
-    """In her site-packages, and in the folder in which she runs it."""
-    environment = make_clean(tmp_path / "environment")
+class Hers(NamedTuple):
+    """An environment with packages of a user's own, and the folder in which she runs it, with the same."""
+
+    environment: Path
+    cwd: Path
+    before: set[str]
+
+    def sent(self) -> str:
+        """What her program, which sends two messages by the client, says of her own packages."""
+        with serving_in(self.environment, self.cwd) as url:
+            done = run(self.environment, "python", "-c", SEND, url, cwd=self.cwd)
+            assert done.code == 0, done.err
+            words = ("receive", "orders", "--json", "--url", url)
+            came = run(self.environment, "timerwheel", *words, cwd=self.cwd)
+            assert [line["body"] for line in came.lines] == ["17"]
+        return done.out
+
+
+@pytest.fixture
+def hers(built, tmp_path):
+    environment, cwd = make_clean(tmp_path / "environment"), tmp_path / "hers"
     links(project()["optional-dependencies"]["spark"], site_of(environment))
-    cwd = tmp_path / "hers"
     for folder in (site_of(environment), cwd):
         for name, text in USERS.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
     before = {path.name for path in site_of(environment).iterdir()}
     install(built.wheel, environment)
-    added = {path.name for path in site_of(environment).iterdir()} - before
+    return Hers(environment, cwd, before)
+
+
+def test_it_leaves_a_users_own_packages_of_the_same_names_alone(hers):
+    """In her site-packages, and in the folder in which she runs it."""
+    site = site_of(hers.environment)
+    added = {path.name for path in site.iterdir()} - hers.before
     assert {name for name in added if not name.endswith(".dist-info")} == {"timerwheel"}
-    with serving_in(environment, cwd) as url:
-        sent = run(environment, "python", "-c", SEND, url, cwd=cwd)
-        assert (sent.code, sent.out) == (0, "1 2 3\n"), sent.err
-        came = run(environment, "timerwheel", "receive", "orders", "--json", "--url", url, cwd=cwd)
-        assert [line["body"] for line in came.lines] == ["17"]
-    forecast = run(environment, "timerwheel", "forecast", "--data", "data", "--json", cwd=cwd)
-    assert forecast.json["waiting"] == 1, forecast.err
-    uninstall(environment, "timerwheel")
-    assert {path.name for path in site_of(environment).iterdir()} - {"__pycache__"} == before
-    for folder in (site_of(environment), cwd):
+    assert hers.sent() == "1 2 3\n"
+    uninstall(hers.environment, "timerwheel")
+    assert {path.name for path in site.iterdir()} - {"__pycache__"} == hers.before
+    for folder in (site, hers.cwd):
         assert {name: (folder / name).read_text() for name in USERS} == USERS
+
+
+@pytest.mark.torture
+def test_its_jobs_on_spark_run_beside_a_users_own_packages_of_the_same_names(hers):
+    hers.sent()
+    forecast = run(hers.environment, "timerwheel", "forecast", "--data", "data", "--json", cwd=hers.cwd)
+    assert forecast.json["waiting"] == 1, forecast.err
 
 
 def test_the_command_tells_its_version(clean, tmp_path):
