@@ -152,6 +152,7 @@ def test_without_its_service_the_demo_ends_with_an_error(tmp_path):
         assert list(demo.temporary.iterdir()) == []
 
 
+@pytest.mark.torture
 def test_with_a_display_the_console_is_opened_in_the_browser(tmp_path):
     browser = tmp_path / "browser"
     browser.write_text(

@@ -38,6 +38,11 @@ TABS = ["Messages", "Topics", "Groups", "Dead letters", "Subscriptions", "Schedu
 MARKUP = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>&lt;b&gt;"
 
 
+def rarely(*case):
+    """Parameters of a case that only `make torture` takes."""
+    return pytest.param(*case, marks=pytest.mark.torture)
+
+
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
     """A service with something of everything; each test works on topics of its own besides."""
@@ -317,6 +322,7 @@ def test_a_slot_that_cascades_flows_to_the_next_ring_and_is_told_in_words(browse
             assert min(page.evaluate("window.flows"), 1) == flows
 
 
+@pytest.mark.torture
 def test_a_rush_keeps_its_call_as_it_climbs_from_ring_to_ring_and_even_loads_have_none(browser, url):
     now_ms = ask(url, "GET", "/v1/wheel")["now_ms"] // DAY_MS * DAY_MS
     at = {"day": 9 * DAY_MS, "hour": 20 * HOUR_MS, "minute": 50 * MINUTE_MS, "second": 90_000}
@@ -335,6 +341,7 @@ def test_a_rush_keeps_its_call_as_it_climbs_from_ring_to_ring_and_even_loads_hav
         expect(page.locator(".rush")).to_be_hidden()
 
 
+@pytest.mark.torture
 def test_the_words_about_a_rush_end_before_the_needle_and_its_ring_hides_no_mark(browser, url):
     now_ms = ask(url, "GET", "/v1/wheel")["now_ms"] // HOUR_MS * HOUR_MS
     body = stream(now_ms, hour=[[now_ms + 39 * HOUR_MS, 12_345]])
@@ -393,6 +400,7 @@ def test_what_is_wrong_is_in_a_strip_of_links_on_the_tabs_and_in_the_title(brows
         expect(page.locator("#panel-messages h3")).to_have_text("Overdue")
 
 
+@pytest.mark.torture
 def test_who_asks_for_less_motion_sees_no_sparks_and_rings_that_do_not_glide(browser, url):
     for less, shown in (("reduce", 0), ("no-preference", 1)):
         with looking(browser, url) as page:
@@ -597,6 +605,7 @@ def test_only_waiting_messages_can_be_ticked_and_recalled(page, url):
 
 
 @pytest.mark.usefixtures("filtered")
+@pytest.mark.torture
 def test_no_row_of_another_filter_stands_under_a_new_heading_while_it_loads(browser, url):
     held = []
     with looking(browser, f"{url}/#messages?topic=filtered") as page:
@@ -692,6 +701,7 @@ def test_no_letter_of_another_group_stands_under_its_name_while_it_loads(browser
 
 
 @pytest.mark.usefixtures("filtered")
+@pytest.mark.torture
 def test_the_filter_is_used_by_keys_alone_on_a_small_screen(browser, url):
     with looking(browser, f"{url}/#messages", width=390) as page:
         page.get_by_label("Topic", exact=True).focus()
@@ -919,7 +929,7 @@ def test_a_group_that_is_being_typed_is_not_typed_over(browser, url):
         expect(wanted).to_have_value("typ")
 
 
-@pytest.mark.parametrize("width", [1280, 1000, 768, 320])
+@pytest.mark.parametrize("width", [1280, rarely(1000), rarely(768), 320])
 def test_a_long_reason_is_read_in_full_without_pointing_at_it(browser, url, width):
     topic = f"long-{width}"
     reason = ("connection to db-primary.example:5432 refused; " * 8)[:250] + "x" * 240 + " the-end"
@@ -938,7 +948,7 @@ def test_a_long_reason_is_read_in_full_without_pointing_at_it(browser, url, widt
         assert panel.locator(".scroll").evaluate("box => box.scrollWidth <= box.clientWidth")
 
 
-@pytest.mark.parametrize("width", [1280, 320])
+@pytest.mark.parametrize("width", [rarely(1280), 320])
 def test_why_a_subscription_or_a_schedule_stands_still_is_in_its_list(browser, url, width):
     why = "the endpoint answered 410 Gone: " + "x" * 200
     with looking(browser, url, width=width) as page:
@@ -958,6 +968,7 @@ def test_why_a_subscription_or_a_schedule_stands_still_is_in_its_list(browser, u
             assert panel.locator(".scroll").evaluate("box => box.scrollWidth <= box.clientWidth")
 
 
+@pytest.mark.torture
 def test_notices_lie_over_nothing_of_a_dialog(browser, url):
     send(url, "covered", delay="1d", dedup_key="covered")
     with looking(browser, url, width=390, height=420, expected=("status of 400",)) as page:
@@ -1258,6 +1269,7 @@ def test_commands_name_no_service_where_the_command_line_looks_for_it_by_itself(
         expect(page.locator(".commands:visible")).not_to_contain_text("TIMERWHEEL_URL")
 
 
+@pytest.mark.torture
 def test_a_page_without_the_browsers_clipboard_copies_too(browser, url):
     """Over plain HTTP from another machine, for example."""
     sent = send(url, "copied", body="as it was sent", delay="1d")
@@ -1348,7 +1360,7 @@ def test_markup_that_got_in_all_the_same_would_be_refused_by_the_browser(browser
 
 
 @pytest.mark.parametrize(
-    ("width", "scheme"), [(1280, "dark"), (1000, "light"), (390, "light"), (320, "dark")]
+    ("width", "scheme"), [rarely(1280, "dark"), (1000, "light"), rarely(390, "light"), (320, "dark")]
 )
 def test_nothing_is_wider_than_the_screen_and_all_text_can_be_read(browser, url, width, scheme):
     with looking(browser, url, width=width, scheme=scheme) as page:
@@ -1494,7 +1506,7 @@ def test_what_the_token_may_not_do_is_not_offered(browser, tmp_path):
                 expect(page.locator("#send")).to_be_visible(visible=sends)
 
 
-@pytest.mark.parametrize("scope", SCOPED)
+@pytest.mark.parametrize("scope", ["receive", rarely("send")])
 def test_each_list_says_what_the_token_may_not_see(browser, tmp_path, scope):
     data = tmp_path / "data"
     secret = make_token(data, tokens.Scope(scope), topics=("orders",))

@@ -1,6 +1,7 @@
 """The console under the rules of axe-core: every list, panel and dialog, light and dark, wide and narrow."""
 
 import hashlib
+import itertools
 import re
 import signal
 from contextlib import contextmanager
@@ -40,12 +41,14 @@ PANELS = {  # the dialogs that the buttons of a panel open
     "subscription:hook": ["Edit", "Delete"],
     "schedule:daily": ["Edit", "Delete"],
 }
-LOOKS = [
-    (1440, "light"),
-    (390, "dark"),
-    pytest.param((1440, "dark"), marks=pytest.mark.torture),
-    pytest.param((390, "light"), marks=pytest.mark.torture),
-]
+WIDE, NARROW = (1440, "light"), (390, "dark")
+
+
+def looks(usual):
+    """Parameters of a test: this look, and in `make torture` the others."""
+    others = [look for look in itertools.product((1440, 390), ("light", "dark")) if look != usual]
+    more = [pytest.param(look, marks=pytest.mark.torture) for look in others]
+    return pytest.mark.parametrize("look", [usual, *more], ids=str)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +77,7 @@ def check(page, where, place=None):
     assert not found, f"{where}: {found}"
 
 
-@pytest.mark.parametrize("look", LOOKS, ids=str)
+@looks(WIDE)
 def test_every_list_keeps_the_rules(browser, url, look):
     with shown(browser, url, look) as page:
         check(page, "the page")
@@ -86,7 +89,7 @@ def test_every_list_keeps_the_rules(browser, url, look):
             check(page, address, "#lists")
 
 
-@pytest.mark.parametrize("look", LOOKS, ids=str)
+@looks(NARROW)
 def test_every_panel_and_dialog_keeps_the_rules(browser, url, look):
     letter = ask(url, "GET", "/v1/topics/orders/groups/closers/dead-letters")["letters"][0]["message"]
     keyed = ask(url, "GET", "/v1/messages?key=twice")["messages"]
@@ -122,7 +125,7 @@ def test_every_panel_and_dialog_keeps_the_rules(browser, url, look):
             expect(dialogs).to_have_count(0)
 
 
-@pytest.mark.parametrize("look", LOOKS, ids=str)
+@looks(NARROW)
 def test_notices_and_the_page_of_a_service_that_is_away_keep_the_rules(browser, tmp_path, look):
     width, scheme = look
     with (
