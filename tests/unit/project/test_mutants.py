@@ -63,7 +63,7 @@ def test_each_outcome_is_distinguished_and_the_code_is_as_before(project, tmp_pa
 
 def test_a_mutant_that_never_ends_is_a_hang_and_its_processes_are_ended(project, tmp_path):
     with copy_of(project, tmp_path) as tree:
-        endless = mutant("n + n\n\nwhile True: pass")
+        endless = mutant("n + n\n\nimport time\nwhile True: time.sleep(60)")
         assert [v.outcome for v in Runner(tree, 3).run([endless])] == [Outcome.HANG]
 
 
