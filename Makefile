@@ -25,7 +25,7 @@ demo: $(VENV)/.installed ## show a throw-away service with messages in it; ARGS=
 	@exec $(BIN)/timerwheel demo $(ARGS)
 
 test: lint ## check style, types and layers, then run all tests but the long ones; ARGS go to pytest
-	$(BIN)/python -m pytest -m "not torture and not clients" -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -m "not torture and not clients" -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -rs $(ARGS)
 
 lint: $(VENV)/.installed-dev ## check style, types and layers
 	$(BIN)/ruff check .
