@@ -38,7 +38,7 @@ format: $(VENV)/.installed-dev ## rewrite the code in its style
 	$(BIN)/ruff check --fix .
 
 torture: $(VENV)/.installed-dev ## run the long tests, SIGKILL loops among them; ARGS go to pytest
-	$(BIN)/python -m pytest -m torture $(ARGS)
+	$(BIN)/python -m pytest -m torture -rs $(ARGS)
 	$(if $(ARGS),,TIMERWHEEL_TEST_FATES=all $(BIN)/python -m pytest -n auto tests/crash tests/property tests/integration/schedules)
 
 clients: $(VENV)/.installed-dev ## run RocketMQ's own clients against the service: needs Java 17, Maven, Go
