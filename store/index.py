@@ -389,13 +389,13 @@ class IndexTransaction:
     def column(self, table: str, key: bytes, dtype: np.dtype[Any]) -> np.ndarray:
         """A column in place, valid until the transaction ends; IndexDamagedError.
 
-        Its CRC is computed when it is read for the first time: it never changes.
+        It is checked when it is read for the first time: it never changes.
         """
         stored = self._txn.get(key, db=self._dbs[table])
         if stored is None:
             raise IndexDamagedError(f"the entry {key.hex()} of table {table} is missing")
         name = table.encode() + key
-        rows = pages.column_of(Page(table, key, stored), dtype, check=name not in self._proved)
+        rows = pages.column_of(Page(table, key, stored), dtype, is_proved=name in self._proved)
         self._proved.add(name)
         return rows
 

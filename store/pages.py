@@ -133,18 +133,21 @@ def pack_column(rows: np.ndarray) -> bytes:
     return _HEAD.pack(crc32(body), len(rows), 0, 0) + body
 
 
-def column_of(page: Page, dtype: np.dtype[Any], *, check: bool) -> np.ndarray:
+def column_of(page: Page, dtype: np.dtype[Any], *, is_proved: bool) -> np.ndarray:
     """The rows of a column in place, valid until the transaction ends; IndexDamagedError if they changed.
 
-    Without `check` the CRC is not computed, because it was before.
+    What `is_proved` was checked before, with the check and the CRC of this column.
     """
-    count = page.head().rows
-    body = page.stored[HEAD_SIZE:]
-    if check and crc32(body) != _HEAD.unpack_from(page.stored, CHECK_SIZE)[0]:
-        raise IndexDamagedError(f"the page {page.key.hex()} of table {page.table} fails its CRC")
-    if len(body) != len(_LEAD) + count * dtype.itemsize:
-        raise IndexDamagedError(f"the page {page.key.hex()} of table {page.table} does not have {count} rows")
-    rows = np.frombuffer(body, dtype, count, len(_LEAD))
+    if not is_proved:
+        count = page.head().rows
+        body = page.stored[HEAD_SIZE:]
+        if crc32(body) != _HEAD.unpack_from(page.stored, CHECK_SIZE)[0]:
+            raise IndexDamagedError(f"the page {page.key.hex()} of table {page.table} fails its CRC")
+        if len(body) != len(_LEAD) + count * dtype.itemsize:
+            raise IndexDamagedError(
+                f"the page {page.key.hex()} of table {page.table} does not have {count} rows"
+            )
+    rows = np.frombuffer(page.stored, dtype, offset=HEAD_SIZE + len(_LEAD))
     return rows if rows.flags.aligned else rows.copy()
 
 

@@ -536,9 +536,17 @@ MUTANTS = [
         "keys-not-taken",
         "timerwheel/runtime/dedup_keys.py",
         "of any number of senders exactly one stores",
-        "            await asyncio.wait({self.sending[digest] for digest in wanted & self.sending.keys()})\n",
+        "            await asyncio.wait({sending[digest] for digest in wanted & sending.keys()})\n",
         "            break\n",
         (DEDUP,),
+    ),
+    Mutant(
+        "keys-of-another-caller",
+        "timerwheel/runtime/key_lookups.py",
+        "a caller gets the keys that it asked for, and no others",
+        "{digest: found[digest] for digest in digests if digest in found}",
+        "found",
+        ("tests/integration/runtime/test_key_lookups.py",),
     ),
     Mutant(
         "dedup-one-domain",

@@ -37,6 +37,7 @@ from timerwheel.model.messages import MessageView, Outgoing, Receipt, State
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.current_record import cancel_of
 from timerwheel.runtime.in_flight import Taken
+from timerwheel.runtime.key_lookups import KeyLookups
 from timerwheel.runtime.message_reader import Current, MessageReader
 from timerwheel.runtime.pending_timers import take_pending
 from timerwheel.runtime.steps import steps
@@ -146,6 +147,28 @@ class _Decisions:
             known.replaced[place] = holder.receipt.id
 
 
+class _Taking:
+    """A block in which keys are taken; it begins when no other sender has any of them."""
+
+    def __init__(self, sending: dict[bytes, asyncio.Future[None]], wanted: Set[bytes]) -> None:
+        self._sending = sending
+        self._wanted = wanted
+        self._released: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> None:
+        sending, wanted = self._sending, self._wanted
+        while not sending.keys().isdisjoint(wanted):
+            await asyncio.wait({sending[digest] for digest in wanted & sending.keys()})
+        self._released = asyncio.get_running_loop().create_future()
+        sending.update(dict.fromkeys(wanted, self._released))
+
+    async def __aexit__(self, *_: object) -> None:
+        for digest in self._wanted:
+            del self._sending[digest]
+        assert self._released is not None
+        self._released.set_result(None)
+
+
 class DedupKeys:
     """Decides about keyed sends; `messages` reads the state of a message. Belongs to the event loop."""
 
@@ -153,6 +176,7 @@ class DedupKeys:
         self._state = core.state
         self._index = core.index
         self._threads = core.threads
+        self._lookups = KeyLookups(core.index.index, core.threads)
         self._clock = core.clock
         self._ids = core.ids
         self._commit = core.commit
@@ -186,18 +210,8 @@ class DedupKeys:
         async with self._take(wanted):
             yield len(wanted) == len(digests) and not await self._has_any(wanted)
 
-    @contextlib.asynccontextmanager
-    async def _take(self, wanted: Set[bytes]) -> AsyncIterator[None]:
-        while not self.sending.keys().isdisjoint(wanted):
-            await asyncio.wait({self.sending[digest] for digest in wanted & self.sending.keys()})
-        released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.sending.update(dict.fromkeys(wanted, released))
-        try:
-            yield
-        finally:
-            for digest in wanted:
-                del self.sending[digest]
-            released.set_result(None)
+    def _take(self, wanted: Set[bytes]) -> "_Taking":
+        return _Taking(self.sending, wanted)
 
     async def carry(self, ended: Mapping[bytes, KeyEntry]) -> None:
         """Carry these keys to the tail, because the records that prove or carry them will go.
@@ -288,7 +302,7 @@ class DedupKeys:
 
         async def read(staged: dict[bytes, KeyEntry | None]) -> dict[bytes, KeyEntry | None]:
             missing = [digest for digest, entry in staged.items() if entry is None]
-            return staged | (await self._threads.read(self._find, missing) if missing else {})
+            return staged | (await self._lookups.find(missing) if missing else {})
 
         found = await self._state.consistent_read(
             read, lambda: {digest: self._state.key_of(digest) for digest in digests}
@@ -306,10 +320,6 @@ class DedupKeys:
     def _find_any(self, digests: set[bytes]) -> bool:
         with self._index.read() as txn:
             return dedup.has_any(txn, sorted(digests))
-
-    def _find(self, digests: list[bytes]) -> dict[bytes, KeyEntry]:
-        with self._index.read() as txn:
-            return dedup.find(txn, digests)
 
     async def _alive(self, topic: str, entry: KeyEntry) -> Receipt | None:
         """Return the message of a key of this topic, None if the key has ended."""

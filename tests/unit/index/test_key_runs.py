@@ -63,6 +63,8 @@ def merge_all(index: Index, number: int, now_ms: int = 0) -> int:
 def found(index: Index, numbers: range) -> dict[int, KeyEntry]:
     with index.read() as txn:
         there = dedup.find(txn, [digest(number) for number in numbers])
+        alone = [dedup.find(txn, [digest(number)]) for number in numbers]
+        assert {key: one for found in alone for key, one in found.items()} == there
         assert key_runs.proved_count(txn) >= 0
     return {number: there[digest(number)] for number in numbers if digest(number) in there}
 
