@@ -37,7 +37,7 @@ def maps(process):
     return Path(f"/proc/{process.pid}/maps").read_text()
 
 
-@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize("compression", [pytest.param(None, marks=pytest.mark.torture), "zstd"])
 async def test_a_service_outlives_thousands_of_damaged_streams(tmp_path, compression):
     whole = stream_of(table_of(ROWS, topic=DICTIONARY), compression=compression)
     draw = random.Random(11)

@@ -203,6 +203,7 @@ async def test_the_running_api_conforms_to_its_document(service, tmp_path, examp
     assert (await service.send({"topic": "orders"})).status == 201
 
 
+@pytest.mark.torture
 async def test_with_tokens_in_force_the_api_conforms_to_its_document_too(start_service, tmp_path):
     some = grant(tmp_path / "data", "some", Scope.SEND, Scope.RECEIVE, topics=("orders",), rate_per_s=100.0)
     service = await start_service(data=tmp_path / "data")
