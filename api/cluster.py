@@ -74,7 +74,12 @@ class Cluster:
         if self._joining is not None:
             self._joining.cancel()
             self._joining = None
+        is_lost = not self.is_leader
         self.election.ended()
+        if (
+            is_lost and not leave
+        ):  # it has lost the lead otherwise: when it leads again, it is not to hand over
+            self.moving.clear()
         if leave:
             await self.election.leave()
             self.election.stand_aside(is_aside=self._standing.is_aside)
@@ -138,7 +143,9 @@ class Cluster:
     async def move(self) -> str:
         """Hand over to a standby; returns the URL of the node that leads then.
 
-        Raises NotLeaderError, NoStandbyError if no other could lead, and NotReadyError without the journal.
+        Raises NotLeaderError, NoStandbyError if no other could lead or has taken over in time, and
+        NotReadyError if the journal does not answer before anything is done: who is told so may ask again,
+        and would ask the node that leads by then.
         """
         if not self.is_leader:
             raise NotLeaderError(self.leader_url)
@@ -147,10 +154,14 @@ class Cluster:
         until_ms = self._clock.monotonic_ms() + MOVE_MS_MAX
         while self._clock.monotonic_ms() < until_ms:
             await self._clock.sleep_for(LOOK_MS)
-            leaders = [node.url for node in await self.nodes() if node.is_leader]
-            if leaders and leaders != [self.url]:
-                return leaders[0]
-        raise NoStandbyError("no other node has taken over in time; look at its log")
+            with contextlib.suppress(NotReadyError):
+                leaders = [node.url for node in await self.nodes() if node.is_leader]
+                if leaders and leaders != [self.url]:
+                    return leaders[0]
+        raise NoStandbyError(
+            "this node has begun to hand over, but no other is seen to have taken over in time; look at its "
+            "log, and at `timerwheel cluster status`"
+        )
 
     async def _find_standby(self) -> None:
         """Return once another node could be chosen. Raises NoStandbyError and NotReadyError."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from timerwheel.errors import NotReadyError, OutcomeUnknownError, TimerwheelError
-from timerwheel.store.errors import LogFailedError, WriteUnknownError
+from timerwheel.store.errors import IndexBusyError, LogFailedError, NoSpaceError, WriteUnknownError
 
 NOTED_MAX = 64
 """Number of noted writes after which a call forgets the finished ones."""
@@ -57,7 +57,7 @@ def one_call() -> Iterator[None]:
     token = CALL.set(writes)
     try:
         yield
-    except (NotReadyError, LogFailedError) as error:
+    except (NotReadyError, LogFailedError, NoSpaceError, IndexBusyError) as error:
         if not writes.may_be_stored:
             raise
         raise OutcomeUnknownError(str(error)) from error

@@ -38,6 +38,8 @@ from timerwheel.wire.recalls import (
 
 ERROR: Final = 400
 NOT_FOUND: Final = 404
+OPEN: Final = 500
+"""The status of an answer after which a part may have been done: `outcome_unknown`, `internal`."""
 
 
 class _Kinds(NamedTuple):
@@ -228,11 +230,16 @@ def _is_done(one: Said | Failure) -> bool:
 
 
 def _none_done(found: Sequence[Said | Failure]) -> web.Response:
-    """Return the answer if no shard has done its part; raises what leaves most open."""
-    for kind in (OutcomeUnknownError, NotReadyError):
-        for one in found:
-            if isinstance(one, kind):
-                raise one
+    """Return the answer if no shard says that it has done its part; raises what leaves most open."""
+    for one in found:
+        if isinstance(one, OutcomeUnknownError):
+            raise one
+    for one in found:
+        if isinstance(one, Said) and one.status == OPEN:
+            return said_to_client(one)
+    for one in found:
+        if isinstance(one, NotReadyError):
+            raise one
     wrong = first_wrong(those_that_know([one for one in found if isinstance(one, Said)]))
     assert wrong is not None
     return wrong

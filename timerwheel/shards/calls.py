@@ -14,6 +14,7 @@ its topics and its rate are checked by the shards, which get the token.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from urllib.parse import quote
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -26,7 +27,7 @@ from timerwheel.api.http.route import Handler, Route
 from timerwheel.model.admission import DEAD_PREFIX, is_sendable
 from timerwheel.model.ids import shard_in
 from timerwheel.model.messages import State
-from timerwheel.model.shards import shard_of_topic
+from timerwheel.model.shards import SHARED_PREFIXES, shard_of_topic
 from timerwheel.push import ack_urls
 from timerwheel.shards import merging
 from timerwheel.shards.bulk import Bulk, first_wrong, shards_with_dead, those_that_know
@@ -149,13 +150,16 @@ class Calls:
                 return await groups(request)
             if route.name not in OF_READERS or not topic.startswith(DEAD_PREFIX):
                 return await self._pass_on(request, route, 0)  # which refuses it, as any shard would
-            raise RequestError(
-                "shard_required",
-                f"topic {topic!r} is in each of the {self._count} shards; name one in the header "
-                f"{SHARD_HEADER}, or ask the shard itself",
-            )
+            raise self._shard_required(topic)
 
         return answer
+
+    def _shard_required(self, topic: str) -> RequestError:
+        return RequestError(
+            "shard_required",
+            f"topic {topic!r} is in each of the {self._count} shards; name one in the header "
+            f"{SHARD_HEADER}, or ask the shard itself",
+        )
 
     def _by_id(self, route: Route) -> Handler:
         async def answer(request: web.Request) -> web.StreamResponse:
@@ -234,7 +238,16 @@ class Calls:
             plain = name.replace("_", "").replace("-", "")
             return f"/v1/subscriptions/{name}" if plain.isascii() and plain.isalnum() else None
 
-        return self._named(route, path)
+        named = self._named(route, path)
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            body = await bodies.whole(request, bytes_max=bodies.JSON_BYTES_MAX)
+            topic = await self._sends.topic_of(body)
+            if isinstance(topic, str) and topic.startswith(SHARED_PREFIXES):
+                raise self._shard_required(topic)  # else it would push what is in one shard only
+            return await named(request)
+
+        return answer
 
     def _named(
         self, route: Route, path_of: Callable[[web.Request, bytes | bytearray], str | None]
@@ -366,10 +379,10 @@ def _order_of_messages(wanted: PendingQuery | OpenQuery) -> merging.Order | None
 
 
 def _with_cursor(request: web.Request, cursor: str | None) -> str:
-    """Return the path and query of a request, with another cursor."""
+    """Return the path and query of a request, with another cursor: a client may have made it up."""
     rest = _parameters_without(request, "cursor=")
     if cursor is not None:
-        rest.append(f"cursor={cursor}")
+        rest.append(f"cursor={quote(cursor, safe='')}")
     return f"{request.rel_url.raw_path}?{'&'.join(rest)}" if rest else request.rel_url.raw_path
 
 

@@ -178,7 +178,7 @@ class Forwarder:
         )
         self.forwarded += 1
         try:
-            async with self.leaders.serving(shard):
+            async with self.leaders.serving(shard, url):
                 return await self._doors.request(
                     call.method,
                     url + call.target,
@@ -217,7 +217,10 @@ class Forwarder:
     async def _rest(self, shard: int, call: Call, response: aiohttp.ClientResponse) -> bytes:
         """Return the body of an answer that has begun. Raises as `open`."""
         try:
-            async with self.leaders.serving(shard), asyncio.timeout(self._rest_s_max):
+            async with (
+                self.leaders.serving(shard, str(response.url)),
+                asyncio.timeout(self._rest_s_max),
+            ):
                 return await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             response.close()
@@ -296,7 +299,7 @@ class Forwarder:
             response.force_close()
         await response.prepare(request)
         try:
-            async with self.leaders.serving(shard):
+            async with self.leaders.serving(shard, str(upstream.url)):
                 async for part in _parts(upstream, pause_s_max):
                     async with asyncio.timeout(WRITE_S_MAX):
                         await response.write(part)

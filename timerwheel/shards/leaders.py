@@ -14,6 +14,7 @@ from typing import Literal
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from timerwheel.clock import Clock
 from timerwheel.errors import NotReadyError
@@ -60,6 +61,12 @@ class _Readiness(msgspec.Struct):
     is_ready: bool = False
 
 
+def _process_at(url: str) -> tuple[str | None, int | None]:
+    """Return the host and the port in a URL, which are what tells processes apart."""
+    parts = URL(url, encoded=True)
+    return parts.host, parts.port
+
+
 class Place:
     """What is known of one shard."""
 
@@ -78,21 +85,27 @@ class Place:
         self.why = "its process has not answered yet"
         """Why nobody leads."""
         self.refusing = ""
-        """Why this node's process takes no new messages, though it leads."""
+        """Why the process that serves the shard takes no new messages."""
         self.seek_ms = 0
         """When the election may be asked again."""
         self.answered_ms = 0
-        """When this node's process answered last."""
+        """When the process that leads answered last, or this node's while none does."""
         self.served_by: str | None = None
         """The process that last said that it leads."""
-        self.calls: set[asyncio.Timeout] = set()
-        """The limits of calls in progress."""
+        self.calls: dict[asyncio.Timeout, str] = {}
+        """The limits of calls in progress, and the URL of the process that each of them waits for."""
 
-    def give_up(self, in_s: float) -> None:
-        """End the calls in progress after so many seconds: their process will not answer them."""
+    def give_up(self, in_s: float, *, but: str | None = None) -> None:
+        """End the calls in progress after so many seconds: their process will not answer them.
+
+        Those to the process at the URL `but` go on: it serves the shard now, and may have had them already.
+        """
         at_s = asyncio.get_running_loop().time() + in_s
-        calls, self.calls = self.calls, set()
-        for call in calls:
+        kept = None if but is None else _process_at(but)
+        for call, url in list(self.calls.items()):
+            if kept is not None and _process_at(url) == kept:
+                continue
+            del self.calls[call]
             if not call.expired():
                 call.reschedule(at_s)
 
@@ -144,15 +157,15 @@ class Leaders:
         return self.url_of(shard)
 
     @contextlib.asynccontextmanager
-    async def serving(self, shard: int) -> AsyncIterator[None]:
-        """Wait in a block for the process that serves a shard; TimeoutError if no answer can be expected."""
+    async def serving(self, shard: int, url: str) -> AsyncIterator[None]:
+        """Wait in a block for the process of a shard at a URL; TimeoutError if no answer can be expected."""
         place = self.places[shard]
         async with asyncio.timeout(None) as limit:
-            place.calls.add(limit)
+            place.calls[limit] = url
             try:
                 yield
             finally:
-                place.calls.discard(limit)
+                place.calls.pop(limit, None)
 
     def gone(self, shard: int, url: str) -> None:
         """Take note that no process answers at this URL."""
@@ -199,7 +212,7 @@ class Leaders:
     async def _look(self, place: Place) -> None:
         before = place.leader
         said = await self._asked(place.own_url)
-        place.refusing = "" if said is None else said.refusing
+        has_answered, refusing = said is not None, "" if said is None else said.refusing
         if said is None:
             place.role = "away"
             found, why = None if before == place.own_url else before, "its process does not answer"
@@ -213,10 +226,11 @@ class Leaders:
         if found not in (None, place.own_url):
             assert found is not None
             leader = await self._asked(found)
+            has_answered, refusing = leader is not None, "" if leader is None else leader.refusing
             if leader is None or not leader.is_ready:
                 found, why = None, f"{found} leads and is not ready"
-        self._end_calls(place, found, has_answered=said is not None)
-        place.leader, place.why = found, why
+        self._end_calls(place, found, has_answered=has_answered)
+        place.leader, place.why, place.refusing = found, why, refusing
         if place.leader is None and before is not None:
             place.held_until_ms = self._clock.monotonic_ms() + HOLD_MS
 
@@ -228,7 +242,7 @@ class Leaders:
         if leader is not None:
             before, place.served_by = place.served_by, leader
             if before not in (None, leader):
-                place.give_up(REPLACED_S)
+                place.give_up(REPLACED_S, but=leader)
         elif now_ms - place.answered_ms >= HUNG_MS:
             place.give_up(0)
 

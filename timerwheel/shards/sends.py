@@ -25,7 +25,7 @@ from timerwheel.api.messages import arrow_intake, intake
 from timerwheel.api.messages.arrow_sends import ArrowSends
 from timerwheel.api.messages.intake import Bounds
 from timerwheel.clock import Clock
-from timerwheel.errors import NotReadyError, OutcomeUnknownError
+from timerwheel.errors import Fault, NotReadyError, OutcomeUnknownError
 from timerwheel.model.shards import shard_of_topic
 from timerwheel.push.tasks.task import DEFAULT_QUEUE
 from timerwheel.shards.forwarder import Call, Forwarder, Said, headers_for_shard
@@ -50,6 +50,7 @@ class _Place(msgspec.Struct):
 class _Problem(msgspec.Struct):
     code: str = "internal"
     detail: str = ""
+    errors: list[Fault] = []
 
 
 _one = msgspec.json.Decoder(_Place)
@@ -203,9 +204,8 @@ class Sends:
                     items[place] = said
             elif said.status > OK_MAX:
                 statuses.add(MULTI_STATUS)
-                wrong = msgspec.json.decode(said.body, type=_Problem)
-                for place in places:
-                    items[place] = SentPart(code=wrong.code, detail=wrong.detail)
+                for place, one in zip(places, _refused(said, places), strict=True):
+                    items[place] = one
             else:
                 statuses.add(said.status)
                 stored = msgspec.json.decode(said.body, type=list[Accepted])
@@ -213,6 +213,24 @@ class Sends:
                     items[place] = one
         status = MULTI_STATUS if MULTI_STATUS in statuses else max(statuses, default=CREATED)
         return responses.json(items, status)
+
+
+def _refused(said: Said, places: Sequence[int]) -> list[SentPart]:
+    """Return the item of each message of a part that was not stored, at these places of the array."""
+    wrong = msgspec.json.decode(said.body, type=_Problem)
+    if not wrong.errors:
+        return [SentPart(code=wrong.code, detail=wrong.detail)] * len(places)
+    # The shard counts the messages of its part, the client those of the array.
+    wrong_at = {fault.index: fault for fault in wrong.errors}
+    named = ", ".join(str(places[index]) for index in wrong_at)
+    others = SentPart(
+        code=wrong.code, detail=f"it was not stored, since its shard refused others of the array: {named}"
+    )
+    own = {
+        index: SentPart(code=wrong.code, detail=f"{fault.code}: {fault.detail}")
+        for index, fault in wrong_at.items()
+    }
+    return [own.get(index, others) for index in range(len(places))]
 
 
 def _topic_in(raw: msgspec.Raw) -> object:

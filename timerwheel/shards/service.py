@@ -234,7 +234,7 @@ class LiveCalls:
             ):
                 async with (
                     await self._forwarder.open(shard, call) as upstream,
-                    self._forwarder.leaders.serving(shard),
+                    self._forwarder.leaders.serving(shard, str(upstream.url)),
                 ):
                     if upstream.status == OK and upstream.content_type == EVENTS:
                         await _read(upstream, shard, ticks, wheels)

@@ -133,6 +133,8 @@ async def test_with_atomic_false_each_shard_stores_its_part_and_the_answer_is_in
     stored = ["id" in one for one in answer.content]
     assert stored == [number % 3 != 1 for number in range(7)]
     assert answer.content[1]["code"] == "refused"
+    assert answer.content[1]["detail"].startswith("illegal_delay: 'soon'")
+    assert answer.content[4]["detail"].endswith("refused others of the array: 1")
 
 
 @pytest.mark.parametrize(
@@ -362,6 +364,67 @@ async def test_calls_to_a_process_that_was_replaced_end_and_so_do_streams(
     watching.cancel()
 
 
+async def test_a_change_of_the_leader_ends_calls_to_others_and_not_those_to_the_next_one() -> None:
+    """A call may hear of the next leader, and be there, before the node looks."""
+    place = Place(0, "http://next:80", "http://next:80")
+    leaders = Leaders([place], None, SystemClock())  # type: ignore[arg-type]
+    at_next = asyncio.Event()
+
+    async def wait_for(url: str) -> None:
+        async with leaders.serving(0, url):
+            await at_next.wait()
+
+    before, after = (asyncio.create_task(wait_for(url)) for url in ("http://old:1/v1", "http://next/v1"))
+    while len(place.calls) < 2:
+        await asyncio.sleep(0)
+    place.give_up(0, but="http://next:80")
+    with pytest.raises(TimeoutError):
+        await before
+    at_next.set()
+    await after
+    assert not place.calls
+
+
+async def test_a_node_is_not_ready_to_send_if_the_leader_on_another_node_takes_nothing(
+    node: Node, free_process: Callable[[str, int, object], str]
+) -> None:
+    refusal = "only 5 bytes are free"
+    place = node.leaders.places[2]
+    leads = free_process("leads", 200, {"status": "ready", "refusing": refusal})
+    place.own_url = place.public_url = free_process(
+        "stands by", 503, {"code": "not_ready", "role": "standby", "leader": leads}
+    )
+    watching = asyncio.create_task(node.leaders.watch())
+    while place.leader != leads:
+        await asyncio.sleep(0.01)
+    watching.cancel()
+    answer = await call(node, "GET", "/readyz?for=send")
+    assert (answer.status, answer.content["code"]) == (507, "disk_reserve")
+    assert (await call(node, "GET", "/readyz")).content["refusing"] == refusal
+
+
+@pytest.fixture
+async def free_process() -> AsyncIterator[Callable[[str, int, object], str]]:
+    """Makes processes that answer every call in one way, each at a path of its own; returns their URLs."""
+    answers: dict[str, tuple[int, object]] = {}
+
+    async def say(request: web.Request) -> web.Response:
+        status, content = answers[request.match_info["name"]]
+        return web.json_response(content, status=status)
+
+    app = web.Application()
+    app.router.add_route("*", "/{name}/{path:.*}", say)
+    server = TestServer(app)
+    await server.start_server()
+
+    def make(name: str, status: int, content: object) -> str:
+        answers[name] = (status, content)
+        return str(server.make_url("/")) + name.replace(" ", "%20")
+
+    yield make
+    await server.close()
+
+
 @pytest.fixture
 async def hung() -> AsyncIterator[str]:
     """The URL of a process that sleeps: the system takes connections for it, and it says nothing."""
@@ -470,6 +533,27 @@ async def test_a_change_that_one_shard_refuses_after_another_has_done_it_is_neve
     assert moved["due_ms"] == sent["due_ms"] + 3_600_000
 
 
+async def test_a_change_of_which_a_shard_does_not_know_whether_it_is_done_is_never_called_not_done(
+    node: Node, stand_in: Callable[..., str]
+) -> None:
+    """Another shard, which was not asked at all, must not speak for it."""
+    url = stand_in(500, {"code": "outcome_unknown", "detail": "the log has failed"})
+    for shard, leader in ((0, AWAY), (1, url), (2, url)):
+        place = node.leaders.places[shard]
+        place.leader = place.own_url = leader
+    every = {"due_from_ms": 1, "due_to_ms": 1 << 44}
+    ids = [f"{shard:04x}{'0' * 20}" for shard in range(COUNT)]
+    for path, wanted in (
+        ("/v1/messages/reschedule", {**every, "shift": "+1h"}),
+        ("/v1/messages/reschedule", {"ids": ids, "shift": "+1h"}),
+        ("/v1/messages/recall", every),
+        ("/v1/groups/w/dead-letters/redrive", {"all": True}),
+    ):
+        node.leaders.places[0].leader = AWAY
+        answer = await call(node, "POST", path, json=wanted)
+        assert (answer.status, answer.content["code"]) == (500, "outcome_unknown"), path
+
+
 async def test_a_shard_that_cannot_say_whether_it_has_a_name_is_not_taken_for_one_without_it(
     node: Node, stand_in: Callable[..., str]
 ) -> None:
@@ -553,6 +637,29 @@ async def test_a_long_poll_ends_with_the_message_that_comes(node: Node) -> None:
     waiting = asyncio.create_task(call(node, "GET", path))
     await send(node, "b", delay_ms=200, body="came")
     assert (await waiting).content["messages"][0]["body"] == "came"
+
+
+@pytest.mark.parametrize("cursor", ["a%20b", "%C3%A9", "1.2%26limit=1", "%0d%0aX: 1", "%23", "%25"])
+async def test_a_cursor_that_was_made_up_is_refused_and_asks_no_shard_for_anything_else(
+    node: Node, cursor: str
+) -> None:
+    answer = await call(node, "GET", f"/v1/messages?cursor={cursor}_x_x".replace(" ", "%20"))
+    assert (answer.status, answer.content["code"]) == (400, "illegal_cursor")
+
+
+@pytest.mark.parametrize("topic", ["%DLQ%w", "%RETRY%w"])
+async def test_a_subscription_to_what_is_in_every_shard_needs_the_name_of_one(node: Node, topic: str) -> None:
+    """It would push what is in the first shard, and nobody would hear of the rest."""
+    wanted = {"topic": topic, "url": "https://example.com/"}
+    refused = await call(node, "POST", "/v1/subscriptions", json=wanted)
+    assert (refused.status, refused.content["code"]) == (400, "shard_required")
+    for shard in range(COUNT):
+        headers = {"Timerwheel-Shard": str(shard)}
+        own = {**wanted, "id": f"dead-{shard}"}
+        assert (await call(node, "POST", "/v1/subscriptions", json=own, headers=headers)).status == 201
+    listed = (await call(node, "GET", "/v1/subscriptions")).content["subscriptions"]
+    assert [one["id"] for one in listed] == ["dead-0", "dead-1", "dead-2"]
+    assert (await call(node, "DELETE", "/v1/subscriptions/dead-1")).status == 200
 
 
 async def test_topics_of_every_shard_need_the_name_of_one(node: Node) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.runtime.outcome import CALL, NOTED_MAX, Writes, one_call
-from timerwheel.store.errors import LogFailedError, NoSpaceError, WriteUnknownError
+from timerwheel.store.errors import IndexBusyError, LogFailedError, NoSpaceError, WriteUnknownError
 
 
 def write(outcome: int | Exception | None) -> "asyncio.Future[int]":
@@ -47,6 +47,14 @@ async def test_not_stored_leaves_a_call_only_if_none_of_its_writes_may_be_stored
         call_that_writes(outcomes, NotReadyError("the service has failed"))
     assert caught.value.code == code
     assert CALL.get() is None
+
+
+@pytest.mark.parametrize("error", [NoSpaceError("full"), IndexBusyError("busy")])
+async def test_nor_does_no_space_or_a_busy_index_once_a_write_is_stored(error):
+    with pytest.raises(OutcomeUnknownError):
+        call_that_writes([64, error], error)
+    with pytest.raises(type(error)):
+        call_that_writes([error], error)
 
 
 async def test_other_errors_leave_a_call_as_they_are():
