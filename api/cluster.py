@@ -144,8 +144,8 @@ class Cluster:
         """Hand over to a standby; returns the URL of the node that leads then.
 
         Raises NotLeaderError, NoStandbyError if no other could lead or has taken over in time, and
-        NotReadyError if the journal does not answer before anything is done: who is told so may ask again,
-        and would ask the node that leads by then.
+        NotReadyError if the journal does not answer before anything is done: a caller asks again then, and
+        may ask the next leader, which would hand the lead back.
         """
         if not self.is_leader:
             raise NotLeaderError(self.leader_url)

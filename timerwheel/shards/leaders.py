@@ -62,7 +62,7 @@ class _Readiness(msgspec.Struct):
 
 
 def _process_at(url: str) -> tuple[str | None, int | None]:
-    """Return the host and the port in a URL, which are what tells processes apart."""
+    """Return the host and the port in a URL, which distinguish processes."""
     parts = URL(url, encoded=True)
     return parts.host, parts.port
 
