@@ -204,8 +204,8 @@ class Sends:
                     items[place] = said
             elif said.status > OK_MAX:
                 statuses.add(MULTI_STATUS)
-                for place, one in zip(places, _refused(said, places), strict=True):
-                    items[place] = one
+                for place, refused in zip(places, _refused(said, places), strict=True):
+                    items[place] = refused
             else:
                 statuses.add(said.status)
                 stored = msgspec.json.decode(said.body, type=list[Accepted])
