@@ -17,6 +17,7 @@ from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
 from yarl import URL
 
+from tests.harness.clock import ManualClock
 from tests.harness.route_table import route_table
 from tests.harness.shards import Node, Shards
 from timerwheel.api.connection_limit import FILES_MIN, OWN_FILES, FileLimitError, connections_in_front
@@ -26,10 +27,11 @@ from timerwheel.groups.config import GroupConfig
 from timerwheel.model.ids import shard_in
 from timerwheel.model.shards import shard_of_topic
 from timerwheel.push.ack_urls import AckUrls, Attempted
-from timerwheel.settings import Settings
+from timerwheel.settings import Serving, Settings
 from timerwheel.shards.calls import Calls
+from timerwheel.shards.doors import Doors
 from timerwheel.shards.forwarder import Call, Forwarder
-from timerwheel.shards.leaders import Leaders, Place, ShardNotReadyError
+from timerwheel.shards.leaders import HUNG_MS, Leaders, Place, ShardNotReadyError
 from timerwheel.shards.sends import Sends
 from timerwheel.wire.arrow import MEDIA_TYPE, stream_of
 
@@ -401,6 +403,30 @@ async def test_a_node_is_not_ready_to_send_if_the_leader_on_another_node_takes_n
     answer = await call(node, "GET", "/readyz?for=send")
     assert (answer.status, answer.content["code"]) == (507, "disk_reserve")
     assert (await call(node, "GET", "/readyz")).content["refusing"] == refusal
+
+
+async def test_calls_to_a_leader_on_another_node_that_hangs_are_given_up(
+    free_process: Callable[[str, int, object], str],
+) -> None:
+    """The node's own process answers all the time, and says who leads."""
+    own = free_process("stands by", 503, {"code": "not_ready", "role": "standby", "leader": AWAY})
+    place, clock = Place(0, own, own), ManualClock()
+    async with Doors(Serving(), [own]) as doors:
+        leaders = Leaders([place], doors, clock)
+
+        async def wait() -> None:
+            async with leaders.serving(0, AWAY):
+                await asyncio.Event().wait()
+
+        waiting, watching = asyncio.create_task(wait()), asyncio.create_task(leaders.watch())
+        while "leads and is not ready" not in place.why:
+            await asyncio.sleep(0.01)
+        assert not waiting.done()
+        clock.advance(HUNG_MS)
+        with pytest.raises(TimeoutError):
+            await waiting
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 @pytest.fixture
