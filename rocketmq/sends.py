@@ -444,7 +444,8 @@ def _batched(
     topic: str, batch: Batched, queue: int, envelope: Envelope, rules: Rules
 ) -> list[Outgoing] | Alike:
     flags, bodies, texts = batch
-    if len(set(flags)) == 1:
+    is_trace = topic == TRACE_TOPIC
+    if len(set(flags)) == 1 and not is_trace:
         own = envelope._replace(flag=flags[0], sys_flag=0).encode()
         plain = plain_properties(texts, own, rules)
         if plain is not None:
@@ -454,8 +455,10 @@ def _batched(
         own = envelope._replace(flag=flag, sys_flag=0).encode()
         plain = plain_properties([text], own, rules)
         if plain is not None:
-            messages.append(Outgoing(topic, body, queue=queue, plain=plain.stored[0]))
+            messages.append(Outgoing(topic, body, queue=queue, plain=plain.stored[0], to_reserved=is_trace))
         else:
             properties = admitted(_properties(text.decode()))
-            messages.append(Outgoing(topic, body, properties, queue=queue, envelope=own))
+            messages.append(
+                Outgoing(topic, body, properties, queue=queue, envelope=own, to_reserved=is_trace)
+            )
     return messages

@@ -32,6 +32,7 @@ UNREACHED = (
 """What Maven, npm, Go and Cargo say where there is no network."""
 NO_RECALLS = frozenset({"go", "rust"})
 PROGRAMS = ROOT / "tests" / "clients"
+ENDING_S = 10
 COMPILED = Path.home() / ".cache" / "timerwheel-test" / "rust"
 """What Cargo compiled, which takes it minutes the first time."""
 
@@ -52,7 +53,8 @@ class GrpcClient:
         self.language = language
         self._answers: queue.Queue[str] = queue.Queue()
         self._log: list[str] = []
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         for line in self._process.stdout:
@@ -61,6 +63,10 @@ class GrpcClient:
             else:
                 self._log.append(line)
         self._answers.put("")
+
+    def ended(self) -> None:
+        """Read what the program, which has ended, said last."""
+        self._reader.join(ENDING_S)
 
     def do(self, command: str, **given: Any) -> dict[str, Any]:
         """Run a command; RefusedCallError if the client raised."""
@@ -182,7 +188,9 @@ def client_of(
         cwd=scratch,
         env={**kept, **trusted, "HOME": str(scratch), "TZ": "UTC"},
     ) as process:
+        client = GrpcClient(process, language)
         try:
-            yield GrpcClient(process, language)
+            yield client
         finally:
             process.kill()
+            client.ended()  # before what it reads is closed

@@ -5,8 +5,10 @@
 While one batch is being synced, the next one collects, so batches grow with the load by themselves. Callers
 that the last batch has answered often have more to store at once: the next one leaves them some turns of the
 event loop, which cost next to nothing when nobody comes. With `gather_ms`, each batch waits that long for
-more records: fewer syncs, each of which writes whole pages, for later answers. Records take effect in log
-order and only once they are stored. A unit that could not be stored has no effect.
+more records: fewer syncs, each of which writes whole pages, for later answers. Without it, patient units,
+those of batches over remoting, wait a little for as many units as there were lately: the callers of the last
+write, who send again when they have their answers, and those who came meanwhile. Nothing else waits. Records
+take effect in log order and only once they are stored. A unit that could not be stored has no effect.
 """
 
 import asyncio
@@ -37,6 +39,8 @@ GATHER_TURNS = 4
 """Turns of the event loop that a batch waits for more records."""
 GATHER_TURNS_MS = 2
 """The turns end after about this time: a loop that has much to do must not hold up a batch for long."""
+PATIENCE_S = 0.001
+"""The longest time that patient units wait for others. Of the loop, as turns are, and not of the clock."""
 _NEVER = 1 << 63
 
 
@@ -53,7 +57,10 @@ class Unit:
     Once stored, the last record may be a padded one: see `CommitLog.append`.
     """
 
-    __slots__ = ("columns", "dues_ms", "first_due_ms", "on_effect", "records", "size", "stored", "topics")
+    __slots__ = (
+        *("columns", "dues_ms", "first_due_ms", "is_patient", "on_effect", "records", "size"),
+        *("stored", "topics"),
+    )
 
     def __init__(
         self,
@@ -67,6 +74,7 @@ class Unit:
         self.columns = columns
         self.dues_ms = dues_ms
         self.first_due_ms = min(dues_ms, default=_NEVER)
+        self.is_patient = False
         self.on_effect = on_effect
         self.records = records
         self.topics = topics
@@ -98,6 +106,7 @@ class GroupCommit:
         self._batch: list[Unit] = []  # units that are being written
         self._wake = asyncio.Event()
         self._enough: asyncio.Future[None] | None = None  # ends the gathering early
+        self._company = 0  # units that may soon be there: of the last batch, and those that came meanwhile
         self._failure: str | None = None
         self._closing = False
 
@@ -108,6 +117,8 @@ class GroupCommit:
         on_effect: Callable[[], None] | None = None,
         dues_ms: Sequence[int] = (),
         columns: Columns | None = None,
+        *,
+        is_patient: bool = False,
     ) -> asyncio.Future[int]:
         """Queue a unit; the future gives the log offset of its first record once it is stored.
 
@@ -118,7 +129,7 @@ class GroupCommit:
         stored, try again later), UnitTooLargeError (nothing stored, ever), WriteUnknownError (the log has
         failed; the unit may be stored) or another LogFailedError (the log has failed; the unit is not
         stored). A unit of thousands of records comes as `columns`, the parts of whose block are then the
-        `records`.
+        `records`. A patient one waits for others, at most for PATIENCE_S.
         """
         stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self._failure is not None:
@@ -130,10 +141,12 @@ class GroupCommit:
             return stored
         if (call := CALL.get()) is not None:
             call.note(stored)
-        self.queued.append(Unit(records, topics, stored, on_effect, dues_ms, columns))
+        unit = Unit(records, topics, stored, on_effect, dues_ms, columns)
+        unit.is_patient = is_patient
+        self.queued.append(unit)
         self._wake.set()
-        if self._enough is not None and self._fills_pages() and not self._enough.done():
-            self._enough.set_result(None)
+        if self._enough is not None and self._is_enough():
+            _end(self._enough)
         return stored
 
     def is_storing(self, due_ms: int) -> bool:
@@ -170,6 +183,7 @@ class GroupCommit:
                 self._fail(batch, error)  # nobody may wait for a log that is no longer written
                 raise
             self._batch = []
+            self._company = len(batch) + len(self.queued)
             if done.error is not None:
                 self._refuse(batch[len(done.offsets) :], done.error)
 
@@ -180,10 +194,28 @@ class GroupCommit:
             if self._closing or self._fills_pages() or self._clock.monotonic_ms() >= until_ms:
                 break
             await asyncio.sleep(0)  # noqa: TID251 - a turn, however long: no time passes for it
-        if self._settings.gather_ms and not self._closing and not self._fills_pages():
-            self._enough = asyncio.get_running_loop().create_future()
+        if self._closing or self._is_enough():
+            return
+        loop = asyncio.get_running_loop()
+        self._enough = loop.create_future()
+        if self._settings.gather_ms:
             await self._clock.wait_for(self._enough, self._settings.gather_ms)
-            self._enough = None
+        else:
+            timer = loop.call_later(PATIENCE_S, _end, self._enough)
+            try:
+                await self._enough
+            finally:
+                timer.cancel()
+        self._enough = None
+
+    def _is_enough(self) -> bool:
+        """Whether the units in the queue need not wait for more."""
+        if self._fills_pages():
+            return True
+        if self._settings.gather_ms:
+            return False
+        queued = self.queued
+        return len(queued) >= self._company or not all(unit.is_patient for unit in queued)
 
     def _fills_pages(self) -> bool:
         return sum(unit.size for unit in self.queued) >= min(GATHERED_BYTES, self._batch_bytes_max)
@@ -233,8 +265,13 @@ class GroupCommit:
         """Let `run` return once the queue is empty."""
         self._closing = True
         self._wake.set()
-        if self._enough is not None and not self._enough.done():
-            self._enough.set_result(None)
+        if self._enough is not None:
+            _end(self._enough)
+
+
+def _end(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 def _of_records(units: Sequence[Unit], firsts: Sequence[int]) -> tuple[Table, ReadRecords]:

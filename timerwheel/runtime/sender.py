@@ -222,7 +222,7 @@ class Sender:
         if not self._are_ordinary(alike) or self.has_due(now_ms):
             return None
         records = encode_alike(_MESSAGE, alike.topic.encode(), alike.plain, alike.bodies, now_ms, alike.queue)
-        stored = self._commit.submit(records, [alike.topic] * len(records))
+        stored = self._commit.submit(records, [alike.topic] * len(records), is_patient=True)
         return PendingSend(stored, (), [], records, _release_nothing)
 
     def _are_ordinary(self, alike: Alike) -> bool:

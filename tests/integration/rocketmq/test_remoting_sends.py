@@ -224,6 +224,15 @@ async def test_a_batch_with_one_bad_message_stores_nothing(world, peer):
     assert await everything(world) == []
 
 
+@pytest.mark.parametrize("text", [b"KEYS\x01k\x02", "KEYS\x01é\x02".encode()])
+async def test_traces_come_in_batches_too(peer, text):
+    batch = encode_batch([BatchedMessage(0, b"%d" % n, text) for n in range(2)])
+    assert (await peer.send(TRACE_TOPIC, batch, code=Call.SEND_BATCH)).code == Result.SUCCESS
+    assert bodies_in(await peer.pull(TRACE_TOPIC)) == [b"0", b"1"]
+    for name in (TRACE_TOPIC.lower(), "RMQ_SYS_OTHER"):
+        assert (await peer.send(name, batch, code=Call.SEND_BATCH)).code == Result.NO_PERMISSION
+
+
 @pytest.mark.parametrize("body", [b"", b"\0\0\0\x07", encode_batch([BatchedMessage(0, b"x", b"")])[:-1]])
 async def test_a_batch_that_cannot_be_read_is_illegal(peer, body):
     assert (await peer.send(body=body, code=Call.SEND_BATCH)).code == Result.MESSAGE_ILLEGAL

@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 
 from tests.harness.world import SPINS_TO_SLEEP
+from timerwheel.model.messages import Alike
 from timerwheel.runtime.group_commit import GATHER_TURNS, GATHER_TURNS_MS
 from timerwheel.settings import take_over
 
@@ -103,3 +104,67 @@ async def test_callers_who_come_some_turns_later_share_a_sync(world):
 async def test_a_loop_with_long_turns_makes_nobody_wait_for_them(world):
     await world.open()
     assert await syncs_of_callers(world, turn_ms=GATHER_TURNS_MS) > 1
+
+
+def begin_batch(world, *bodies):
+    """A batch on its way."""
+    batch = Alike("orders", 0, bodies, [b""] * len(bodies))
+    return world.engine.sender.begin_alike(batch).stored
+
+
+async def spin():
+    for _ in range(SPINS_TO_SLEEP):
+        await asyncio.sleep(0)
+
+
+async def with_two_senders_of_batches(world):
+    """An engine that has just stored two batches together."""
+    await world.open()
+    await world.send(0)
+    await asyncio.gather(begin_batch(world, b"1"), begin_batch(world, b"2"))
+    return syncs(world)
+
+
+async def test_a_batch_waits_for_the_sender_with_whom_it_came_the_last_time(world):
+    before = await with_two_senders_of_batches(world)
+    first = begin_batch(world, b"3")
+    await spin()
+    assert not first.done()
+    await asyncio.gather(first, begin_batch(world, b"4"))
+    assert syncs(world) == before + 1
+
+
+async def test_a_batch_that_waits_for_nobody_is_stored_and_the_next_one_does_not_wait(world):
+    before = await with_two_senders_of_batches(world)
+    await begin_batch(world, b"3")  # after PATIENCE_S
+    alone = begin_batch(world, b"4")
+    await spin()
+    assert alone.done()
+    assert syncs(world) == before + 2
+
+
+async def test_what_is_no_batch_waits_for_none_and_takes_those_that_wait_along(world):
+    before = await with_two_senders_of_batches(world)
+    waiting = begin_batch(world, b"3")
+    await spin()
+    assert not waiting.done()
+    single = asyncio.create_task(world.send_ids(1_000))
+    await spin()
+    assert waiting.done()
+    assert single.done()
+    assert syncs(world) == before + 1
+
+
+async def test_a_large_batch_waits_for_none(world):
+    await with_two_senders_of_batches(world)
+    large = begin_batch(world, bytes(40_000))
+    await spin()
+    assert large.done()
+
+
+async def test_an_engine_that_closes_does_not_let_batches_wait(world):
+    await with_two_senders_of_batches(world)
+    waiting = begin_batch(world, b"3")
+    await spin()
+    await world.engine.close()
+    await waiting
