@@ -7,8 +7,8 @@ that the last batch has answered often have more to store at once: the next one 
 event loop, which cost next to nothing when nobody comes. With `gather_ms`, each batch waits that long for
 more records: fewer syncs, each of which writes whole pages, for later answers. Without it, patient units,
 those of batches over remoting, wait a little for as many units as there were lately: the callers of the last
-write, who send again when they have their answers, and those who came during the sync. Nothing else waits. Records
-take effect in log order and only once they are stored. A unit that could not be stored has no effect.
+write, who send again when they have their answers, and those who came during its sync. Nothing else waits.
+Records take effect in log order and only once they are stored. A unit that could not be stored has no effect.
 """
 
 import asyncio
@@ -106,7 +106,7 @@ class GroupCommit:
         self._batch: list[Unit] = []  # units that are being written
         self._wake = asyncio.Event()
         self._enough: asyncio.Future[None] | None = None  # ends the gathering early
-        self._company = 0  # units that may soon be there: of the last batch, and those that came during its sync
+        self._company = 0  # units that may soon be there: of the last batch, and what came during its sync
         self._failure: str | None = None
         self._closing = False
 
