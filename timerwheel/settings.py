@@ -414,6 +414,11 @@ class JournalAddress(NamedTuple):
         return self._replace(cluster=f"{self.cluster}-{shard}")
 
     @property
+    def topic(self) -> str:
+        """The name of the topic that the journal is in."""
+        return f"{self.cluster}-log"
+
+    @property
     def text(self) -> str:
         """The address as the setting `journal` has it."""
         return f"kafka://{self.servers}/{self.cluster}"

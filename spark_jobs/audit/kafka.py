@@ -25,7 +25,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from timerwheel.kafka import names
-from timerwheel.kafka.envelope import Envelope
+from timerwheel.kafka.envelope import Envelope, Header, UnreadableHeadersError, headers_of
 from timerwheel.kafka.names import KafkaTopics, kafka_topic_of, topic_of
 from timerwheel.model.admission import ENVELOPE_PROPERTY, KEY_PROPERTY
 from timerwheel.spark_jobs.columns import arrow_schema
@@ -403,14 +403,22 @@ class _Outlets(_Sides):
         ]
 
 
-def _headers(message: Any) -> dict[str, bytes]:  # noqa: ANN401 - confluent-kafka's
+def _headers(message: Any) -> list[Header]:  # noqa: ANN401 - confluent-kafka's
+    """Headers; none if they cannot be read, as the inlet has it, which refuses such a record."""
+    try:
+        return headers_of(message)
+    except UnreadableHeadersError:
+        return []
+
+
+def _by_name(headers: Iterable[Header]) -> dict[str, bytes]:
     """Headers by name; the last of a name counts."""
-    return {name: value or b"" for name, value in message.headers() or ()}
+    return {name: value or b"" for name, value in headers}
 
 
 def _sent_row(message: Any, rejected: str) -> Row:  # noqa: ANN401 - confluent-kafka's
     """A record of a target topic. What a target refused counts for that target."""
-    headers = _headers(message)
+    headers = _by_name(_headers(message))
     topic, stamp_ms = message.topic(), message.timestamp()[_TIMESTAMP_PLACE]
     message_id = headers.get(names.ID)
     if message_id is None:
@@ -559,14 +567,15 @@ class _Inlet(_Sides):
 
 def _taken_row(message: Any, checked: Mapping[int, int]) -> Row:  # noqa: ANN401 - confluent-kafka's
     """A record of the inlet: what it asks for, as far as that shows without the service's rules."""
-    own = _headers(message)
+    read = _headers(message)
+    own = _by_name(read)
     partition, offset = message.partition(), message.offset()
     target, keyed = own.get(names.TOPIC), names.KEY in own
     if own.get(names.RECALL, b"").lower() == b"true":
         return (partition, offset, "recall", None, keyed)
     if target is None:
         return (partition, offset, "illegal", None, keyed)
-    headers = [header for header in message.headers() or () if header[0] not in names.OWN_HEADERS]
+    headers = [header for header in read if header[0] not in names.OWN_HEADERS]
     envelope = Envelope(message.key(), headers, message.value() is None).encode()
     topic = topic_of(target.decode(errors="replace"))
     digest = _digest(topic, own.get(names.KEY, b""), envelope, message.value() or b"")

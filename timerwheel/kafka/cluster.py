@@ -152,17 +152,23 @@ class Cluster:
             found = admin.describe_topics(TopicCollection([inlet]), request_timeout=CALL_S)[inlet].result()
             return str(found.topic_id), len(found.partitions)
 
-    def forbidden(self, topics: Iterable[str]) -> set[str]:
-        """Return those of these topics to which this user may not write; KafkaException."""
-        found: set[str] = set()
+    def closed(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return those of these topics to which this user may not write, with the code of a refusal.
+
+        Nobody may write to the topics that brokers use themselves. KafkaException.
+        """
+        found: dict[str, str] = {}
         with self.admin() as admin:
             asked = admin.describe_topics(
                 TopicCollection(sorted(topics)), include_authorized_operations=True, request_timeout=CALL_S
             )
             for name, described in asked.items():
-                operations = described.result().authorized_operations
-                if operations and AclOperation.WRITE not in operations:
-                    found.add(name)
+                topic = described.result()
+                operations = topic.authorized_operations
+                if topic.is_internal:
+                    found[name] = "system_topic"
+                elif operations and AclOperation.WRITE not in operations:
+                    found[name] = "forbidden_topic"
         return found
 
 

@@ -8,7 +8,7 @@ It blocks: one thread of its own.
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
@@ -21,7 +21,7 @@ from confluent_kafka import (
 
 from timerwheel.clock import Clock
 from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster
-from timerwheel.kafka.envelope import Header
+from timerwheel.kafka.envelope import UnreadableHeadersError, headers_of
 from timerwheel.kafka.translation import Taken
 from timerwheel.model.kafka_counts import Lag
 
@@ -122,13 +122,17 @@ class InletConsumer:
         kind, time_ms = message.timestamp()
         partition, offset = message.partition() or 0, message.offset() or 0
         self._next[partition] = offset + 1
+        try:
+            headers = headers_of(message)
+        except UnreadableHeadersError:
+            headers = None
         return Taken(
             message.topic() or "",
             partition,
             offset,
             message.key(),
             message.value(),
-            _headers(message),
+            headers,
             time_ms if kind == TIMESTAMP_LOG_APPEND_TIME else None,
         )
 
@@ -144,8 +148,3 @@ class InletConsumer:
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
-
-
-def _headers(message: Message) -> list[Header]:
-    found: Any = message.headers() or []  # pairs, though it is declared as a dict too
-    return list(found)

@@ -135,7 +135,7 @@ class KafkaElection:
     def __init__(
         self, address: JournalAddress, properties: Mapping[str, str], clock: Clock, url: str
     ) -> None:
-        self.topic = f"{address.cluster}-log"
+        self.topic = address.topic
         self.group = group_of(address)
         self._aside_group = aside_of(address)
         self._servers = address.servers

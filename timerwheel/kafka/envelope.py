@@ -9,13 +9,36 @@ shown as properties: a property can neither be repeated nor hold bytes that are 
 
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 Header = tuple[str, bytes | None]
 
 _TAG: Final = "kafka"
 _NULL: Final = "-"
 _BODY: Final = "+"
+
+
+class HasHeaders(Protocol):
+    """A record as confluent-kafka returns it."""
+
+    def headers(self) -> Any:  # noqa: ANN401 - pairs, though it is declared as a dict too
+        """Return the headers; fails if a name is not UTF-8."""
+
+
+class UnreadableHeadersError(Exception):
+    """The name of a header is not UTF-8, so confluent-kafka cannot return any header of the record."""
+
+
+def headers_of(message: HasHeaders) -> list[Header]:
+    """Return the headers of a record; UnreadableHeadersError. Call it once for a record.
+
+    Clients in C and Go write names of any bytes. A second call after the error would read a list that
+    confluent-kafka left half filled, which ends the process.
+    """
+    try:
+        return [*(message.headers() or ())]
+    except (SystemError, UnicodeDecodeError) as error:  # the first is how confluent-kafka raises the second
+        raise UnreadableHeadersError("the name of a header is not UTF-8") from error
 
 
 class Envelope(NamedTuple):

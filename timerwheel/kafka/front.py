@@ -36,7 +36,8 @@ class KafkaFront:
         from timerwheel.kafka import cluster  # noqa: PLC0415 - needs confluent-kafka
 
         self._servers = serving.kafka
-        self._topics = KafkaTopics(serving.kafka_inlet)
+        log = journal_of(serving.journal).topic if serving.journal else None
+        self._topics = KafkaTopics(serving.kafka_inlet, log)
         self._named = [name.strip() for name in serving.kafka_outlets.split(",") if name.strip()]
         path = serving.kafka_properties
         self._properties = {} if path is None else cluster.read_properties(path)
@@ -63,6 +64,8 @@ class KafkaFront:
                 f"kafka_inlet = {inlet!r} is not the name of a Kafka topic: use up to {INLET_CHARACTERS_MAX} "
                 "characters of A-Z a-z 0-9 . _ -"
             )
+        if inlet == self._topics.log:
+            raise SettingsError(f"kafka_inlet = {inlet!r} is the topic of the log; give another name")
         for name in self._named:
             if not is_kafka_topic(name) or self._topics.is_own(name):
                 raise SettingsError(f"kafka_outlets: {name!r} is not a Kafka topic to which messages can go")

@@ -27,6 +27,7 @@ from timerwheel.errors import (
     OpenTransactionError,
     RefusedError,
     TimerwheelError,
+    UnitTooLargeError,
     UnknownMessageError,
 )
 from timerwheel.kafka.cluster import Cluster, said
@@ -35,7 +36,7 @@ from timerwheel.kafka.outlets import Outlets
 from timerwheel.kafka.translation import Recall, Refusal, Taken, Wanted, rejection_of, wanted_of
 from timerwheel.model.kafka_counts import BridgeState, KafkaCounts, Lag
 from timerwheel.model.messages import Outgoing, Receipt
-from timerwheel.state.config_table import ConfigTable, Put
+from timerwheel.state.config_table import ConfigTable, ControlValueError, Put
 from timerwheel.store.errors import StoreError
 from timerwheel.telemetry.throttled_log import ThrottledLog
 
@@ -123,7 +124,7 @@ class Inlet:
             self._counts.recalls += 1
 
     async def _send(self, items: Sequence[Item]) -> None:
-        """Store messages, and what is refused as rejected, as one unit; several after a CongestedError."""
+        """Store messages, and what is refused as rejected: one unit, or several if one is too large."""
         items = self._with_room(items)
         receipts: list[Receipt] | None = None
         while receipts is None:
@@ -132,13 +133,13 @@ class Inlet:
                 receipts = await self._engine.sender.send(messages, self._puts(items, messages))
             except RefusedError as error:
                 items = self._without(items, error)
-            except CongestedError as error:
+            except (CongestedError, UnitTooLargeError, ControlValueError) as error:
                 if len(items) > 1:
                     half = len(items) // 2
                     await self._send(items[:half])
                     await self._send(items[half:])
                     return
-                items = [items[0]._replace(wanted=Refusal(error.code, str(error)))]
+                items = [_alone_refused(items[0], error)]
         refused = sum(isinstance(item.wanted, Refusal) for item in items)
         repeats = sum(receipt.duplicate for receipt in receipts)
         self._counts.rejected += refused
@@ -204,6 +205,15 @@ class Inlet:
         """Leave Kafka; `run` was cancelled."""
         await self._call(self._consumer.close)
         self._thread.shutdown()
+
+
+def _alone_refused(item: Item, error: CongestedError | UnitTooLargeError | ControlValueError) -> Item:
+    """Refuse a record that was refused alone; raises the error if there is nothing left to leave out."""
+    if isinstance(item.wanted, Refusal) and item.wanted.bare:
+        raise error
+    if isinstance(item.wanted, Refusal):  # the rejection is too large too
+        return item._replace(wanted=item.wanted._replace(bare=True))
+    return item._replace(wanted=Refusal(error.code, str(error), bare=isinstance(error, UnitTooLargeError)))
 
 
 def _units(items: Sequence[Item]) -> Iterator[Sequence[Item]]:

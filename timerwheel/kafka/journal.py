@@ -77,11 +77,6 @@ CANNOT_CONNECT: Final = frozenset(
 logger = logging.getLogger(__name__)
 
 
-def log_topic(address: JournalAddress) -> str:
-    """Return the name of the topic that a journal is in."""
-    return f"{address.cluster}-log"
-
-
 class KafkaJournal:
     """See the module."""
 
@@ -89,7 +84,7 @@ class KafkaJournal:
         self, address: JournalAddress, properties: Mapping[str, str], clock: Clock, *, replication: int = 0
     ) -> None:
         """Raises SettingsError if librdkafka does not accept the properties. Waits for no broker."""
-        self.topic = log_topic(address)
+        self.topic = address.topic
         self.run_bytes_max = 0
         self._place = TopicPartition(self.topic, PARTITION)
         self._replication = replication

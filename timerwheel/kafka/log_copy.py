@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from timerwheel.clock import SystemClock
-from timerwheel.kafka.journal import KafkaJournal, log_topic
+from timerwheel.kafka.journal import KafkaJournal
 from timerwheel.model.durations import format_ms
 from timerwheel.model.shards import Shard, shard_of_log
 from timerwheel.settings import JournalAddress, Settings
@@ -40,7 +40,7 @@ def shards_of(address: JournalAddress, properties: Mapping[str, str]) -> list[Jo
     """
     topics = KafkaJournal(address, properties, SystemClock()).topics()
     found: list[JournalAddress] = []
-    while log_topic(address) not in topics and log_topic(address.of_shard(len(found))) in topics:
+    while address.topic not in topics and address.of_shard(len(found)).topic in topics:
         found.append(address.of_shard(len(found)))
     return found
 

@@ -25,9 +25,10 @@ _match_name = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_CHARACTERS_MAX}}}").fullmatc
 
 
 class KafkaTopics(NamedTuple):
-    """The Kafka topics of the bridge itself."""
+    """The Kafka topics of the bridge itself, and that of the service's log if Kafka keeps it."""
 
     inlet: str
+    log: str | None = None
 
     @property
     def rejected(self) -> str:
@@ -40,8 +41,11 @@ class KafkaTopics(NamedTuple):
         return f"{self.inlet}.positions"
 
     def is_own(self, kafka_topic: str) -> bool:
-        """Whether a Kafka topic is one of these, so no message may be sent to it."""
-        return kafka_topic in {self.inlet, self.rejected, self.positions}
+        """Whether a Kafka topic is one of these, so no message may be sent to it.
+
+        A record that is not of the log would make its topic unreadable for every other node.
+        """
+        return kafka_topic in {self.inlet, self.rejected, self.positions, self.log}
 
 
 def is_kafka_topic(name: str) -> bool:

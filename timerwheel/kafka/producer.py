@@ -213,10 +213,8 @@ class TransactionalProducer:
         for name in wanted - self._known:
             self._bar(name, Refusal("unknown_topic", f"there is no Kafka topic {name}"))
         if found_now := wanted & self._known:
-            for name in self._cluster.forbidden(found_now):
-                self._bar(
-                    name, Refusal("forbidden_topic", f"this service may not write to the Kafka topic {name}")
-                )
+            for name, code in self._cluster.closed(found_now).items():
+                self._bar(name, Refusal(code, f"this service may not write to the Kafka topic {name}"))
 
     def _bar(self, topic: str, why: Refusal) -> None:
         """Refuse everything for a topic for a while, so that not every transaction meets it again."""

@@ -52,14 +52,17 @@ _NOT_SENT: Final = (HASH_PROPERTY, DOMAIN_PROPERTY, ENVELOPE_PROPERTY, KEY_PROPE
 
 
 class Taken(NamedTuple):
-    """A record that was read from the inlet; `stored_ms` is when Kafka stored it, if it says so."""
+    """A record that was read from the inlet.
+
+    `headers` is None if they cannot be read; `stored_ms` is when Kafka stored it, if it says so.
+    """
 
     topic: str
     partition: int
     offset: int
     key: bytes | None
     value: bytes | None
-    headers: Sequence[Header]
+    headers: Sequence[Header] | None
     stored_ms: int | None = None
 
     @property
@@ -76,10 +79,11 @@ class Recall(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a record is refused."""
+    """Why a record is refused; a `bare` one is reported without its key, value and headers."""
 
     code: str
     detail: str
+    bare: bool = False
 
 
 Wanted = Outgoing | Recall | Refusal
@@ -105,12 +109,13 @@ class Produced(msgspec.Struct, frozen=True, gc=False):
 def wanted_of(taken: Taken, topics: KafkaTopics, rules: Rules) -> Wanted:
     """Return what a record asks for. What the engine checks anyway is not checked here."""
     try:
-        own = _own_headers(taken)
+        read = _readable(taken)
+        own = _own_headers(read)
         topic = _topic(own, topics)
         if _recalls(own):
             return Recall(topic, own[names.KEY])
         delays = _delays(own)
-        headers = [header for header in taken.headers if header[0] not in names.OWN_HEADERS]
+        headers = [header for header in read if header[0] not in names.OWN_HEADERS]
         _check_limits(taken.key, headers, rules)
     except _RefusedError as error:
         return error.refusal
@@ -130,9 +135,16 @@ class _RefusedError(Exception):
         self.refusal = Refusal(code, detail)
 
 
-def _own_headers(taken: Taken) -> dict[str, str]:
+def _readable(taken: Taken) -> Sequence[Header]:
+    if taken.headers is None:
+        detail = "the name of a header is not UTF-8 text, so none of the headers can be read"
+        raise _RefusedError("illegal_header", detail)
+    return taken.headers
+
+
+def _own_headers(headers: Sequence[Header]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for name, value in taken.headers:
+    for name, value in headers:
         if name in names.OWN_HEADERS:
             if value is None or not value.isascii():
                 detail = f"header {name} is not a text; write numbers as digits too"
@@ -218,7 +230,9 @@ def rejection_of(taken: Taken, refusal: Refusal, topics: KafkaTopics, rules: Rul
         (names.REASON, refusal.detail.encode()),
         (names.FROM, taken.place.encode()),
     ]
-    key, headers, value = taken.key, list(taken.headers), taken.value
+    key, headers, value = taken.key, list(taken.headers or ()), taken.value
+    if refusal.bare:
+        key, headers, value = None, [], None
     try:
         _check_limits(key, headers, rules)
     except _RefusedError:
