@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from tests.e2e.kafka.test_kafka_bridge import Bridge, _why, bridged
+from tests.e2e.kafka.test_kafka_bridge import Bridge, why_rejected, bridged
 from tests.harness.kafka.clients import Clients
 from tests.harness.kafka.raw_headers import send
 
@@ -50,7 +50,7 @@ def test_with_the_log_in_kafka_none_of_its_units_is_too_large_and_no_message_goe
         assert [len(got.value or b"") for got in bridge.out(3)] == [90_000] * 3
         _is_refused(bridge, "request_too_large")
         bridge._replace(target=f"{name}-log").schedule(b"v", ("TIMER_DELAY_MS", "0"))
-        assert _why(bridge, "system_topic", b"v").value == b"v"
+        assert why_rejected(bridge, "system_topic", b"v").value == b"v"
 
 
 def _is_refused(bridge: Bridge, code: str) -> None:

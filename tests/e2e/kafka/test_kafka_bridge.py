@@ -194,10 +194,10 @@ def test_a_key_is_scheduled_once_and_a_recall_is_final_or_rejected(fresh: Bridge
     fresh.schedule(b"last", ("TIMER_DELAY_SEC", "1"), key=b"p")
     assert [got.value for got in fresh.out(2)] == [b"once", b"last"]
     assert listed(fresh.service, fresh.target, 0) == []
-    assert _why(fresh, "unknown_message")
+    assert why_rejected(fresh, "unknown_message")
 
 
-def _why(bridge: Bridge, code: str, value: bytes | None = None) -> Got:
+def why_rejected(bridge: Bridge, code: str, value: bytes | None = None) -> Got:
     """The one rejected record with this code that has this value, or else this target."""
 
     def of_it(found: list[Got]) -> list[Got]:
@@ -228,7 +228,7 @@ def test_what_is_refused_comes_back_whole_with_the_reason(
     sent = [("TIMER_TOPIC", fresh.target.encode()), *headers]
     value = fresh.target.encode()
     fresh.produce(value, sent, b"k")
-    got = _why(fresh, code, value)
+    got = why_rejected(fresh, code, value)
     if code != "properties_too_large":  # with which there is no room for them
         assert (got.key, got.headers[: len(sent)]) == (b"k", sent)
     assert got.header("TIMER_REASON")
@@ -243,8 +243,8 @@ def test_a_target_that_refuses_does_not_keep_the_others_back(fresh: Bridge) -> N
         fresh.produce(value, headers)
     (other,) = fresh.out()
     assert [got.value for got in fresh.kafka.read_count(small, 1)] == [b"fits"]
-    assert _why(fresh._replace(target=unknown), "unknown_topic").value == b"u"
-    assert _why(fresh._replace(target=small), "body_too_large").value == b"x" * 5_000
+    assert why_rejected(fresh._replace(target=unknown), "unknown_topic").value == b"u"
+    assert why_rejected(fresh._replace(target=small), "body_too_large").value == b"x" * 5_000
     assert other.value == b"other"
 
 
@@ -289,7 +289,7 @@ def test_messages_of_a_paused_topic_go_to_kafka_after_the_resume(kafka: Clients,
         timerwheel("send", halted, "first", *at)
         timerwheel("send", other, "second", *at)
         assert [got.value for got in kafka.read_count(other, 1)] == [b"second"]
-        assert _metric(bridge.service, 'timerwheel_kafka_outlet_messages_total{result="sent"}') == 1
+        assert metric(bridge.service, 'timerwheel_kafka_outlet_messages_total{result="sent"}') == 1
         timerwheel("topics", "resume", halted, *at)
         assert [got.value for got in kafka.read_count(halted, 1)] == [b"first"]
 
@@ -306,19 +306,19 @@ def test_a_second_process_on_a_copy_of_the_data_fences_the_first(kafka: Clients,
     with bridged(kafka, tmp_path / "data") as first:
         first.schedule(b"1", ("TIMER_DELAY_MS", "0"))
         first.out(1)
-        assert _metric(first.service, 'timerwheel_kafka_working{side="outlet"}') == 1
+        assert metric(first.service, 'timerwheel_kafka_working{side="outlet"}') == 1
         copy = shutil.copytree(first.service.data, tmp_path / "copy", ignore=shutil.ignore_patterns("lock"))
         with serving(copy, "--kafka", kafka.address, "--kafka-inlet", first.inlet) as second:
-            wait_until(lambda: _metric(second, 'timerwheel_kafka_working{side="outlet"}') == 1)
+            wait_until(lambda: metric(second, 'timerwheel_kafka_working{side="outlet"}') == 1)
             first.schedule(b"2", ("TIMER_DELAY_MS", "0"))
             first.out(2)
-            wait_until(lambda: _metric(first.service, "timerwheel_kafka_fenced ") == 1)
+            wait_until(lambda: metric(first.service, "timerwheel_kafka_fenced ") == 1)
             first.schedule(b"3", ("TIMER_DELAY_MS", "0"))
             assert sorted(got.value for got in first.out(3)) == [b"1", b"2", b"3"]
         assert "another process produces to Kafka" in first.service.end(15).err
 
 
-def _metric(service: RunningService, name: str) -> float:
+def metric(service: RunningService, name: str) -> float:
     with urlopen(f"{service.url}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)), -1)
@@ -334,7 +334,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 def test_a_service_starts_without_kafka_and_stops_at_once(tmp_path: Path) -> None:
     pytest.importorskip("confluent_kafka")
     with serving(tmp_path / "data", "--kafka", "127.0.0.1:1") as service:
-        assert _metric(service, 'timerwheel_kafka_working{side="inlet"}') == 0
+        assert metric(service, 'timerwheel_kafka_working{side="inlet"}') == 0
         assert timerwheel("send", "topic", "body", "--url", service.url).code == 0
         assert service.end(15).code == 0
 
@@ -375,7 +375,7 @@ def test_the_metrics_say_what_was_done(kafka: Clients, tmp_path: Path) -> None:
         bridge.rejected(1)
 
         def counted(name: str) -> float:
-            return _metric(bridge.service, f"timerwheel_kafka_{name}")
+            return metric(bridge.service, f"timerwheel_kafka_{name}")
 
         def at_rest() -> bool:
             positions = sum(counted(f'inlet_position{{partition="{number}"}}') for number in (0, 1))
