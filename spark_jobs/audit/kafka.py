@@ -464,7 +464,9 @@ class _Inlet(_Sides):
         from timerwheel.kafka.cluster import Cluster  # noqa: PLC0415 - needs confluent-kafka
 
         brokers, inlet = self.view.brokers, self.view.topics.inlet
-        topic_id, count = Cluster(brokers.servers, brokers.properties, self.view.topics).inlet_id()
+        cluster = Cluster(brokers.servers, brokers.properties, self.view.topics)
+        with cluster.admin() as admin:
+            topic_id, count = cluster.inlet_id(admin)
         settings = {
             int(key.rpartition("/")[2]): (node, setting)
             for (node, key), setting in self.settings.inlets.items()

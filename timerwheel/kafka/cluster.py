@@ -20,6 +20,8 @@ from timerwheel.kafka.names import KafkaTopics
 
 CALL_S: Final = 5.0
 """How long a call waits for brokers; the stop of the service may wait so long for the call."""
+FETCH_WAIT_MS: Final = 500
+"""How long a broker keeps a consumer waiting that has read everything."""
 REJECTED_BYTES_MAX: Final = 16 << 20
 """`max.message.bytes` of the topic of rejected records, so that it takes what other topics refuse."""
 OF_THE_SERVICE: Final = frozenset(
@@ -94,8 +96,11 @@ class Cluster:
         """Return a client for topics."""
         return AdminClient(self._common)
 
-    def consumer(self, *, committed: bool = True) -> Consumer:
-        """Return a consumer that is given its partitions and offsets, and reports each partition's end."""
+    def consumer(self, *, committed: bool = True, wait_ms: int = FETCH_WAIT_MS) -> Consumer:
+        """Return a consumer that is given its partitions and offsets, and reports each partition's end.
+
+        A broker that has no more records says so after `wait_ms`.
+        """
         return Consumer(
             self._common
             | {
@@ -105,6 +110,7 @@ class Cluster:
                 "auto.offset.reset": "error",
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
+                "fetch.wait.max.ms": wait_ms,
                 "queued.max.messages.kbytes": 16_384,
                 "fetch.error.backoff.ms": 100,
             }
@@ -142,15 +148,14 @@ class Cluster:
             if positions not in made:  # a new one is as it was asked for, and not known everywhere yet
                 _check_compacted(admin, positions)
 
-    def inlet_id(self) -> tuple[str, int]:
+    def inlet_id(self, admin: AdminClient) -> tuple[str, int]:
         """Return the id of the inlet's topic and the number of its partitions; KafkaException.
 
         A topic that is deleted and made again has another id.
         """
-        with self.admin() as admin:
-            inlet = self.topics.inlet
-            found = admin.describe_topics(TopicCollection([inlet]), request_timeout=CALL_S)[inlet].result()
-            return str(found.topic_id), len(found.partitions)
+        inlet = self.topics.inlet
+        found = admin.describe_topics(TopicCollection([inlet]), request_timeout=CALL_S)[inlet].result()
+        return str(found.topic_id), len(found.partitions)
 
     def closed(self, topics: Iterable[str]) -> dict[str, str]:
         """Return those of these topics to which this user may not write, with the code of a refusal.

@@ -2,12 +2,15 @@
 
 1. It joins no group and commits no offset: where it goes on is what `open` is given.
 2. What an aborted transaction wrote is not seen.
+3. The id of the topic is asked for after records were fetched. If it is still the one of the positions, so
+   are the records: brokers serve a topic that was made again under its name from the old offsets on.
 
 It blocks: one thread of its own.
 """
 
 import logging
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Final, NamedTuple
 
 from confluent_kafka import (
@@ -18,6 +21,7 @@ from confluent_kafka import (
     Message,
     TopicPartition,
 )
+from confluent_kafka.admin import AdminClient
 
 from timerwheel.clock import Clock
 from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster
@@ -30,8 +34,8 @@ TAKE_S: Final = 0.2
 """How long to wait for a record; the stop of the service waits so long."""
 GATHER_S: Final = 0.01
 """How long to wait for more records after the first: each batch costs a commit of the log."""
-LOOK_MS: Final = 30_000
-"""How often to look for new partitions."""
+LOOK_MS: Final = 5_000
+"""How often to look for new partitions while no record comes."""
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +54,8 @@ class InletConsumer:
         self._cluster = cluster
         self._clock = clock
         self._consumer: Consumer | None = None
+        self._admin: AdminClient | None = None
+        self._stack = ExitStack()
         self._next: dict[int, int] = {}
         self._ends: dict[int, int] = {}
         self._look_ms = 0
@@ -62,7 +68,8 @@ class InletConsumer:
         """
         self.close()
         self._cluster.make_topics()
-        self.topic_id, count = self._cluster.inlet_id()
+        self._admin = self._stack.enter_context(self._cluster.admin())
+        self.topic_id, count = self._cluster.inlet_id(self._admin)
         self._consumer = self._cluster.consumer()
         self._next = {}
         self._assign(self._consumer, count, stored)
@@ -89,10 +96,11 @@ class InletConsumer:
         self._look_ms = self._clock.monotonic_ms() + LOOK_MS
 
     def take(self) -> Batch:
-        """Return the next records; none after TAKE_S without any. Raises KafkaException."""
+        """Return the next records; none after TAKE_S without any.
+
+        Raises KafkaException; BridgeError if the topic was made again. Then `open` it again.
+        """
         assert self._consumer is not None
-        if self._clock.monotonic_ms() >= self._look_ms:
-            self._look_for_partitions(self._consumer)
         first = self._consumer.poll(TAKE_S)
         found = [] if first is None else [first, *self._consumer.consume(TAKE_RECORDS_MAX - 1, GATHER_S)]
         records: list[Taken] = []
@@ -101,10 +109,13 @@ class InletConsumer:
                 self._note(message, error)
             else:
                 records.append(self._taken(message))
+        if records or self._clock.monotonic_ms() >= self._look_ms:
+            self._check_topic(self._consumer)
         return Batch(records, {partition: self._lag(partition) for partition in self._next})
 
-    def _look_for_partitions(self, consumer: Consumer) -> None:
-        topic_id, count = self._cluster.inlet_id()
+    def _check_topic(self, consumer: Consumer) -> None:
+        assert self._admin is not None
+        topic_id, count = self._cluster.inlet_id(self._admin)
         if topic_id != self.topic_id:
             raise BridgeError(f"the Kafka topic {self._cluster.topics.inlet} was made again")
         if count > len(self._next):
@@ -148,3 +159,4 @@ class InletConsumer:
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
+        self._stack.close()

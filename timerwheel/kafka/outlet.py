@@ -21,6 +21,7 @@ from confluent_kafka import KafkaException
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.kafka.cluster import Cluster, said
+from timerwheel.kafka.names import kafka_topic_of
 from timerwheel.kafka.outlets import Outlets
 from timerwheel.kafka.producer import FencedError, TransactionalProducer
 from timerwheel.kafka.translation import Produced, produced_of
@@ -38,6 +39,12 @@ TRANSACTION_BYTES_MAX: Final = 16 << 20
 RETRY_MS: Final = 1_000
 LOOK_MS: Final = 5_000
 """How often to look for queues that a topic did not have."""
+LATE_MS: Final = 5_000
+"""After how long it is reported that Kafka has not taken a transaction."""
+NOTE_MS: Final = 10_000
+"""How often to note in the log how far topics have gone out."""
+
+TOPICS_SHOWN_MAX: Final = 5
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -71,6 +78,7 @@ class Outlet:
         self._engine = engine
         self._outlets = outlets
         self._counts = counts
+        self._place = cluster.topics.positions
         self._producer = TransactionalProducer(cluster, engine.clock, run)
         self._thread = ThreadPoolExecutor(1, "kafka outlet")
         self._trouble = ThrottledLog(engine.clock)
@@ -78,6 +86,8 @@ class Outlet:
         self._queues: dict[tuple[str, int], Queue] = {}
         self._watches: list[asyncio.Task[None]] = []
         self._ready: dict[Queue, None] = {}
+        self._unnoted: dict[str, dict[int, int]] = {}
+        self._note_ms = 0
         self._wake = asyncio.Event()
         outlets.on_change = self._add_all
 
@@ -85,7 +95,9 @@ class Outlet:
         """Send messages until cancelled, or until another process does."""
         while True:
             try:
-                self._begin(await self._call(self._producer.open))
+                positions = await self._call(self._producer.open, self._outlets.noted())
+                await self._outlets.note_place(self._place)
+                self._begin(positions)
                 self._works()
                 await self._send_all()
             except FencedError as error:
@@ -213,7 +225,7 @@ class Outlet:
         reached: dict[str, dict[int, int]] = {}
         for queue, until, *_ in parts:
             reached.setdefault(queue.topic, self._known(queue.topic))[queue.number] = until
-        refused, sent = await self._call(self._send_records, parts, reached)
+        refused, sent = await self._committed(parts, reached)
         self._counts.transactions += 1
         self._counts.sent += sent - refused
         self._counts.not_sent += refused
@@ -223,6 +235,34 @@ class Outlet:
                 self._ready[queue] = None
             else:
                 queue.read.set()
+        await self._note(reached)
+
+    async def _committed(self, parts: Sequence[Part], reached: dict[str, dict[int, int]]) -> tuple[int, int]:
+        """Commit a transaction, and report it while Kafka does not take it."""
+        call: asyncio.Future[Any] = asyncio.ensure_future(self._call(self._send_records, parts, reached))
+        topics = ", ".join(sorted({kafka_topic_of(part.queue.topic) for part in parts})[:TOPICS_SHOWN_MAX])
+        try:
+            await self._engine.clock.wait_for(call, LATE_MS)
+            while not call.done():
+                self._waits(
+                    f"Kafka has not taken a transaction with messages for {topics} yet; do their partitions "
+                    "have a leader, and enough replicas in sync?"
+                )
+                await self._engine.clock.wait_for(call, LATE_MS)
+            refused, sent = call.result()
+            return refused, sent
+        finally:
+            call.cancel()
+
+    async def _note(self, reached: dict[str, dict[int, int]]) -> None:
+        """Note in the log how far topics have gone out, now and then."""
+        self._works()
+        self._unnoted |= reached
+        now_ms = self._engine.clock.monotonic_ms()
+        if now_ms >= self._note_ms:
+            self._note_ms = now_ms + NOTE_MS
+            unnoted, self._unnoted = self._unnoted, {}
+            await self._outlets.note_sent(unnoted)
 
     def _known(self, topic: str) -> dict[int, int]:
         return {queue.number: queue.next_offset for queue in self._queues.values() if queue.topic == topic}

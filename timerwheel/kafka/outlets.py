@@ -4,11 +4,15 @@ A topic goes out from the queue offsets that it had when it became one of them. 
 stored in one unit with the first record.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from timerwheel.engine import Engine
 from timerwheel.kafka.names import KafkaTopics, topic_of
+from timerwheel.kafka.positions import Noted
 from timerwheel.state.config_table import ConfigTable, Put
+
+_PLACE: Final = "topic"
 
 
 class Outlets:
@@ -27,7 +31,26 @@ class Outlets:
 
     def topics(self) -> dict[str, dict[int, int]]:
         """Return the topics with the offsets from which their queues go out; a queue without one from 0."""
-        stored = self._engine.control.items(ConfigTable.KAFKA_OUTLET)
+        return self._offsets(ConfigTable.KAFKA_OUTLET)
+
+    def noted(self) -> Noted:
+        """Return what the log knows of the positions."""
+        place = self._engine.control.get(ConfigTable.KAFKA_POSITIONS, _PLACE)
+        return Noted(place, self._offsets(ConfigTable.KAFKA_SENT))
+
+    async def note_place(self, kafka_topic: str) -> None:
+        """Note in which Kafka topic the positions are."""
+        if self._engine.control.get(ConfigTable.KAFKA_POSITIONS, _PLACE) != kafka_topic:
+            await self._engine.control.put([Put(ConfigTable.KAFKA_POSITIONS, _PLACE, kafka_topic)])
+
+    async def note_sent(self, sent: Mapping[str, Mapping[int, int]]) -> None:
+        """Note how far topics have gone out."""
+        for topic, offsets in sent.items():  # one by one: a topic may have many queues, a unit has a limit
+            texts = {str(queue): offset for queue, offset in offsets.items()}
+            await self._engine.control.put([Put(ConfigTable.KAFKA_SENT, topic, texts)])
+
+    def _offsets(self, table: ConfigTable) -> dict[str, dict[int, int]]:
+        stored = self._engine.control.items(table)
         return {topic: {int(q): offset for q, offset in starts.items()} for topic, starts in stored.items()}
 
     def puts_of(self, topics: Iterable[str]) -> list[Put]:

@@ -4,9 +4,14 @@
     SERVICE                {"run": "..."}         the process that produces for this service
     SERVICE TOPIC          {"0": 1712, ...}       the next offset of each queue of a topic
 
+The log has a copy of them that is some seconds old, and the name of the topic. So positions that are lost
+with the topic are found again but for these seconds; and another inlet, with another topic beside it, goes on
+from those of the earlier one.
+
 Why not the offsets of a consumer group: Kafka deletes those of a group without members after a week.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -15,6 +20,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster
 
 PARTITION = 0
+END_WAIT_MS = 20
+"""How long a broker may take to say that there are no more: while positions are read, nothing goes out."""
 
 
 class Positions(NamedTuple):
@@ -22,6 +29,25 @@ class Positions(NamedTuple):
 
     run: str | None
     offsets: dict[str, dict[int, int]]
+
+
+class Noted(NamedTuple):
+    """What the service's log knows: the topic of the positions, and offsets up to which all was sent."""
+
+    topic: str | None
+    sent: Mapping[str, Mapping[int, int]]
+
+
+def latest(
+    one: Mapping[str, Mapping[int, int]], other: Mapping[str, Mapping[int, int]]
+) -> dict[str, dict[int, int]]:
+    """Return the later one of each offset: what one of two has counted as sent was sent."""
+    found = {topic: dict(offsets) for topic, offsets in one.items()}
+    for topic, offsets in other.items():
+        known = found.setdefault(topic, {})
+        for queue, offset in offsets.items():
+            known[queue] = max(offset, known.get(queue, 0))
+    return found
 
 
 def run_record(service: str, run: str) -> tuple[bytes, bytes]:
@@ -35,19 +61,19 @@ def offsets_record(service: str, topic: str, offsets: dict[int, int]) -> tuple[b
     return f"{service} {topic}".encode(), msgspec.json.encode(texts)
 
 
-def read(cluster: Cluster) -> Positions:
-    """Read what was committed up to now; KafkaException, BridgeError.
+def read(cluster: Cluster, topic: str = "") -> Positions:
+    """Read what was committed up to now, by default in the topic of the bridge; KafkaException, BridgeError.
 
     An open transaction of another service holds the committed end back: this waits for it, because what is
     behind that end may be committed too.
     """
-    partition = TopicPartition(cluster.topics.positions, PARTITION)
+    partition = TopicPartition(topic or cluster.topics.positions, PARTITION)
     with cluster.consumer(committed=False) as consumer:
         first, end = consumer.get_watermark_offsets(partition, timeout=CALL_S)
     run: str | None = None
     offsets: dict[str, dict[int, int]] = {}
     name = cluster.service.encode()
-    with cluster.consumer() as consumer:
+    with cluster.consumer(wait_ms=END_WAIT_MS) as consumer:
         consumer.assign([TopicPartition(partition.topic, PARTITION, first)])
         while True:
             message = consumer.poll(CALL_S)
@@ -59,11 +85,11 @@ def read(cluster: Cluster) -> Positions:
                 if (message.offset() or 0) >= end:
                     return Positions(run, offsets)
                 continue
-            service, _, topic = (message.key() or b"").partition(b" ")
+            service, _, counted = (message.key() or b"").partition(b" ")
             if service != name:
                 continue
             value = msgspec.json.decode(message.value() or b"{}")
-            if topic:
-                offsets[topic.decode()] = {int(queue): offset for queue, offset in value.items()}
+            if counted:
+                offsets[counted.decode()] = {int(queue): offset for queue, offset in value.items()}
             else:
                 run = value.get("run")

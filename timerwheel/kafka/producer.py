@@ -11,7 +11,8 @@ It blocks: one thread of its own.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -20,6 +21,7 @@ from timerwheel.clock import Clock
 from timerwheel.kafka import positions
 from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster
 from timerwheel.kafka.names import is_kafka_topic, kafka_topic_of
+from timerwheel.kafka.positions import Noted, Positions
 from timerwheel.kafka.translation import Produced, Refusal, rejected
 
 BATCH_BYTES: Final = 65_536
@@ -31,9 +33,13 @@ MISSING_MS: Final = 5_000
 """How long a topic that was not found counts as missing, and the size that one refused as too large."""
 FORBIDDEN_MS: Final = 30_000
 """How long a topic that refused to be written to counts as closed."""
+GONE_S: Final = 0.3
+"""How long records may take before it is checked whether their topics are still there."""
 AGAIN_MAX: Final = 3
 """How often to try again after refusals without knowing of another one."""
 _LOOK_S: Final = 0.02
+
+logger = logging.getLogger(__name__)
 
 _TOO_LARGE: Final = KafkaError.MSG_SIZE_TOO_LARGE
 REFUSALS: Final = {
@@ -76,6 +82,10 @@ class _Barred(NamedTuple):
     until_ms: int
 
 
+class _GoneError(Exception):
+    """A topic that was known is not there any more."""
+
+
 class _TransactionRefusedError(Exception):
     """A topic refused the whole transaction, without saying which."""
 
@@ -112,15 +122,19 @@ class TransactionalProducer:
         self._known: set[str] = set()
         self._barred: dict[str, _Barred] = {}
         self._refused_bytes: dict[str, tuple[int, int]] = {}
+        self._noted = Noted(None, {})
 
-    def open(self) -> dict[str, dict[int, int]]:
+    def open(self, noted: Noted) -> dict[str, dict[int, int]]:
         """Fence other producers of this service; returns the next offset of each queue by topic.
+
+        `noted` is what the log knows of them, for the case that Kafka has lost them, or has them elsewhere.
 
         Raises KafkaException and BridgeError, FencedError among them; call it again except after that.
         """
         self.close()
         self._cluster.make_topics()
-        if self._has_run and positions.read(self._cluster).run != self._run:
+        self._noted = noted
+        if self._has_run and positions.read(self._cluster).run not in {None, self._run}:
             raise FencedError(
                 "another process produces to Kafka for this service: it runs on a copy of this data; "
                 "stop one of them"
@@ -128,12 +142,36 @@ class TransactionalProducer:
         self._producer = self._cluster.producer(BATCH_BYTES, PROTOCOL_BYTES_MAX + (512 << 20))
         self._until_done(self._producer.init_transactions)
         found = positions.read(self._cluster)
+        offsets = self._with_noted(found)
         self._producer.begin_transaction()
         self._position(*positions.run_record(self._cluster.service, self._run))
+        for topic, reached in offsets.items():
+            if reached != found.offsets.get(topic):
+                self._position(*positions.offsets_record(self._cluster.service, topic, reached))
         self._until_done(self._producer.commit_transaction)
         self._has_run = True
         self._known.clear()
-        return found.offsets
+        return offsets
+
+    def _with_noted(self, found: Positions) -> dict[str, dict[int, int]]:
+        """Return the positions, from an earlier topic too, and at least those that the log has."""
+        here, earlier = self._cluster.topics.positions, self._noted.topic
+        offsets, run = found.offsets, found.run
+        if earlier not in {None, here} and earlier in self._there():
+            before = positions.read(self._cluster, earlier)
+            offsets, run = positions.latest(offsets, before.offsets), before.run or run
+        if earlier is not None and run is None:
+            logger.error(
+                "the Kafka topic %s has no positions of this service, as after it was deleted; messages "
+                "go on from where the log has noted them: those of the last seconds may come twice", earlier,
+            )  # fmt: skip
+        return positions.latest(offsets, self._noted.sent)
+
+    def _there(self) -> Collection[str]:
+        """Return the topics that there are."""
+        assert self._producer is not None
+        found: dict[str, object] = self._producer.list_topics(timeout=CALL_S).topics
+        return found.keys()
 
     def send(self, records: Sequence[Produced], reached: Mapping[str, dict[int, int]]) -> list[Refusal]:
         """Commit these records and the positions that they reach; returns what was refused.
@@ -198,8 +236,7 @@ class TransactionalProducer:
         if not wanted:
             return
         assert self._producer is not None
-        topics = self._producer.list_topics(timeout=CALL_S).topics
-        self._known |= wanted & topics.keys()
+        self._known |= wanted & set(self._there())
         missing = sorted(wanted - self._known)
         until_ms = now_ms + FIND_MS_MAX
         for name in itertools.cycle(missing):
@@ -253,20 +290,24 @@ class TransactionalProducer:
         assert self._producer is not None
         failed: list[_Failed] = []
         cause: KafkaException | None = None
+        is_gone = False
         self._producer.begin_transaction()
         try:
             for place in range(len(attempt.records)):
                 self._produce(attempt, place, failed)
             for topic, offsets in reached.items():
                 self._position(*positions.offsets_record(self._cluster.service, topic, offsets))
+            self._deliver(attempt)
             if not failed:
                 self._until_done(self._producer.commit_transaction)
                 return None
+        except _GoneError:
+            is_gone = True  # and barred: the next try refuses what was for it
         except KafkaException as error:
             if error.args[0].fatal():
                 raise
             cause = error
-        self._abort(cause)
+        self._abort(may_be_unknown=is_gone or (cause is not None and cause.args[0].code() in REFUSALS))
         if failed or cause is None:
             return failed
         if cause.args[0].code() in REFUSALS:
@@ -277,16 +318,40 @@ class TransactionalProducer:
             raise cause
         return []
 
-    def _abort(self, cause: KafkaException | None) -> None:
-        """Abort, and have all errors of records reported."""
+    def _deliver(self, attempt: Attempt) -> None:
+        """Wait until the records are delivered or refused. _GoneError for a topic that was deleted.
+
+        librdkafka waits for a topic that it knows, and that is not there, until the transaction times out.
+        """
+        assert self._producer is not None
+        while self._producer.flush(GONE_S):
+            self._check_stopped()
+            there = self._there()
+            topics = self._cluster.topics
+            if topics.positions not in there:
+                raise BridgeError(f"the Kafka topic {topics.positions} was deleted")
+            places = range(len(attempt.records))
+            sent = {attempt.records[place].topic for place in places if place not in attempt.refused}
+            if gone := sent.difference(there):
+                for name in gone:
+                    self._bar(name, Refusal("unknown_topic", f"there is no Kafka topic {name}"))
+                raise _GoneError
+            if attempt.refused and topics.rejected not in there:
+                raise BridgeError(f"the Kafka topic {topics.rejected} was deleted")
+
+    def _abort(self, *, may_be_unknown: bool) -> None:
+        """Abort, and have all errors of records reported.
+
+        If no partition could join, Kafka knows of no transaction, and librdkafka gives up.
+        """
         assert self._producer is not None
         try:
             self._until_done(self._producer.abort_transaction)
             self._producer.poll(0)
         except KafkaException:
-            if cause is None or cause.args[0].code() not in REFUSALS:
+            if not may_be_unknown:
                 raise
-            self.open()  # no partition could join: Kafka knows of no transaction, and librdkafka gives up
+            self.open(self._noted)
 
     def _produce(self, attempt: Attempt, place: int, failed: list[_Failed]) -> None:
         def delivered(error: KafkaError | None, _message: Message) -> None:

@@ -1,15 +1,18 @@
 """What could stop the bridge, or have it send twice: records and topics that nobody should make, but may."""
 
+import signal
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from tests.e2e.kafka.test_kafka_bridge import Bridge, why_rejected, bridged
+from tests.e2e.kafka.test_kafka_bridge import Bridge, bridged, metric, why_rejected
 from tests.harness.kafka.clients import Clients
 from tests.harness.kafka.raw_headers import send
+from tests.harness.processes import serving
 
 NODE_URL = "http://shop.example"
 
@@ -59,3 +62,75 @@ def _is_refused(bridge: Bridge, code: str) -> None:
     assert rejected.header("TIMER_REJECTED") == code
     assert (rejected.key, rejected.value) == (None, None)
     assert rejected.header("TIMER_FROM").startswith(f"{bridge.inlet}/")
+
+
+def test_an_inlet_that_was_made_again_while_the_service_stood_still_is_taken_once(
+    kafka: Clients, tmp_path: Path
+) -> None:
+    with bridged(kafka, tmp_path / "data") as bridge:
+        for number in range(3):
+            bridge.schedule(b"old%d" % number, ("TIMER_DELAY_MS", "0"))
+        bridge.out(3)
+        process = bridge.service.process
+        process.send_signal(signal.SIGSTOP)
+        kafka.delete(bridge.inlet)
+        kafka.make(bridge.inlet, partitions=2)
+        due = [("TIMER_TOPIC", bridge.target.encode()), ("TIMER_DELAY_MS", b"0")]
+        for number in range(40):
+            kafka.send(bridge.inlet, b"new%d" % number, due, key=b"%d" % number)
+        kafka.flush()
+        process.send_signal(signal.SIGCONT)
+        bridge.out(43)
+        bridge.schedule(b"last", ("TIMER_DELAY_MS", "0"))
+        times = Counter(got.value for got in bridge.out(44))
+    assert times == dict.fromkeys([b"old%d" % n for n in range(3)] + [b"new%d" % n for n in range(40)], 1) | {
+        b"last": 1
+    }
+
+
+def test_a_target_that_was_deleted_does_not_keep_the_others_back(kafka: Clients, tmp_path: Path) -> None:
+    with bridged(kafka, tmp_path / "data") as bridge:
+        kafka.make(other := f"{bridge.target}-other")
+        both = (bridge, bridge._replace(target=other))
+        for each in both:
+            each.schedule(b"1", ("TIMER_DELAY_MS", "0"))
+            each.out(1)
+        kafka.delete(bridge.target)
+        for each in both:
+            each.schedule(b"2", ("TIMER_DELIVER_MS", str(time.time_ns() // 1_000_000 + 300)))
+        found = both[1].out(2)
+        assert [got.value for got in found] == [b"1", b"2"]
+        assert why_rejected(bridge, "unknown_topic", b"2").value == b"2"
+        assert metric(bridge.service, 'timerwheel_kafka_working{side="outlet"}') == 1
+        assert "the Kafka outlet waits" not in bridge.service.end(15).err
+
+
+def test_another_inlet_goes_on_from_what_was_sent(kafka: Clients, tmp_path: Path) -> None:
+    with bridged(kafka, tmp_path / "data") as bridge:
+        for number in range(5):
+            bridge.schedule(b"%d" % number, ("TIMER_DELAY_MS", "0"))
+        bridge.out(5)
+        bridge.service.end(9)
+        kafka.make(inlet := f"{bridge.inlet}-new")
+        for number, used in ((5, inlet), (6, bridge.inlet)):
+            with serving(bridge.service.data, "--kafka", kafka.address, "--kafka-inlet", used):
+                bridge._replace(inlet=used).schedule(b"%d" % number, ("TIMER_DELAY_MS", "0"))
+                found = bridge.out(number + 1)
+                assert sorted(got.value or b"" for got in found) == [b"%d" % n for n in range(number + 1)]
+
+
+def test_positions_that_were_deleted_are_found_in_the_log(kafka: Clients, tmp_path: Path) -> None:
+    with bridged(kafka, tmp_path / "data") as bridge:
+        bridge.schedule(b"1", ("TIMER_DELAY_MS", "0"))
+        bridge.out(1)
+        kafka.delete(f"{bridge.inlet}.positions")
+        bridge.schedule(b"2", ("TIMER_DELAY_MS", "0"))
+        assert [got.value for got in bridge.out(2)] in ([b"1", b"2"], [b"2", b"1"])
+        bridge.service.end(9)
+        kafka.delete(f"{bridge.inlet}.positions")
+        flags = ("--kafka", kafka.address, "--kafka-inlet", bridge.inlet)
+        with serving(bridge.service.data, *flags) as service:
+            bridge.schedule(b"3", ("TIMER_DELAY_MS", "0"))
+            found = kafka.read(bridge.target, lambda found: b"3" in [got.value for got in found])
+            assert [got.value for got in found].count(b"1") == 1
+            assert "has no positions of this service" in service.end(15).err
