@@ -55,6 +55,8 @@ class _Problem(msgspec.Struct):
 
 _one = msgspec.json.Decoder(_Place)
 _many = msgspec.json.Decoder(list[_Place])
+_raw = msgspec.json.Decoder(msgspec.Raw)
+_raw_array = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class Sends:
@@ -135,10 +137,20 @@ class Sends:
                 return []
             return {message.topic for message in taken.good}
         try:
-            found = _one.decode_lines(body) if form == "lines" else _many.decode(body)
+            found = [
+                one.topic for one in (_one.decode_lines(body) if form == "lines" else _many.decode(body))
+            ]
+        except (ValueError, RecursionError):  # something in it is no message; the others have their shards
+            found = self._topics_of_messages(body, form)
+        return {topic for topic in found if isinstance(topic, str)}
+
+    @staticmethod
+    def _topics_of_messages(body: bytes | bytearray, form: str) -> list[object]:
+        """Return the topics of what is a message in a body; none if it cannot be read at all."""
+        try:
+            return [_topic_in(raw) for raw in _raws(body, form)]
         except (ValueError, RecursionError):
             return []
-        return {one.topic for one in found if isinstance(one.topic, str)}
 
     async def _arrow_stream(self, request: web.Request) -> web.StreamResponse:
         rows = await self._arrow.rows(request)
@@ -158,11 +170,7 @@ class Sends:
     async def _split(self, request: web.Request, body: bytes | bytearray, form: str) -> web.StreamResponse:
         """Let each shard store its part; the answer has one item for each message, in order."""
         try:
-            raws = (
-                msgspec.json.Decoder(msgspec.Raw).decode_lines(body)
-                if form == "lines"
-                else msgspec.json.decode(body, type=list[msgspec.Raw])
-            )
+            raws = _raws(body, form)
         except (ValueError, RecursionError):
             return await self._pass_on(request, 0, body)
         if len(raws) > self.count_max:
@@ -233,11 +241,16 @@ def _refused(said: Said, places: Sequence[int]) -> list[SentPart]:
     return [own.get(index, others) for index in range(len(places))]
 
 
+def _raws(body: bytes | bytearray, form: str) -> list[msgspec.Raw]:
+    """Return the messages of an array, or of lines; ValueError and RecursionError."""
+    return _raw.decode_lines(body) if form == "lines" else _raw_array.decode(body)
+
+
 def _topic_in(raw: msgspec.Raw) -> object:
     """Return the topic of one message of an array; None if it is no message."""
     try:
         return _one.decode(raw).topic
-    except msgspec.ValidationError:
+    except (ValueError, RecursionError):
         return None
 
 

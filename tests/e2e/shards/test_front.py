@@ -139,6 +139,23 @@ async def test_with_atomic_false_each_shard_stores_its_part_and_the_answer_is_in
     assert answer.content[4]["detail"].endswith("refused others of the array: 1")
 
 
+async def test_what_is_no_message_of_an_array_does_not_send_the_others_to_a_wrong_shard(node: Node) -> None:
+    wrong = [{"topic": TOPICS[0]}, {"topic": TOPICS[1]}, 5, {"topic": 7}]
+    whole = await call(node, "POST", "/v1/messages", json=wrong)
+    assert (whole.status, whole.content["code"]) == (400, "several_shards")
+    parts = await call(node, "POST", "/v1/messages?atomic=false", json=wrong)
+    assert parts.status == 207
+    assert [one.get("topic") for one in parts.content] == [None, TOPICS[1], None, None]
+    assert parts.content[0]["detail"].endswith("refused others of the array: 2, 3")
+    assert parts.content[2]["detail"].startswith("invalid_field: ")
+    only = await call(node, "POST", "/v1/messages", json=[{"topic": TOPICS[1]}, 5])
+    assert [one["code"] for one in only.content["errors"]] == ["invalid_field"]
+    raw = b'[{"topic": "%b", "body": "\xff"}, {"topic": "%b"}]' % (TOPICS[0].encode(), TOPICS[1].encode())
+    headers = {"Content-Type": "application/json"}
+    parts = await call(node, "POST", "/v1/messages?atomic=false", data=raw, headers=headers)
+    assert [one.get("code") for one in parts.content] == ["refused", None]
+
+
 @pytest.mark.parametrize(
     ("body", "code"),
     [
