@@ -58,10 +58,12 @@ class GrpcClient:
 
     def _read(self) -> None:
         for line in self._process.stdout:
-            if line.startswith("@"):
-                self._answers.put(line[1:])
-            else:
-                self._log.append(line)
+            # The client's own log goes the same way, piece by piece: an answer may come within a line of it.
+            said, is_answer, answer = line.partition("@{")
+            if is_answer:
+                self._answers.put("{" + answer)
+            if said:
+                self._log.append(said)
         self._answers.put("")
 
     def ended(self) -> None:

@@ -57,8 +57,7 @@ impl Driver {
             "ack" => self.ack(command).await,
             "begin" => self.begin(command).await,
             "end" => self.end(command).await,
-            // Without this, a task that this thread was about to run would wait for it to go on.
-            "checked" => tokio::task::block_in_place(|| self.wait_for_checks(command)),
+            "checked" => self.wait_for_checks(command),
             other => Err(format!("this client does not know {other}")),
         }
     }
