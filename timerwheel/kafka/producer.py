@@ -304,8 +304,7 @@ class TransactionalProducer:
         except _GoneError:
             is_gone = True  # and barred: the next try refuses what was for it
         except KafkaException as error:
-            if error.args[0].fatal():
-                raise
+            self._check_blame(error)
             cause = error
         self._abort(may_be_unknown=is_gone or (cause is not None and cause.args[0].code() in REFUSALS))
         if failed or cause is None:
@@ -326,18 +325,28 @@ class TransactionalProducer:
         assert self._producer is not None
         while self._producer.flush(GONE_S):
             self._check_stopped()
-            there = self._there()
-            topics = self._cluster.topics
-            if topics.positions not in there:
-                raise BridgeError(f"the Kafka topic {topics.positions} was deleted")
+            self._check_own()
             places = range(len(attempt.records))
             sent = {attempt.records[place].topic for place in places if place not in attempt.refused}
-            if gone := sent.difference(there):
+            if gone := sent.difference(self._there()):
                 for name in gone:
                     self._bar(name, Refusal("unknown_topic", f"there is no Kafka topic {name}"))
                 raise _GoneError
-            if attempt.refused and topics.rejected not in there:
-                raise BridgeError(f"the Kafka topic {topics.rejected} was deleted")
+
+    def _check_blame(self, cause: KafkaException) -> None:
+        """Raise what no record is to blame for."""
+        if cause.args[0].fatal():
+            raise cause
+        if cause.args[0].code() in REFUSALS:
+            self._check_own()  # before `open` makes it again
+
+    def _check_own(self) -> None:
+        """Raise BridgeError if a topic of the service itself takes nothing: no record is to blame then."""
+        own = {self._cluster.topics.positions, self._cluster.topics.rejected}
+        for name in own.difference(self._there()):
+            raise BridgeError(f"the Kafka topic {name} was deleted")
+        for name in self._cluster.closed(own):
+            raise BridgeError(f"this service may not write to the Kafka topic {name}")
 
     def _abort(self, *, may_be_unknown: bool) -> None:
         """Abort, and have all errors of records reported.
