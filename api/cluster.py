@@ -76,10 +76,8 @@ class Cluster:
             self._joining = None
         is_lost = not self.is_leader
         self.election.ended()
-        if (
-            is_lost and not leave
-        ):  # it has lost the lead otherwise: when it leads again, it is not to hand over
-            self.moving.clear()
+        if is_lost and not leave:
+            self.moving.clear()  # the lead went without it: when this node leads again, it is to keep it
         if leave:
             await self.election.leave()
             self.election.stand_aside(is_aside=self._standing.is_aside)

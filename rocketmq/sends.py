@@ -285,9 +285,8 @@ class Sends:
     async def _send_to_new_topic(self, draft: Draft) -> None:
         try:
             await self._topics.make(draft.topic)
-            draft = draft.to(
-                self._topics.queue_to(draft.topic, draft.queue)
-            )  # it may have been made in between
+            # The topic may have been made in between, with other queues.
+            draft = draft.to(self._topics.queue_to(draft.topic, draft.queue))
         except Exception as error:  # noqa: BLE001 - whatever it is becomes an answer
             self._answer(draft, answer_of(error))
             return

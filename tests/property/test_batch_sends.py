@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.harness.clock import ManualClock
+from tests.harness.raw_log import raw_log
 from tests.harness.remoting import PEER, Peer, remoting_of
 from tests.harness.scratch import scratch_root
 from tests.harness.stored_messages import BatchedMessage, encode_batch
@@ -23,7 +24,6 @@ from timerwheel.rocketmq.codes import Call, Result
 from timerwheel.rocketmq.stored_message import Host
 from timerwheel.rocketmq.translation import Envelope, admitted
 from timerwheel.settings import Settings
-from timerwheel.store.segment import SEGMENT_HEADER_SIZE as HEAD
 
 NOW_MS = 1_800_000_000_000
 BORN_MS = 1_700_000_000_000
@@ -109,12 +109,6 @@ class Pair:
             return False
         return True
 
-    def log(self, number: int) -> bytes:
-        """All records; both logs begin at the same offset."""
-        log = self.engines[number].core.log
-        parts = ((base + HEAD, log.end_of(base)) for base in log.bases)
-        return b"".join(log.read_raw(begin, end - begin) for begin, end in parts if begin < end)
-
     def close(self) -> None:
         self.loop.run_until_complete(self.stack.aclose())
         self.loop.close()
@@ -138,4 +132,4 @@ def test_a_batch_stores_what_its_messages_store_the_long_way(
         assert await pair.send_batch(topic, queue, batch) == await pair.send_apart(topic, queue, batch)
 
     pair.loop.run_until_complete(both())
-    assert pair.log(0) == pair.log(1)
+    assert raw_log(pair.engines[0]) == raw_log(pair.engines[1])

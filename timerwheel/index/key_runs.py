@@ -317,7 +317,7 @@ def _hits(
 
     Each as its number, its halves, and pairs of places: in `needles` and in the part.
     """
-    if len(needles) == 1:  # as most senders look up a key; arrays of one take four times as long
+    if len(needles) == 1:  # as most senders look up a key; arrays of one take three times as long
         part = int(needles[0]) >> (_DIGEST_BITS - run.bits)
         highs = txn.column(TABLE, PART_KEY.pack(run.number, part, HIGH), HIGH_DTYPE)
         at = int(highs.searchsorted(needles[0]))

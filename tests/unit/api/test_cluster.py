@@ -55,14 +55,20 @@ async def advance(clock: ManualClock, moving: "asyncio.Task[str]", wanted: int) 
             await asyncio.sleep(0)
 
 
-async def test_a_hand_over_that_has_begun_is_not_called_not_ready_when_the_brokers_go_away(
-    election: Elected, clock: ManualClock, cluster: Cluster
-) -> None:
-    """Who hears that nothing was done asks again: the next leader would hand over too."""
+async def begun(cluster: Cluster, election: Elected) -> asyncio.Task[str]:
+    """A hand-over that has begun, and brokers that went away just then."""
     moving = asyncio.create_task(cluster.move())
     while not cluster.moving.is_set():
         await asyncio.sleep(0)
     election.is_away = True
+    return moving
+
+
+async def test_a_hand_over_that_has_begun_is_not_called_not_ready_when_the_brokers_go_away(
+    election: Elected, clock: ManualClock, cluster: Cluster
+) -> None:
+    """Who hears that nothing was done asks again: the next leader would hand over too."""
+    moving = await begun(cluster, election)
     await advance(clock, moving, 5)
     election.is_away = False
     election.lose()
@@ -74,10 +80,7 @@ async def test_a_hand_over_that_has_begun_is_not_called_not_ready_when_the_broke
 async def test_a_hand_over_of_which_nobody_hears_says_that_it_has_begun(
     election: Elected, clock: ManualClock, cluster: Cluster
 ) -> None:
-    moving = asyncio.create_task(cluster.move())
-    while not cluster.moving.is_set():
-        await asyncio.sleep(0)
-    election.is_away = True
+    moving = await begun(cluster, election)
     await advance(clock, moving, MOVE_MS_MAX // 100 + 5)
     with pytest.raises(NoStandbyError, match="has begun to hand over"):
         await moving
