@@ -7,6 +7,10 @@
    took too long, and nobody else produces.
 4. What a topic refuses goes to the topic of rejected records, in the transaction that would have had it.
 
+Two producers take turns: brokers finish a transaction only after they have answered its commit, and let the
+same producer begin another one until then only in vain, after which clients wait for 20 ms. The next one
+begins once the last one is committed, so there is one order, as with one producer.
+
 It blocks: one thread of its own.
 """
 
@@ -116,7 +120,8 @@ class TransactionalProducer:
         self._cluster = cluster
         self._clock = clock
         self._run = run
-        self._producer: Producer | None = None
+        self._producer: Producer | None = None  # whose turn it is
+        self._resting: Producer | None = None  # the other one
         self._has_run = False
         self._stopped = False
         self._known: set[str] = set()
@@ -139,8 +144,9 @@ class TransactionalProducer:
                 "another process produces to Kafka for this service: it runs on a copy of this data; "
                 "stop one of them"
             )
-        self._producer = self._cluster.producer(BATCH_BYTES, PROTOCOL_BYTES_MAX + (512 << 20))
+        self._producer, self._resting = self._cluster.producers(BATCH_BYTES, PROTOCOL_BYTES_MAX + (512 << 20))
         self._until_done(self._producer.init_transactions)
+        self._until_done(self._resting.init_transactions)
         found = positions.read(self._cluster)
         offsets = self._with_noted(found)
         self._producer.begin_transaction()
@@ -300,6 +306,7 @@ class TransactionalProducer:
             self._deliver(attempt)
             if not failed:
                 self._until_done(self._producer.commit_transaction)
+                self._producer, self._resting = self._resting, self._producer
                 return None
         except _GoneError:
             is_gone = True  # and barred: the next try refuses what was for it
@@ -416,7 +423,7 @@ class TransactionalProducer:
         self._stopped = True
 
     def close(self) -> None:
-        """Drop the producer; an open transaction is aborted by whatever opens next, or by its time-out."""
+        """Drop the producers; an open transaction is aborted by whatever opens next, or by its time-out."""
         if self._producer is not None:
             self._producer.purge()
-            self._producer = None  # not `close`, which would wait to abort first
+        self._producer = self._resting = None  # not `close`, which would wait to abort first

@@ -68,6 +68,11 @@ authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 allow.everyone.if.no.acl.found=true
 """
 _LEAN = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xlog:disable", "-Xlog:all=error:stderr")
+AS_SHIPPED = (
+    *("-Xms1g", "-Xmx1g", "-XX:-UseSerialGC", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+    *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:TieredStopAtLevel=4"),
+)
+"""Flags of a broker as `kafka-server-start.sh` starts it, for measurements: a lean one pauses more often."""
 _CLASS_PATH = ("-cp", f"{LIBRARIES}/*")
 
 
