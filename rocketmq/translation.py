@@ -11,6 +11,8 @@
     TRAN_MSG, PGROUP of a half message          a bit of the envelope, PGROUP     PGROUP
     names that a client sets for itself:        left out                          kept
       WAIT, MIN_OFFSET, MAX_OFFSET, POP_CK, ...
+    names that RocketMQ's broker sets:          left out; shown with each         kept
+      MSG_REGION, TRACE_ON                        message over remoting
     UNIQ_KEY, KEYS, TAGS, all others            properties                        properties
 
 A consumer sees the delay of a delivered message again: DELAY with the level, if a level set the time, and
@@ -65,12 +67,15 @@ PRODUCER_GROUP: Final = "PGROUP"
 OWN_OF_CLIENTS: Final = frozenset(
     {"WAIT", "MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "POP_CK", "1ST_POP_TIME", "CLUSTER"}
 )
-LEFT_OUT: Final = OWN_OF_CLIENTS | RESERVED_PROPERTIES
+OF_THE_BROKER: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+"""What RocketMQ's broker adds to each message. Consumers of version 5 trace no message without a region."""
+LEFT_OUT: Final = OWN_OF_CLIENTS | OF_THE_BROKER.keys() | RESERVED_PROPERTIES
 HIDDEN: Final = ("DEDUP_HASH", "DEDUP_DOMAIN", ENVELOPE_PROPERTY)
 """Properties of the log that no client sees."""
 _ENVELOPE_NAME = f"{ENVELOPE_PROPERTY}\x01".encode()
 _UNIQ_KEY_MARK = f'"{UNIQ_KEY}":"'.encode()
-_KEYED_MARK = b'"DEDUP_'
+_UNUSUAL_MARKS = (b'"DEDUP_', *(f'"{name}":"'.encode() for name in OF_THE_BROKER))
+_OF_THE_BROKER_TEXT = properties_text.encode(OF_THE_BROKER)
 _TOPIC_LEN, _PROPERTIES_LEN = Header._fields.index("topic_len"), Header._fields.index("properties_len")
 _DEFAULTS = ("0", "0", "0", "")
 NOTHING_MORE: Final[Mapping[str, str]] = {}
@@ -251,6 +256,15 @@ def _restored(
     return Restored(properties, envelope)
 
 
+def _text_of(properties: dict[str, str]) -> str:
+    """Return the text of properties; with those of the broker, if none is there and they have room."""
+    text = properties_text.encode(properties)
+    if not OF_THE_BROKER.keys().isdisjoint(properties):
+        return text
+    whole = text + _OF_THE_BROKER_TEXT
+    return whole if len(whole.encode()) <= TEXT_BYTES_MAX else text
+
+
 def _is_half_or_was(header: Header) -> bool:
     """Whether a record is a half message, or that message committed without a delay."""
     return header.due_ms == HALF_DUE_MS or (
@@ -283,7 +297,7 @@ def stored_form(
             born_host=envelope.born_host,
             store_host=host,
             body=record.body,
-            properties=properties_text.encode(found.properties),
+            properties=_text_of(found.properties),
             flag=envelope.flag,
             sys_flag=envelope.sys_flag,
             consumed_before=envelope.consumed_before,
@@ -331,7 +345,7 @@ def _plain_forms(
     if texts is None or len(store_host) != PACKED_IPV4_BYTES:
         return None
     joined = b"".join(stored)
-    if _KEYED_MARK in joined or joined.count(_UNIQ_KEY_MARK) != len(records):
+    if joined.count(_UNIQ_KEY_MARK) != len(records) or any(mark in joined for mark in _UNUSUAL_MARKS):
         return None
     found: list[bytes] = []
     topics: dict[bytes, bytes] = {}
@@ -353,6 +367,7 @@ def _plain_forms(
                 properties += b"DELAY\x01%d\x02" % level
             wait = b"TIMER_OUT_MS\x01%d\x02REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02"
             properties += wait % (due_ms, topic, queue)
+        properties += _OF_THE_BROKER_TEXT.encode()
         if topic_len > SHORT_TOPIC_BYTES_MAX or len(properties) > TEXT_BYTES_MAX:
             return None
         short = topics.get(topic) or topics.setdefault(topic, short_topic(topic))
@@ -411,7 +426,7 @@ def leased_form(
             born_host=envelope.born_host,
             store_host=host,
             body=view.body,
-            properties=properties_text.encode(found.properties),
+            properties=_text_of(found.properties),
             flag=envelope.flag,
             sys_flag=found.envelope.sys_flag,
             consumed_before=attempt - 1,

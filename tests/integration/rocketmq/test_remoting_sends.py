@@ -16,7 +16,7 @@ from timerwheel.rocketmq.properties_text import TEXT_BYTES_MAX
 from timerwheel.rocketmq.repeats import ANSWER_LATE_MS
 from timerwheel.rocketmq.stored_message import Host
 from timerwheel.rocketmq.topics import QUEUES_OF_NEW
-from timerwheel.rocketmq.translation import plain_properties
+from timerwheel.rocketmq.translation import OF_THE_BROKER, plain_properties
 from timerwheel.runtime.steps import AT_ONCE_MAX
 from timerwheel.tokens import Scope
 
@@ -159,8 +159,16 @@ async def test_a_delivered_message_shows_its_delay_and_its_envelope(world, peer)
 async def test_a_message_of_http_has_its_id_as_message_id(world, peer):
     [receipt] = await world.engine.sender.send([Outgoing("orders", b"http", {"TAGS": "a"})])
     [message] = messages_in(await peer.pull())
-    assert properties_of(message) == {"TAGS": "a", "UNIQ_KEY": receipt.id}
+    assert properties_of(message) == {"TAGS": "a", "UNIQ_KEY": receipt.id, **OF_THE_BROKER}
     assert message.born_ms == world.clock.now_ms()
+
+
+async def test_a_message_that_is_sent_on_has_the_region_of_the_broker_and_not_a_stored_one(world, peer):
+    await peer.send(properties={"UNIQ_KEY": "7F", "MSG_REGION": "elsewhere", "TRACE_ON": "false"})
+    [message] = messages_in(await peer.pull())
+    assert properties_of(message) == {"UNIQ_KEY": "7F", **OF_THE_BROKER}
+    [seen] = await everything(world)
+    assert set(seen.properties) == {"UNIQ_KEY"}
 
 
 async def test_a_batch_is_one_unit(peer):

@@ -12,6 +12,7 @@ from timerwheel.rocketmq.codes import FLAG_ONE_WAY, SYS_COMMIT, SYS_PREPARED, SY
 from timerwheel.rocketmq.message_ids import offset_id
 from timerwheel.rocketmq.repeats import ANSWER_LATE_MS
 from timerwheel.rocketmq.stored_message import Host
+from timerwheel.rocketmq.translation import OF_THE_BROKER
 from timerwheel.store.record import Kind, encode
 from timerwheel.tokens import Scope
 
@@ -83,7 +84,7 @@ async def test_a_half_message_is_consumed_once_it_is_committed(world, peer):
     assert message.body == b"half"
     assert (message.sys_flag, message.half_offset) == (SYS_COMMIT, offset_in(answer))
     assert message.born_host == Host("10.0.0.7", 40_001)
-    shown = {"KEYS": "k", "UNIQ_KEY": "7F", "PGROUP": "payers", "TRAN_MSG": "true"}
+    shown = {"KEYS": "k", "UNIQ_KEY": "7F", "PGROUP": "payers", "TRAN_MSG": "true", **OF_THE_BROKER}
     assert properties_of(message) == shown  # a message that was not delayed shows no time of its own
     [seen] = (await world.engine.queues.read_queue("orders", 0, 0, 9)).messages
     assert "TRAN_MSG" not in seen.properties

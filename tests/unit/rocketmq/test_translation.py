@@ -54,6 +54,7 @@ def header(*, level=0, prior_level=0, origin=NO_OFFSET, kind=Kind.MESSAGE, due_m
             {"WAIT": "true", "MIN_OFFSET": "0", "MAX_OFFSET": "9", "CONSUME_START_TIME": "1", "POP_CK": "c"},
             {},
         ),
+        ({"MSG_REGION": "r", "TRACE_ON": "false", "A": "b"}, {"A": "b"}),
         ({"RETRY_TOPIC": "t", "ORIGIN_MESSAGE_ID": "m"}, {"RETRY_TOPIC": "t", "ORIGIN_MESSAGE_ID": "m"}),
     ],
 )
@@ -139,7 +140,7 @@ def test_a_message_of_a_transaction_says_how_far_that_is(found, sys_flag, was_de
 
 
 PROPERTIES = st.dictionaries(
-    st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "DEDUP_HASH", ":", "é"]),
+    st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "DEDUP_HASH", "MSG_REGION", "TRACE_ON", ":", "é"]),
     st.text(st.sampled_from('a:,"\\ é\x01'), max_size=4),
     max_size=4,
 )
@@ -203,6 +204,21 @@ def test_an_ordinary_message_takes_the_short_way(origin):
         Kind.MESSAGE, b"orders", orjson.dumps(properties), b"body", 3_000, 2_000, 1_000, origin=origin, root=0
     )
     assert plain_form(data, 128, 7, packed(BORN)) is not None
+
+
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [
+        ({}, {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}),
+        ({"MSG_REGION": "north"}, {"MSG_REGION": "north"}),  # of a message over HTTP
+        ({"KEYS": "k" * (properties_text.TEXT_BYTES_MAX - 60)}, {}),  # without room for more
+    ],
+)
+def test_a_message_shows_the_properties_of_a_broker_where_it_can(stored, shown):
+    data = encode(Kind.MESSAGE, b"orders", orjson.dumps(stored), b"body", 3_000, 2_000, 1_000)
+    form = stored_form(decode(data), 128, 7, ID, BORN)
+    text = form[form.index(b"\x06orders") + 9 :].decode()
+    assert properties_text.decode(text) == {**stored, "UNIQ_KEY": ID, **shown}
 
 
 RULES = Rules.of(Settings(data=Path("unused"), properties_max=3, properties_bytes_max=60))

@@ -30,7 +30,6 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
-import org.apache.rocketmq.common.MQVersion;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
@@ -255,9 +254,7 @@ public final class Scenarios {
             consumer.start();
             String id = producer.send(message(topic, "followed")).getMsgId();
             same("followed", body(received.next()), "message");
-            // Consumers of version 5 send no traces of messages without the property MSG_REGION.
-            boolean isOld = MQVersion.getVersionDesc(MQVersion.CURRENT_VERSION).startsWith("V4");
-            Set<String> wanted = isOld ? Set.of("Pub", "SubBefore", "SubAfter") : Set.of("Pub");
+            Set<String> wanted = Set.of("Pub", "SubBefore", "SubAfter");
             Set<String> steps = new TreeSet<>();
             while (!steps.containsAll(wanted)) {
                 for (String line : body(traced.next()).split("\u0002")) {
