@@ -12,8 +12,9 @@
 import asyncio
 import datetime as dt
 import logging
+from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 from weakref import WeakSet
 
 from timerwheel.client.connection import keep_forever
@@ -23,14 +24,36 @@ from timerwheel.groups.config import RECEIVE_MAX
 from timerwheel.wire.groups import Held, Settled
 from timerwheel.wire.messages import Kind
 
-if TYPE_CHECKING:
-    from timerwheel.client.group import Group
-
 EXTENSIONS_PER_LEASE = 3
 REASON_CHARACTERS_MAX = 500
 _SERVER_FAULT = 500
 
 logger = logging.getLogger(__name__)
+
+
+class Leasing(Protocol):
+    """What a lease needs of its group: the calls of `Group` with these names."""
+
+    @property
+    def path(self) -> str:
+        """The group's path below the service's URL."""
+
+    async def ack(self, receipts: Sequence[str]) -> list[Settled]:
+        """Acknowledge messages."""
+
+    async def nack(
+        self,
+        receipts: Sequence[str],
+        *,
+        delay: str | dt.timedelta | None = None,
+        delay_ms: int | None = None,
+        reason: str | None = None,
+        dead_letter: bool = False,
+    ) -> list[Settled]:
+        """Return messages."""
+
+    async def extend(self, receipts: Sequence[str], invisible_ms: int) -> list[Settled]:
+        """Extend leases."""
 
 
 class LeasedMessage:
@@ -69,7 +92,7 @@ class Lease(LeasedMessage):
     block. After a cancellation it is left to expire.
     """
 
-    def __init__(self, group: "Group", message: Held, invisible_ms: int, hold_until_ms: int) -> None:
+    def __init__(self, group: Leasing, message: Held, invisible_ms: int, hold_until_ms: int) -> None:
         """`hold_until_ms` is monotonic."""
         self.message = message
         self.settled = False
@@ -187,7 +210,7 @@ class Keeper:
             keep_forever(task)
         self._held, self._tasks = {}, {}
 
-    async def _keep(self, key: tuple[str, int], group: "Group") -> None:
+    async def _keep(self, key: tuple[str, int], group: Leasing) -> None:
         """Extend all leases of one group and length together."""
         path, invisible_ms = key
         try:
@@ -201,7 +224,7 @@ class Keeper:
             self._held.pop(key, None)
             self._tasks.pop(key, None)
 
-    async def _extend(self, held: "WeakSet[Lease]", group: "Group", invisible_ms: int) -> None:
+    async def _extend(self, held: "WeakSet[Lease]", group: Leasing, invisible_ms: int) -> None:
         """Extend in a separate function, so that the keeper refers to no lease while it sleeps."""
         now_ms = self._clock.monotonic_ms()
         over = [lease for lease in held if lease.settled or lease.lost or lease.hold_until_ms <= now_ms]
