@@ -229,6 +229,11 @@ class JournaledLog(CommitLog):
             self._following = None
 
     @property
+    def journal_name(self) -> str:
+        """What tells the journal from all others; known once the copy is attached."""
+        return self._name
+
+    @property
     def position(self) -> int:
         """Position of the next run in the journal."""
         return self._position

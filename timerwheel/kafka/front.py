@@ -18,6 +18,7 @@ from timerwheel.model.kafka_counts import KafkaCounts
 from timerwheel.runtime.election import Election
 from timerwheel.settings import Serving, Settings, journal_of
 from timerwheel.store.journal import Journal
+from timerwheel.store.journaled_log import JournaledLog
 
 if TYPE_CHECKING:
     from timerwheel.kafka.inlet import Inlet
@@ -79,13 +80,16 @@ class KafkaFront:
         from timerwheel.kafka.inlet import Inlet  # noqa: PLC0415 - as above
         from timerwheel.kafka.outlet import Outlet  # noqa: PLC0415 - as above
         from timerwheel.kafka.outlets import Outlets  # noqa: PLC0415 - as above
+        from timerwheel.kafka.positions import Run  # noqa: PLC0415 - as above
 
         counts = engine.counters.kafka = KafkaCounts()
         cluster = Cluster(self._servers, self._properties, self._topics, service_name(engine.core.log.log_id))
+        log = engine.core.log
+        run = Run(secrets.token_hex(8), log.journal_name if isinstance(log, JournaledLog) else None)
         outlets = Outlets(engine, self._topics, self._named)
         await outlets.open()
         self._inlet = Inlet(engine, cluster, outlets, counts)
-        self._outlet = Outlet(engine, cluster, outlets, counts, secrets.token_hex(8))
+        self._outlet = Outlet(engine, cluster, outlets, counts, run)
         self._tasks = [
             asyncio.create_task(self._inlet.run(), name="kafka inlet"),
             asyncio.create_task(self._outlet.run(), name="kafka outlet"),

@@ -7,6 +7,9 @@
 2. Messages of one queue go out in its order. Each transaction takes what is there: while one is committed,
    the next collects.
 3. No transaction begins with messages of a topic that is paused.
+4. With the log in a journal, it opens the producer only as long as the journal confirms that this process
+   leads: that fences the producer of any other. One that was replaced while it opened, and goes on with that
+   when it wakes, fences the next leader, which is confirmed and opens again.
 """
 
 import asyncio
@@ -23,6 +26,7 @@ from timerwheel.errors import TimerwheelError
 from timerwheel.kafka.cluster import Cluster, said
 from timerwheel.kafka.names import kafka_topic_of
 from timerwheel.kafka.outlets import Outlets
+from timerwheel.kafka.positions import Run
 from timerwheel.kafka.producer import FencedError, TransactionalProducer
 from timerwheel.kafka.translation import Produced, produced_of
 from timerwheel.model.ids import Ids
@@ -73,7 +77,7 @@ class Outlet:
     """See the module. Event loop only; the producer belongs to a thread."""
 
     def __init__(
-        self, engine: Engine, cluster: Cluster, outlets: Outlets, counts: KafkaCounts, run: str
+        self, engine: Engine, cluster: Cluster, outlets: Outlets, counts: KafkaCounts, run: Run
     ) -> None:
         self._engine = engine
         self._outlets = outlets
@@ -95,6 +99,7 @@ class Outlet:
         """Send messages until cancelled, or until another process does."""
         while True:
             try:
+                await self._engine.lead.confirm()
                 positions = await self._call(self._producer.open, self._outlets.noted())
                 await self._outlets.note_place(self._place)
                 self._begin(positions)

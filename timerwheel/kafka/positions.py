@@ -1,7 +1,8 @@
 """The outlet's positions in Kafka: one compacted partition, written in the transactions of what they count.
 
     key                    value
-    SERVICE                {"run": "..."}         the process that produces for this service
+    SERVICE                {"run": "...",         the process that produces for this service
+                            "journal": "..."}     and the journal that it leads, if its log is in one
     SERVICE TOPIC          {"0": 1712, ...}       the next offset of each queue of a topic
 
 The log has a copy of them that is some seconds old, and the name of the topic. So positions that are lost
@@ -24,10 +25,17 @@ END_WAIT_MS = 20
 """How long a broker may take to say that there are no more: while positions are read, nothing goes out."""
 
 
+class Run(NamedTuple):
+    """A process that produces, and the journal that it leads; None if its log is in none."""
+
+    name: str
+    journal: str | None = None
+
+
 class Positions(NamedTuple):
     """What a service has stored; `run` is None before its first run."""
 
-    run: str | None
+    run: Run | None
     offsets: dict[str, dict[int, int]]
 
 
@@ -50,9 +58,10 @@ def latest(
     return found
 
 
-def run_record(service: str, run: str) -> tuple[bytes, bytes]:
+def run_record(service: str, run: Run) -> tuple[bytes, bytes]:
     """Return key and value of the record that says which process produces."""
-    return service.encode(), msgspec.json.encode({"run": run})
+    journal = {} if run.journal is None else {"journal": run.journal}
+    return service.encode(), msgspec.json.encode({"run": run.name, **journal})
 
 
 def offsets_record(service: str, topic: str, offsets: dict[int, int]) -> tuple[bytes, bytes]:
@@ -70,7 +79,7 @@ def read(cluster: Cluster, topic: str = "") -> Positions:
     partition = TopicPartition(topic or cluster.topics.positions, PARTITION)
     with cluster.consumer(committed=False) as consumer:
         first, end = consumer.get_watermark_offsets(partition, timeout=CALL_S)
-    run: str | None = None
+    run: Run | None = None
     offsets: dict[str, dict[int, int]] = {}
     name = cluster.service.encode()
     with cluster.consumer(wait_ms=END_WAIT_MS) as consumer:
@@ -92,4 +101,4 @@ def read(cluster: Cluster, topic: str = "") -> Positions:
             if counted:
                 offsets[counted.decode()] = {int(queue): offset for queue, offset in value.items()}
             else:
-                run = value.get("run")
+                run = Run(value["run"], value.get("journal")) if "run" in value else None

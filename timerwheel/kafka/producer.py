@@ -3,8 +3,9 @@
 1. A transaction holds messages and the positions behind them, or nothing of it counts. So a `read_committed`
    reader gets each message once, whatever is killed when.
 2. `open` fences every earlier producer of this service, then reads the positions: they are final by then.
-3. A producer that was fenced opens again only if no other process has opened since: then its transaction
-   took too long, and nobody else produces.
+3. A producer that was fenced opens again if no other process has opened since: then its transaction took
+   too long, and nobody else produces. It also does if the other one led the same journal: only one leads at a
+   time, and the caller of `open` makes sure before that it is this one.
 4. What a topic refuses goes to the topic of rejected records, in the transaction that would have had it.
 
 Two producers take turns: brokers finish a transaction only after they have answered its commit, and let the
@@ -14,9 +15,10 @@ begins once the last one is committed, so there is one order, as with one produc
 It blocks: one thread of its own.
 """
 
+import contextlib
 import itertools
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -25,7 +27,7 @@ from timerwheel.clock import Clock
 from timerwheel.kafka import positions
 from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster
 from timerwheel.kafka.names import is_kafka_topic, kafka_topic_of
-from timerwheel.kafka.positions import Noted, Positions
+from timerwheel.kafka.positions import Noted, Positions, Run
 from timerwheel.kafka.translation import Produced, Refusal, rejected
 
 BATCH_BYTES: Final = 65_536
@@ -113,10 +115,24 @@ class Attempt:
         self.again = 0
 
 
+@contextlib.contextmanager
+def _fatal_as_raised() -> Iterator[None]:
+    """Raise a fatal error as the KafkaException that it is.
+
+    The client raises it in any call that polls, before the callbacks of records, and these fail for it.
+    """
+    try:
+        yield
+    except SystemError as error:
+        if isinstance(error.__cause__, KafkaException):
+            raise error.__cause__ from None
+        raise
+
+
 class TransactionalProducer:
     """See the module. `stop` may be called by any thread."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, run: str) -> None:
+    def __init__(self, cluster: Cluster, clock: Clock, run: Run) -> None:
         self._cluster = cluster
         self._clock = clock
         self._run = run
@@ -133,17 +149,16 @@ class TransactionalProducer:
         """Fence other producers of this service; returns the next offset of each queue by topic.
 
         `noted` is what the log knows of them, for the case that Kafka has lost them, or has them elsewhere.
+        With a journal, this process was confirmed as its leader just before.
 
         Raises KafkaException and BridgeError, FencedError among them; call it again except after that.
         """
         self.close()
         self._cluster.make_topics()
         self._noted = noted
-        if self._has_run and positions.read(self._cluster).run not in {None, self._run}:
-            raise FencedError(
-                "another process produces to Kafka for this service: it runs on a copy of this data; "
-                "stop one of them"
-            )
+        if self._has_run:
+            self._check_others(positions.read(self._cluster).run)
+        self._check_stopped()  # a leader that was replaced must not fence the next one
         self._producer, self._resting = self._cluster.producers(BATCH_BYTES, PROTOCOL_BYTES_MAX + (512 << 20))
         self._until_done(self._producer.init_transactions)
         self._until_done(self._resting.init_transactions)
@@ -158,6 +173,19 @@ class TransactionalProducer:
         self._has_run = True
         self._known.clear()
         return offsets
+
+    def _check_others(self, last: Run | None) -> None:
+        """Raise FencedError if the process that opened last may go on: one of the two has to end."""
+        if (
+            last is None
+            or last == self._run
+            or (last.journal is not None and last.journal == self._run.journal)
+        ):
+            return
+        raise FencedError(
+            "another process produces to Kafka for this service: it runs on a copy of this data; "
+            "stop one of them"
+        )
 
     def _with_noted(self, found: Positions) -> dict[str, dict[int, int]]:
         """Return the positions, from an earlier topic too, and at least those that the log has."""
@@ -189,7 +217,8 @@ class TransactionalProducer:
             self._find({record.topic for record in records} - self._known)
             self._refuse_known(attempt)
             try:
-                failed = self._try(attempt, reached)
+                with _fatal_as_raised():
+                    failed = self._try(attempt, reached)
             except _TransactionRefusedError as error:
                 left = [place for place in range(len(records)) if place not in attempt.refused]
                 if len({records[place].topic for place in left}) > 1:
