@@ -1,8 +1,8 @@
 """The processes of a node's shards: started, started again after they die, and stopped in order.
 
 Each runs the command line of the node with one more, hidden option (`ProcessPlace`), and derives its own
-settings. It inherits a socket that listens already, so calls wait in the kernel while it starts again, and
-the reading end of a pipe, at whose end it stops: no process outlives its node.
+settings. It inherits a socket that listens already, so calls wait in the kernel while it starts again, but
+not once the node stops; and the reading end of a pipe, at whose end it stops: no process outlives its node.
 """
 
 import asyncio
@@ -128,8 +128,14 @@ class ShardProcess:
                 process.send_signal(number)
 
     async def stop(self) -> None:
-        """Stop the process in order, or kill it after STOP_S_MAX."""
+        """Stop the process in order, or kill it after STOP_S_MAX.
+
+        Nobody will accept what connects once the process has closed its socket. With this one open too, such
+        calls would wait in the kernel until the node ends, and their outcome would be unknown; so they are
+        refused at once, and go to the next leader.
+        """
         self._stopping.set()
+        self._listening.close()
         self.send(signal.SIGTERM)
         process = self._process
         if process is None:

@@ -53,6 +53,16 @@ async def test_a_process_that_cannot_be_started_now_is_started_later(listening, 
     await running
 
 
+async def test_what_connects_to_a_shard_that_has_stopped_is_refused_at_once(listening):
+    """A socket that listens and that nobody accepts from would keep callers until the node ends."""
+    address = listening.getsockname()
+    process = ShardProcess(0, listening, ["--version"], ManualClock())
+    socket.create_connection(address).close()
+    await process.stop()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)
+
+
 async def test_a_process_that_cannot_be_started_at_first_ends_the_node(listening):
     process = ShardProcess(0, listening, ["--version"], ManualClock())
     with ExitStack() as taken:
