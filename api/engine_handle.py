@@ -28,8 +28,8 @@ class Seat(NamedTuple):
     """The data directory of the node, with the tokens of all its shards."""
     listening: socket.socket
     """A socket that listens already, on the shard's port."""
-    node_gone: int
-    """Descriptor of a pipe that ends when the node's own process has ended."""
+    from_node: int
+    """Descriptor of a pipe from the node's own process: see `timerwheel.shards.processes`."""
 
 
 LOOK_UP_MS = 500

@@ -22,16 +22,20 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def reloaded_on_signal(
-    read: Read,
+    read: Read | None,
     settings: Settings,
     serving: Serving,
     context: ssl.SSLContext | None,
     then: Callable[[], None] | None = None,
-) -> Iterator[None]:
+) -> Iterator[Callable[[], None]]:
     """Inside of the block SIGHUP changes `settings` and `serving`, which all parts hold, and `context`.
 
-    `then` is called after each.
+    `then` is called after each. Yields what does the same without the signal. Without `read` there is nothing
+    to reload, and the signal ends the process.
     """
+    if read is None:
+        yield lambda: None
+        return
     loop = asyncio.get_running_loop()
     reload = _Reload(read, settings, serving, context)
 
@@ -42,7 +46,7 @@ def reloaded_on_signal(
 
     loop.add_signal_handler(signal.SIGHUP, reloaded)
     try:
-        yield
+        yield reloaded
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
 

@@ -60,6 +60,8 @@ from timerwheel.tls import ssl_context
 from timerwheel.tracing.collector import open_traces
 
 FINISH_S_MAX = 10.0
+HEARD_BYTES = 4096
+"""Of what the node says at once: each byte says the same."""
 NODE_GONE_S_MAX = 20.0
 """How long a shard may take to stop in order once its node has gone."""
 JOURNAL_RETRY_MS = 1_000
@@ -145,11 +147,11 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
     try:
         url = await _listen(runner, serving, fronts, None if seat is None else seat.listening)
         with ExitStack() as stack:
-            if reload is not None:  # as early as possible: by default SIGHUP ends a process
-                stack.enter_context(reloaded_on_signal(reload, settings, serving, context))
+            # As early as possible: by default SIGHUP ends a process.
+            reloaded = stack.enter_context(reloaded_on_signal(reload, settings, serving, context))
             stop = stack.enter_context(stop_signals())
             if seat is not None:
-                stack.enter_context(_stopped_with_node(seat.node_gone, stop))
+                stack.enter_context(_following_node(seat.from_node, stop, reloaded))
             stack.enter_context(rare_collections())
             stack.enter_context(quick_turns())
             disk = DiskSpace(files or DiskFiles(), settings)
@@ -464,20 +466,26 @@ def in_one_line(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def _stopped_with_node(node_gone: int, stop: asyncio.Event) -> Iterator[None]:
-    """Stop once the pipe from the node's process has ended; brokers that are away must not hold that up."""
+def _following_node(from_node: int, stop: asyncio.Event, reloaded: Callable[[], None]) -> Iterator[None]:
+    """Reload when the node's process says so, and stop once its pipe has ended.
+
+    Brokers that are away must not hold that up.
+    """
     loop = asyncio.get_running_loop()
 
-    def ended() -> None:
-        loop.remove_reader(node_gone)
+    def heard() -> None:
+        if os.read(from_node, HEARD_BYTES):
+            reloaded()
+            return
+        loop.remove_reader(from_node)
         stop.set()
         loop.call_later(NODE_GONE_S_MAX, os._exit, 1)  # as safe as any kill
 
-    loop.add_reader(node_gone, ended)
+    loop.add_reader(from_node, heard)
     try:
         yield
     finally:
-        loop.remove_reader(node_gone)
+        loop.remove_reader(from_node)
 
 
 @contextmanager

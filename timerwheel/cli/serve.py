@@ -175,7 +175,7 @@ def _run_shard(
         Shard(shard, found.serving.shards),
         found.settings.data,
         socket.socket(fileno=place.listening),
-        place.node_gone,
+        place.from_node,
     )
     settings, serving = layout.settings_of(found.settings, found.serving, shard)
     journal, election = _journal(settings, serving, OnDamage(on_damage))

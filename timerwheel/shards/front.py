@@ -9,7 +9,6 @@ and then this process ends.
 import asyncio
 import contextlib
 import logging
-import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
@@ -118,10 +117,9 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
         processes = [
             ShardProcess(place.number, sockets[1 + place.number], arguments, clock) for place in node.places
         ]
-        if reload is not None:
-            stack.enter_context(
-                reloaded_on_signal(reload, settings, serving, context, lambda: _reload_all(doors, processes))
-            )
+        stack.enter_context(
+            reloaded_on_signal(reload, settings, serving, context, lambda: _reload_all(doors, processes))
+        )
         stop = stack.enter_context(stop_signals())
         stack.enter_context(rare_collections())
 
@@ -173,7 +171,7 @@ async def _until_stopped(
 def _reload_all(doors: Doors, processes: Sequence[ShardProcess]) -> None:
     doors.renew()
     for process in processes:
-        process.send(signal.SIGHUP)
+        process.reload()
 
 
 async def _set(event: asyncio.Event) -> None:

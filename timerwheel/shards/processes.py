@@ -2,7 +2,9 @@
 
 Each runs the command line of the node with one more, hidden option (`ProcessPlace`), and derives its own
 settings. It inherits a socket that listens already, so calls wait in the kernel while it starts again, but
-not once the node stops; and the reading end of a pipe, at whose end it stops: no process outlives its node.
+not once the node stops; and the reading end of a pipe. At the end of the pipe it stops: no process outlives
+its node. A byte in it tells it to read its configuration again, however far its start has come, where a
+signal would end it.
 """
 
 import asyncio
@@ -24,6 +26,8 @@ AGAIN_MS_MIN: Final = 250
 AGAIN_MS_MAX: Final = 10_000
 STEADY_MS: Final = 60_000
 """A process that ran for so long is started again at once."""
+RELOAD: Final = b"r"
+"""What the node writes for a process that is to read its configuration again."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +43,7 @@ class ProcessPlace(NamedTuple):
 
     shard: int
     listening: int
-    node_gone: int
+    from_node: int
 
     @classmethod
     def parse(cls, text: str) -> "ProcessPlace":
@@ -52,7 +56,7 @@ class ProcessPlace(NamedTuple):
     @property
     def option(self) -> str:
         """The option of the command line."""
-        return f"--as-shard={self.shard}:{self.listening}:{self.node_gone}"
+        return f"--as-shard={self.shard}:{self.listening}:{self.from_node}"
 
 
 class ShardProcess:
@@ -66,6 +70,7 @@ class ShardProcess:
         self._arguments = arguments
         self._clock = clock
         self._process: asyncio.subprocess.Process | None = None
+        self._to_process = -1  # the writing end of the pipe of the process that runs
         self._stopping = asyncio.Event()
 
     async def run(self, begun: asyncio.Event) -> None:
@@ -99,26 +104,34 @@ class ShardProcess:
         await self._stopping.wait()
 
     async def _one_life(self) -> int:
-        node_gone, alive = os.pipe()
+        from_node, to_process = os.pipe()
         try:
-            place = ProcessPlace(self.shard, self._listening.fileno(), node_gone)
+            os.set_blocking(to_process, False)
+            place = ProcessPlace(self.shard, self._listening.fileno(), from_node)
             # A session of its own: Ctrl-C is for the node, which stops its shards in order.
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "timerwheel", *self._arguments, place.option),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
-                pass_fds=(place.listening, place.node_gone),
+                pass_fds=(place.listening, place.from_node),
                 start_new_session=True,
             )
-            os.close(node_gone)
-            node_gone = -1
+            os.close(from_node)
+            from_node = -1
+            self._to_process = to_process
             self.pid, self.starts = self._process.pid, self.starts + 1
             return await self._process.wait()
         finally:
-            self.pid = None
-            os.close(alive)
-            if node_gone >= 0:
-                os.close(node_gone)
+            self.pid, self._to_process = None, -1
+            os.close(to_process)
+            if from_node >= 0:
+                os.close(from_node)
+
+    def reload(self) -> None:
+        """Have the process read its configuration again; one that is yet to be started does so anyway."""
+        if self._to_process >= 0:
+            with contextlib.suppress(BlockingIOError, BrokenPipeError):  # it will anyway, or has ended
+                os.write(self._to_process, RELOAD)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the process, if it runs."""

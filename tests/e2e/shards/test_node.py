@@ -130,6 +130,25 @@ async def test_shards_of_a_killed_node_stop_and_the_next_one_goes_on_at_their_po
     assert "has shards" in refused.err
 
 
+def test_a_reload_reaches_every_shard_and_ends_none_that_is_starting(tmp_path: Path) -> None:
+    config = tmp_path / "timerwheel.toml"
+    config.write_text("")
+    with serving(tmp_path / "data", "--shards", SHARDS, "--config", config) as node:
+        before = pids_of(node)[0]
+        os.kill(before, signal.SIGKILL)
+        for _ in range(150):  # through all of its start
+            node.process.send_signal(signal.SIGHUP)
+            time.sleep(0.01)
+        while pids_of(node)[0] == before:
+            time.sleep(0.01)
+        config.write_text('near = "20s"')
+        node.process.send_signal(signal.SIGHUP)
+        told: list[str] = []
+        while sum("changed: near" in line for line in told) < 1 + SHARDS:
+            told.append(node.process.stderr.readline())
+    assert sum("the process of shard 0 ended" in line for line in told) == 1
+
+
 async def test_tokens_of_the_node_hold_in_every_shard(tmp_path: Path) -> None:
     data = tmp_path / "data"
     made = timerwheel(
