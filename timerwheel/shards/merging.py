@@ -19,6 +19,7 @@ from timerwheel.model.figures import Point
 from timerwheel.model.ids import root_in
 from timerwheel.model.live_events import LevelSlots, Tick, Wheel
 from timerwheel.model.messages import (
+    LevelInfo,
     SlotInfo,
     TopicInfo,
     WheelInfo,
@@ -286,9 +287,12 @@ def peak(bodies: Iterable[bytes]) -> Peak:
 
 
 def levels(bodies: Iterable[bytes], _: PageQuery = WHOLE) -> Levels:
-    """Add up the delay levels, which are the same in each shard, and so are their pages."""
+    """Add up the delay levels. Where processes have other settings, a level has a row for each delay."""
     pages = [msgspec.json.decode(body, type=Levels) for body in bodies]
-    found = [page.levels for page in pages]
+    found: dict[tuple[int, int], list[LevelInfo]] = {}
+    for one in itertools.chain.from_iterable(page.levels for page in pages):
+        found.setdefault((one.level, one.delay_ms), []).append(one)
+    more = [page.cursor for page in pages if page.cursor not in {UNSET, None}]
     return Levels(
         [
             msgspec.structs.replace(
@@ -296,9 +300,9 @@ def levels(bodies: Iterable[bytes], _: PageQuery = WHOLE) -> Levels:
                 pending=sum(one.pending for one in each),
                 next_due_ms=_first(one.next_due_ms for one in each),
             )
-            for each in zip(*found, strict=True)
+            for _, each in sorted(found.items())
         ],
-        pages[0].cursor,
+        more[0] if more else pages[0].cursor,
     )
 
 

@@ -29,6 +29,8 @@ from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.service import Health, Readiness, ReadinessQuery, ShardReadiness
 
 TICK_MS = 1_000
+SILENT_MS_MAX = 3_000
+"""How long the live view waits for any shard before it ends."""
 WRITE_S_MAX = 5.0
 ASK_S_MAX = 5.0
 OK = 200
@@ -250,15 +252,19 @@ class LiveCalls:
         wheels: dict[int, Wheel],
     ) -> None:
         shown: list[Wheel] = []
+        heard_ms = self._clock.monotonic_ms()
         while request.transport is not None:
+            now_ms = self._clock.monotonic_ms()
             if self._handle.stopping:
-                end = problems.problem(NotReadyError.code, self._handle.refusal)
-                assert isinstance(end.body, bytes)
-                await _write(response, b"event: end\ndata: " + end.body + b"\n\n")
+                await _end(response, self._handle.refusal)
                 return
             if ticks:
+                heard_ms = now_ms
                 missing = [one for one in range(self._forwarder.leaders.count) if one not in ticks]
                 await _event(response, "tick", merging.tick(list(ticks.values()), missing))
+            elif now_ms - heard_ms >= SILENT_MS_MAX:
+                await _end(response, "no shard answers; try again in some seconds")
+                return
             newest = list(wheels.values())
             if newest and newest != shown:
                 await _event(response, "wheel", merging.wheel_event(newest))
@@ -293,6 +299,12 @@ async def _read(
 
 async def _event(response: web.StreamResponse, kind: str, content: Tick | Wheel) -> None:
     await _write(response, b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(content)))
+
+
+async def _end(response: web.StreamResponse, why: str) -> None:
+    end = problems.problem(NotReadyError.code, why)
+    assert isinstance(end.body, bytes)
+    await _write(response, b"event: end\ndata: " + end.body + b"\n\n")
 
 
 async def _write(response: web.StreamResponse, data: bytes) -> None:

@@ -668,6 +668,15 @@ async def test_streams_pass_through_as_they_come(node: Node) -> None:
         await _has(response, b"event: tick")
 
 
+async def test_the_live_view_ends_with_a_problem_once_no_shard_answers(shards: Shards, node: Node) -> None:
+    async with node.session.get(node.url.join(URL("/v1/live"))) as response:
+        await _has(response, b"event: tick")
+        for shard in range(COUNT):
+            await shards.end(shard)
+        await _has(response, b"event: end")
+        await _has(response, b'"code":"not_ready"')
+
+
 async def _has(response: aiohttp.ClientResponse, wanted: bytes) -> None:
     async for line in response.content:
         if wanted in line:

@@ -7,11 +7,11 @@ from timerwheel.errors import IllegalCursorError
 from timerwheel.model import list_cursor
 from timerwheel.model.figures import Point
 from timerwheel.model.live_events import LevelSlots, Tick, Wheel
-from timerwheel.model.messages import QueueInfo, SlotInfo, TopicInfo, WheelInfo, WheelLevelInfo
+from timerwheel.model.messages import LevelInfo, QueueInfo, SlotInfo, TopicInfo, WheelInfo, WheelLevelInfo
 from timerwheel.shards import merging
 from timerwheel.shards.merging import Cursors, Page
 from timerwheel.wire.paging import PageQuery
-from timerwheel.wire.service import FigureHistory, Slots
+from timerwheel.wire.service import FigureHistory, Levels, Slots
 from timerwheel.wire.topics import Topics
 
 encode = msgspec.json.encode
@@ -215,3 +215,23 @@ def test_pages_of_topics_of_all_shards_have_each_once_in_order(each, limit):
             break
         wanted = PageQuery(limit=limit, cursor=merged.cursor)
     assert found == sorted(set().union(*each))
+
+
+def test_levels_are_added_up_where_they_are_the_same_and_shown_each_where_they_differ():
+    def page(shard_delays, pending, next_due_ms):
+        return encode(
+            Levels(
+                [
+                    LevelInfo(level, f"{delay_ms // 1000}s", delay_ms, pending, next_due_ms)
+                    for level, delay_ms in enumerate(shard_delays, 1)
+                ]
+            )
+        )
+
+    merged = merging.levels([page([1_000, 5_000], 2, 70), page([1_000, 9_000, 30_000], 3, 50)])
+    assert [(one.level, one.delay_ms, one.pending, one.next_due_ms) for one in merged.levels] == [
+        (1, 1_000, 5, 50),
+        (2, 5_000, 2, 70),
+        (2, 9_000, 3, 50),
+        (3, 30_000, 3, 50),
+    ]
