@@ -44,6 +44,8 @@ class EngineHandle:
         self.home = settings.data if seat is None else seat.home
         """The directory with the tokens."""
         self.shard = 0 if seat is None else seat.shard.number
+        self.is_of_node = seat is not None
+        """Whether calls may come from a node in front of shards."""
         self.traces = traces
         self.stopping = False
         self._engine: Engine | None = None

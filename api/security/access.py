@@ -36,6 +36,14 @@ class Access(msgspec.Struct, frozen=True):
         """Count a call; returns 0 if it may be served, else how many ms to wait."""
         return 0 if self.token is None or self.rates is None else self.rates.take(self.token)
 
+    def take_by_name(self, request_id: str, *, is_look_up: bool) -> int:
+        """Count a call to something with a name, whose look-up came before it; else as `take`."""
+        if self.token is None or self.rates is None:
+            return 0
+        if is_look_up:
+            return self.rates.take_look_up(self.token, request_id)
+        return 0 if self.rates.has_looked_up(self.token, request_id) else self.rates.take(self.token)
+
     def charge(self, messages: int) -> None:
         """Count the other messages of an array, whose first was counted as the call."""
         if self.token is not None and self.rates is not None:

@@ -34,11 +34,16 @@ from timerwheel.errors import TimerwheelError
 from timerwheel.model.authorization import limited_to
 from timerwheel.settings import Serving
 from timerwheel.store.errors import StoreError
+from timerwheel.telemetry.logs import REQUEST_ID
 from timerwheel.tokens import Token, is_secret
 
 Headers = CIMultiDictProxy[str] | CIMultiDict[str]
 
 LOOK_MS = 1_000
+BY_NAME = ("/v1/schedules/{name}", "/v1/subscriptions")
+"""Paths of calls for which a node in front of shards looks in which shard a name is."""
+LOOK_UPS = frozenset({"getSchedule", "getSubscription"})
+"""The calls by which it looks."""
 SAFE_METHODS = frozenset({hdrs.METH_GET, hdrs.METH_HEAD})
 CHALLENGE = 'Bearer realm="timerwheel"'
 INVALID = CHALLENGE + ', error="invalid_token"'
@@ -268,7 +273,7 @@ class Auth:
     ) -> web.StreamResponse:
         """Return the response to a token's request, after checking its rate, scope and topic."""
         caller = access.of(request)
-        if not self.is_in_front and (wait_ms := caller.take()):
+        if not self.is_in_front and (wait_ms := self._counted(caller, call)):
             detail = f"the token {caller.name!r} has exceeded its rate limit"
             return problem("rate_limited", detail, headers={"Retry-After": str(-(-wait_ms // 1000))})
         await self._check(request, call, needs, caller)
@@ -276,6 +281,15 @@ class Auth:
             return await handler(request)
         with limited_to(caller.may):
             return await handler(request)
+
+    def _counted(self, caller: Access, call: Route | None) -> int:
+        """Count a call; returns 0 if it may be served, else how many ms to wait."""
+        request_id = REQUEST_ID.get()
+        if not self._handle.is_of_node or call is None or request_id is None:
+            return caller.take()
+        if call.path.startswith(BY_NAME):
+            return caller.take_by_name(request_id, is_look_up=call.name in LOOK_UPS)
+        return caller.take()
 
     async def _check(self, request: web.Request, call: Route | None, needs: Need, caller: Access) -> None:
         """Raise `RequestError` forbidden if the caller lacks the scope or access to the topic."""

@@ -3,6 +3,11 @@
 So a caller may call in bursts, but in any period no more than rate x seconds + one second's worth. Each
 message of an array counts as a call. An array that is larger than the bucket is accepted, and later calls pay
 for it: otherwise a token with a low rate could never send one.
+
+A node in front of shards looks for what has a name in each shard, with the caller's token, before it makes the
+call to the one that has it. The two are one call of the client, and have the id of its request in common: else a
+token with a low rate could never make such a call. So a look-up counts, and one call with the same id after it
+does not.
 """
 
 import math
@@ -13,6 +18,8 @@ from timerwheel.clock import Clock
 from timerwheel.tokens import Token, Tokens
 
 NEARLY_NONE = 1e-6  # of a call: the rounding error of sums of fractions
+LOOKED_UP_MAX = 10_000
+"""How many look-ups are remembered whose call has not come; the oldest is forgotten."""
 
 
 class _Bucket(msgspec.Struct):
@@ -27,6 +34,7 @@ class Rates:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._buckets: dict[str, _Bucket] = {}
+        self._looked_up: dict[tuple[str, str], None] = {}
 
     def take(self, token: Token) -> int:
         """Count one call; returns 0 if it may be served, else how many ms to wait."""
@@ -46,6 +54,21 @@ class Rates:
         bucket.level -= 1
         return 0
 
+    def take_look_up(self, token: Token, request_id: str) -> int:
+        """Count a look-up by name, as `take`, and the call of the same request with it."""
+        if token.rate_per_s is None or self.has_looked_up(token, request_id):
+            return 0
+        wait_ms = self.take(token)
+        if not wait_ms:
+            self._looked_up[token.sha256, request_id] = None
+            if len(self._looked_up) > LOOKED_UP_MAX:
+                del self._looked_up[next(iter(self._looked_up))]
+        return wait_ms
+
+    def has_looked_up(self, token: Token, request_id: str) -> bool:
+        """Whether a call was counted with the look-up before it; it is so once."""
+        return self._looked_up.pop((token.sha256, request_id), self) is None
+
     def charge(self, token: Token, calls: int) -> None:
         """Count this many more calls for a call that was accepted."""
         bucket = self._buckets.get(token.sha256)
@@ -53,6 +76,7 @@ class Rates:
             bucket.level -= calls
 
     def keep(self, tokens: Tokens) -> None:
-        """Remove the buckets of tokens that no longer exist."""
+        """Remove what is known of tokens that no longer exist."""
         known = {token.sha256 for token in tokens.all}
         self._buckets = {sha256: bucket for sha256, bucket in self._buckets.items() if sha256 in known}
+        self._looked_up = {looked: None for looked in self._looked_up if looked[0] in known}

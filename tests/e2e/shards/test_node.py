@@ -166,3 +166,30 @@ async def test_tokens_of_the_node_hold_in_every_shard(tmp_path: Path) -> None:
                 assert answer.status == 403
             async with session.get("/v1/topics", headers=headers) as answer:
                 assert [one["topic"] for one in (await answer.json())["topics"]] == ["b"]
+
+
+async def test_a_call_by_name_counts_once_for_the_rate_of_its_token(tmp_path: Path) -> None:
+    """The shard that has the name is asked for it first, and then gets the call."""
+    data = tmp_path / "data"
+    schedule = {"topic": "b", "body": "x", "cron": "0 0 * * *"}
+    calls: list[tuple[str, str, object]] = [
+        ("PUT", "/v1/schedules/s", schedule),
+        ("GET", "/v1/schedules/s", None),
+        ("POST", "/v1/schedules/s/pause", None),
+        ("DELETE", "/v1/schedules/s", None),
+    ]
+    made = [
+        timerwheel(
+            *("tokens", "create", f"t{number}", "--scope", "send", "--topic", "*", "--rate", "1/h"),
+            *("--data", data, "--json"),
+        ).json["token"]
+        for number in range(len(calls))
+    ]
+    with serving(data, "--shards", SHARDS) as node:
+        async with aiohttp.ClientSession(node.url) as session:
+            for token, (method, path, body) in zip(made, calls, strict=True):
+                headers = {"Authorization": f"Bearer {token}"}
+                async with session.request(method, path, json=body, headers=headers) as answer:
+                    assert answer.status < 300, (method, path, await answer.text())
+                async with session.get("/v1/schedules/s", headers=headers) as answer:
+                    assert answer.status == 429

@@ -4,7 +4,7 @@ import pytest
 
 from tests.harness.clock import ManualClock
 from tests.unit.test_tokens import make
-from timerwheel.api.security.rates import Rates
+from timerwheel.api.security.rates import LOOKED_UP_MAX, Rates
 from timerwheel.tokens import Tokens
 
 
@@ -45,6 +45,31 @@ def test_refused_requests_cost_nothing(clock):
         assert rates.take(token) == 1000
     clock.advance(1000)
     assert rates.take(token) == 0
+
+
+def test_a_look_up_and_the_call_of_the_same_request_are_one_call(clock):
+    rates, token = Rates(clock), make(rate_per_s=1.0)
+    assert rates.take_look_up(token, "r1") == 0
+    assert rates.has_looked_up(token, "r1")
+    assert not rates.has_looked_up(token, "r1"), "it is free once"
+    assert rates.take(token) == 1000
+    assert rates.take_look_up(token, "r2") == 1000
+    assert not rates.has_looked_up(token, "r2"), "a look-up that was refused pays for nothing"
+
+
+def test_a_look_up_pays_for_no_call_of_another_token_or_request(clock):
+    rates, one, other = Rates(clock), make("one", "s1", rate_per_s=1.0), make("two", "s2", rate_per_s=1.0)
+    assert rates.take_look_up(one, "r") == 0
+    assert not rates.has_looked_up(other, "r")
+    assert not rates.has_looked_up(one, "another")
+
+
+def test_of_look_ups_without_a_call_the_oldest_are_forgotten(clock):
+    rates, token = Rates(clock), make(rate_per_s=1e6)
+    for number in range(LOOKED_UP_MAX + 1):
+        assert rates.take_look_up(token, str(number)) == 0
+    assert not rates.has_looked_up(token, "0")
+    assert rates.has_looked_up(token, "1")
 
 
 def test_each_token_has_a_bucket_of_its_own_and_none_without_a_rate(clock):
