@@ -4,10 +4,10 @@ So a caller may call in bursts, but in any period no more than rate x seconds + 
 message of an array counts as a call. An array that is larger than the bucket is accepted, and later calls pay
 for it: otherwise a token with a low rate could never send one.
 
-A node in front of shards looks for what has a name in each shard, with the caller's token, before it makes the
-call to the one that has it. The two are one call of the client, and have the id of its request in common: else a
-token with a low rate could never make such a call. So a look-up counts, and one call with the same id after it
-does not.
+A node in front of shards looks for what has a name in each shard, with the caller's token, before it makes
+the call to the one that has it. The two are one call of the client, and have the id of its request in common:
+else a token with a low rate could never make such a call. So a look-up counts, and one call with the same id
+after it does not.
 """
 
 import math

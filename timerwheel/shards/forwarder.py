@@ -26,6 +26,7 @@ from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.shards.doors import Doors
 from timerwheel.shards.leaders import Leaders, Place, ShardNotReadyError
 from timerwheel.telemetry.logs import REQUEST_ID
+from timerwheel.telemetry.throttled_log import Troubles
 
 CONNECT_S_MAX = 2.0
 ANSWER_S_MAX = 90.0
@@ -40,6 +41,9 @@ OWN_S_MAX = 5.0
 """How long this node's own process may take to give its metrics."""
 OK = 200
 UNAVAILABLE = 503
+UNKNOWN = 401
+PROCESSES_MAX = 1_000
+"""How many processes are remembered of which something was logged."""
 NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 PLAIN = frozenset({"receive", "acknowledge"})
 SAFE = frozenset({hdrs.METH_GET, hdrs.METH_HEAD})
@@ -148,6 +152,7 @@ class Forwarder:
         self.leaders = leaders
         self._doors = doors
         self._rest_s_max = rest_s_max
+        self._strangers = Troubles(leaders.clock, PROCESSES_MAX)
         self.forwarded = 0
         self.repeated = 0
         self.interrupted = 0
@@ -179,7 +184,7 @@ class Forwarder:
         self.forwarded += 1
         try:
             async with self.leaders.serving(shard, url):
-                return await self._doors.request(
+                response = await self._doors.request(
                     call.method,
                     url + call.target,
                     headers=headers,
@@ -193,6 +198,17 @@ class Forwarder:
             raise ShardNotReadyError(shard, f"{url} cannot be reached") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._broken(shard, url, call) from error
+        if response.status == UNKNOWN:
+            self._warn_of_tokens(shard, url)
+        return response
+
+    def _warn_of_tokens(self, shard: int, url: str) -> None:
+        """Say that a process refuses a caller whom this node has admitted."""
+        if self._strangers.met(url):
+            logger.warning(
+                "shard %d at %s refuses a caller whom this node admits: all nodes need the same tokens.json",
+                shard, url,
+            )  # fmt: skip
 
     def _broken(self, shard: int, url: str, call: Call) -> NotReadyError | OutcomeUnknownError:
         self.interrupted += 1

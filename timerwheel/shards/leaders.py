@@ -130,6 +130,11 @@ class Leaders:
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
+    def clock(self) -> Clock:
+        """The clock of the node."""
+        return self._clock
+
+    @property
     def count(self) -> int:
         """How many shards there are."""
         return len(self.places)

@@ -20,6 +20,8 @@ from yarl import URL
 from tests.harness.clock import ManualClock
 from tests.harness.route_table import route_table
 from tests.harness.shards import Node, Shards
+from tests.unit.test_tokens import make
+from timerwheel import tokens
 from timerwheel.api.connection_limit import FILES_MIN, OWN_FILES, FileLimitError, connections_in_front
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.clock import SystemClock
@@ -31,6 +33,7 @@ from timerwheel.settings import Serving, Settings
 from timerwheel.shards.calls import Calls
 from timerwheel.shards.doors import Doors
 from timerwheel.shards.forwarder import Call, Forwarder
+from timerwheel.shards.layout import data_of
 from timerwheel.shards.leaders import HUNG_MS, Leaders, Place, ShardNotReadyError
 from timerwheel.shards.sends import Sends
 from timerwheel.wire.arrow import MEDIA_TYPE, stream_of
@@ -77,6 +80,23 @@ async def send(node: Node, topic: str, **more: Any) -> Any:
 
 def test_each_shard_has_a_topic_of_these_tests() -> None:
     assert set(TOPICS) == {0, 1, 2}
+
+
+async def test_a_process_that_does_not_know_the_callers_of_the_node_is_named_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when `tokens.json` was not copied to all nodes: callers see a 401 that nothing explains."""
+    data = data_of(tmp_path, 2)
+    data.mkdir(parents=True)
+    tokens.create(data, make(topics=("*",)))
+    async with Shards(tmp_path, COUNT) as shards:
+        node = await shards.node()
+        await send(node, TOPICS[1])
+        assert "tokens.json" not in caplog.text
+        for _ in range(2):
+            assert (await call(node, "POST", "/v1/messages", json={"topic": TOPICS[2]})).status == 401
+        [said] = [one.getMessage() for one in caplog.records if "tokens.json" in one.getMessage()]
+        assert said.startswith(f"shard 2 at {shards.urls[2]} refuses a caller")
 
 
 async def test_every_call_of_the_api_has_a_rule(tmp_path: Path) -> None:
