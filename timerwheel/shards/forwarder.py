@@ -20,6 +20,7 @@ import msgspec
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
+from timerwheel.api.http.problems import problem
 from timerwheel.api.http.responses import REQUEST_ID_HEADER
 from timerwheel.api.http.route import EVENTS, Route
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
@@ -39,6 +40,7 @@ WRITE_S_MAX = 30.0
 """How long a client may read nothing of a stream."""
 OWN_S_MAX = 5.0
 """How long this node's own process may take to give its metrics."""
+EVENT_END = b"\n\n"
 OK = 200
 UNAVAILABLE = 503
 UNKNOWN = 401
@@ -314,17 +316,37 @@ class Forwarder:
         if upstream.content_type == EVENTS:
             response.force_close()
         await response.prepare(request)
+        is_between = upstream.content_type == EVENTS  # whether a client has whole events, and nothing else
         try:
             async with self.leaders.serving(shard, str(upstream.url)):
                 async for part in _parts(upstream, pause_s_max):
-                    async with asyncio.timeout(WRITE_S_MAX):
-                        await response.write(part)
+                    is_between = False
+                    await _write(response, part)
+                    is_between = upstream.content_type == EVENTS and part.endswith(EVENT_END)
         except (aiohttp.ClientError, OSError, TimeoutError):
-            if request.transport is not None:
-                request.transport.abort()  # what was written is not the whole answer, and must not look so
-            return response
+            if not is_between or not await _has_written_end(response, shard):
+                if request.transport is not None:
+                    request.transport.abort()  # what was written is not all, and must not look so
+                return response
         await response.write_eof()
         return response
+
+
+async def _write(response: web.StreamResponse, data: bytes) -> None:
+    """Write; raises TimeoutError if the client reads nothing."""
+    async with asyncio.timeout(WRITE_S_MAX):
+        await response.write(data)
+
+
+async def _has_written_end(response: web.StreamResponse, shard: int) -> bool:
+    """End a stream of events whose process does not go on; whether the client took that."""
+    end = problem(NotReadyError.code, f"the connection to shard {shard} broke; ask for the stream again")
+    assert isinstance(end.body, bytes)
+    try:
+        await _write(response, b"event: end\ndata: " + end.body + EVENT_END)
+    except (OSError, TimeoutError):
+        return False
+    return True
 
 
 async def _parts(upstream: aiohttp.ClientResponse, pause_s_max: float | None) -> AsyncIterator[bytes]:

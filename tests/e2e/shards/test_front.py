@@ -539,6 +539,31 @@ async def test_a_long_answer_that_pauses_for_too_long_is_cut_off(shards: Shards)
         close(writers)
 
 
+@pytest.mark.parametrize("has_half", [False, True])
+async def test_a_stream_whose_process_breaks_ends_with_a_problem_unless_in_the_middle_of_an_event(
+    node: Node, has_half: bool
+) -> None:
+    event = b"event: message\ndata: {}\n\n" + (b"event: mess" if has_half else b"")
+
+    async def begin(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n")
+        writer.write(b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(event), event))
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(begin, "127.0.0.1", 0) as breaking, asyncio.timeout(60):
+        host, port = breaking.sockets[0].getsockname()
+        node.leaders.places[2].leader = f"http://{host}:{port}"
+        path = f"/v1/topics/{TOPICS[2]}/groups/s/stream"
+        if has_half:
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await call(node, "GET", path, headers={"X-Requested-With": "x"})
+            return
+        answer = await call(node, "GET", path, headers={"X-Requested-With": "x"})
+        assert answer.raw.startswith(event + b"event: end\ndata: ")
+        assert orjson.loads(answer.raw.rpartition(b"data: ")[2])["code"] == "not_ready"
+
+
 def close(writers: list[asyncio.StreamWriter]) -> None:
     for writer in writers:
         writer.close()
