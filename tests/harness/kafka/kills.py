@@ -27,7 +27,7 @@ class Load(threading.Thread):
     """Schedules numbered messages at a steady rate; each is in the inlet once, whatever is killed."""
 
     def __init__(self, address: str, count: int, rate: int, seed: int) -> None:
-        super().__init__()
+        super().__init__(daemon=True)  # a test that has failed does not wait for it
         self._count = count
         self._rate = rate
         self._random = random.Random(seed)
