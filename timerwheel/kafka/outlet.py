@@ -87,6 +87,7 @@ class Outlet:
         self._thread = ThreadPoolExecutor(1, "kafka outlet")
         self._trouble = ThrottledLog(engine.clock)
         self._positions: dict[str, dict[int, int]] | None = None  # while it is not open
+        self._is_checked = False
         self._queues: dict[tuple[str, int], Queue] = {}
         self._watches: list[asyncio.Task[None]] = []
         self._ready: dict[Queue, None] = {}
@@ -102,7 +103,7 @@ class Outlet:
                 await self._engine.lead.confirm()
                 positions = await self._call(self._producer.open, self._outlets.noted())
                 await self._outlets.note_place(self._place)
-                self._begin(positions)
+                self._begin(await self._checked(positions))
                 self._works()
                 await self._send_all()
             except FencedError as error:
@@ -122,6 +123,52 @@ class Outlet:
 
     # ------------------------------------------------------------------ what is there
 
+    async def _checked(self, positions: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+        """Return the positions that this data has reached, and have Kafka note those that it has not.
+
+        After a restore the data is older than what was sent: messages that come from now on would be taken
+        for those. So positions beyond what the log held at the start do not count; a topic that did not go
+        out then has none.
+        """
+        if self._is_checked:
+            return positions
+        going_out = self._outlets.topics()
+        wrong: dict[str, dict[int, int]] = {}
+        for topic, offsets in positions.items():
+            reached = (
+                {queue: await self._reached(topic, queue, offset) for queue, offset in offsets.items()}
+                if topic in going_out
+                else {}
+            )
+            if reached != offsets:
+                wrong[topic] = reached
+        if wrong:
+            topic, reached = next(iter(wrong.items()))
+            logger.error(
+                "the data is older than what Kafka has of it, as after a restore; messages of %d topics go "
+                "out from where the data ended: of %s from %s on, instead of %s",
+                len(wrong), topic, reached or "the start", positions[topic],
+            )  # fmt: skip
+            await self._call(self._producer.send, [], wrong)
+        self._is_checked = True
+        return positions | wrong
+
+    async def _reached(self, topic: str, number: int, position: int) -> int:
+        """Return a position, or where the queue ended when this process began if that is less."""
+        queues, end_of_log = self._engine.queues, self._engine.recovered.end
+        low, high = queues.queue_bounds(topic, number)
+        if position <= low:
+            return position
+        high = min(position, high)
+        while low < high:
+            middle = high - 1 if high == position else (low + high) // 2
+            _, found = await queues.positions(topic, number, middle, 1)
+            if len(found) and found["offset"][0] < end_of_log:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def _begin(self, positions: dict[str, dict[int, int]]) -> None:
         self._positions = positions
         self._add_all()
@@ -135,22 +182,12 @@ class Outlet:
     def _add(self, topic: str, starts: dict[int, int]) -> None:
         """Watch the queues of a topic that are new."""
         assert self._positions is not None
-        positions = self._positions.get(topic, starts)
+        positions = self._positions.get(topic) or starts
         for number in range(self._engine.queues.queues_of(topic)):
             if (topic, number) not in self._queues:
-                queue = Queue(topic, number, self._begin_of(topic, number, positions.get(number, 0)))
+                queue = Queue(topic, number, positions.get(number, 0))
                 self._queues[topic, number] = queue
                 self._watches.append(in_background(self._watch(queue), f"watching {topic} for Kafka"))
-
-    def _begin_of(self, topic: str, number: int, position: int) -> int:
-        end = self._engine.queues.queue_bounds(topic, number)[1]
-        if position > end:
-            logger.error(
-                "Kafka has %s, queue %d, up to %d, and the data only up to %d: it is older than what was "
-                "sent, as after a restore; messages go out from %d on",
-                topic, number, position, end, end,
-            )  # fmt: skip
-        return min(position, end)
 
     async def _watch(self, queue: Queue) -> None:
         """Have a queue read when it has messages."""

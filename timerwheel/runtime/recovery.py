@@ -87,6 +87,8 @@ class Recovered(NamedTuple):
     truncation: Truncation | None
     rebuilt: str | None
     replayed_records: int
+    end: int
+    """Log offset at which the log ended: what is stored from there on is of this run."""
 
 
 def recover(
@@ -299,7 +301,9 @@ class _Opened:
         with self.closed_on_error():
             replayed = self.advance(progress)
             self.commit()
-        return Recovered(self._log, self._state, self._writer, self._truncation, self._rebuilt, replayed)
+        return Recovered(
+            self._log, self._state, self._writer, self._truncation, self._rebuilt, replayed, self._log.tail
+        )
 
     def advance(self, progress: Callable[[int, int], None] | None = None) -> int:
         """Replay what the state lacks, committing as the memtable fills; returns the number of records.
