@@ -116,21 +116,20 @@ class Cluster:
             }
         )
 
-    def producers(self, batch_bytes: int, message_bytes_max: int) -> tuple[Producer, Producer]:
-        """Return the two transactional producers of this service, of which there is one pair at a time."""
-        settings = self._common | {
-            "partitioner": "murmur2_random",  # as Java's
-            "batch.size": batch_bytes,
-            "message.max.bytes": message_bytes_max,
-            "queue.buffering.max.messages": 1_000_000,
-            "queue.buffering.max.kbytes": 1 << 20,
-            "topic.metadata.propagation.max.ms": 200,
-            "retry.backoff.ms": 50,
-        }
-        first = f"timerwheel-{self.service}"
-        return (
-            Producer(settings | {"transactional.id": first}),
-            Producer(settings | {"transactional.id": f"{first}-2"}),
+    def producer(self, batch_bytes: int, message_bytes_max: int) -> Producer:
+        """Return the transactional producer of this service, of which there is one at a time."""
+        return Producer(
+            self._common
+            | {
+                "transactional.id": f"timerwheel-{self.service}",
+                "partitioner": "murmur2_random",  # as Java's
+                "batch.size": batch_bytes,
+                "message.max.bytes": message_bytes_max,
+                "queue.buffering.max.messages": 1_000_000,
+                "queue.buffering.max.kbytes": 1 << 20,
+                "topic.metadata.propagation.max.ms": 200,
+                "retry.backoff.ms": 50,
+            }
         )
 
     def make_topics(self) -> None:

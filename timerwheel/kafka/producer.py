@@ -8,10 +8,6 @@
    time, and the caller of `open` makes sure before that it is this one.
 4. What a topic refuses goes to the topic of rejected records, in the transaction that would have had it.
 
-Two producers take turns: brokers finish a transaction only after they have answered its commit, and let the
-same producer begin another one until then only in vain, after which clients wait for 20 ms. The next one
-begins once the last one is committed, so there is one order, as with one producer.
-
 It blocks: one thread of its own.
 """
 
@@ -136,8 +132,7 @@ class TransactionalProducer:
         self._cluster = cluster
         self._clock = clock
         self._run = run
-        self._producer: Producer | None = None  # whose turn it is
-        self._resting: Producer | None = None  # the other one
+        self._producer: Producer | None = None
         self._has_run = False
         self._stopped = False
         self._known: set[str] = set()
@@ -159,9 +154,8 @@ class TransactionalProducer:
         if self._has_run:
             self._check_others(positions.read(self._cluster).run)
         self._check_stopped()  # a leader that was replaced must not fence the next one
-        self._producer, self._resting = self._cluster.producers(BATCH_BYTES, PROTOCOL_BYTES_MAX + (512 << 20))
+        self._producer = self._cluster.producer(BATCH_BYTES, PROTOCOL_BYTES_MAX + (512 << 20))
         self._until_done(self._producer.init_transactions)
-        self._until_done(self._resting.init_transactions)
         found = positions.read(self._cluster)
         offsets = self._with_noted(found)
         self._producer.begin_transaction()
@@ -335,7 +329,6 @@ class TransactionalProducer:
             self._deliver(attempt)
             if not failed:
                 self._until_done(self._producer.commit_transaction)
-                self._producer, self._resting = self._resting, self._producer
                 return None
         except _GoneError:
             is_gone = True  # and barred: the next try refuses what was for it
@@ -452,7 +445,7 @@ class TransactionalProducer:
         self._stopped = True
 
     def close(self) -> None:
-        """Drop the producers; an open transaction is aborted by whatever opens next, or by its time-out."""
+        """Drop the producer; an open transaction is aborted by whatever opens next, or by its time-out."""
         if self._producer is not None:
             self._producer.purge()
-        self._producer = self._resting = None  # not `close`, which would wait to abort first
+            self._producer = None  # not `close`, which would wait to abort first
