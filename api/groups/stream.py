@@ -170,12 +170,10 @@ class _Stream:
                 await self._consumer.ack(deliveries[:drained])
 
     async def _end(self, problem: web.Response) -> None:
-        body = problem.body
-        if isinstance(body, bytes):
-            try:
-                await self._send_bytes(b"event: end\ndata: " + body + b"\n\n")
-            except ConnectionError:
-                logger.debug("a client disconnected before the end of its stream was sent")
+        try:
+            await self._send_bytes(problems.end_event(problem))
+        except ConnectionError:
+            logger.debug("a client disconnected before the end of its stream was sent")
 
     async def _send_bytes(self, data: bytes, begin: Callable[[], None] = _begin_nothing) -> None:
         """Write, and return when the kernel has all of it; ConnectionError if the client disconnected before.

@@ -150,6 +150,12 @@ def status_of(code: str) -> int:
     return PROBLEMS[code][0] if code in PROBLEMS else 400
 
 
+def end_event(problem: web.Response) -> bytes:
+    """Return the event with which a stream of events ends, and says why."""
+    assert isinstance(problem.body, bytes)
+    return b"event: end\ndata: " + problem.body + b"\n\n"
+
+
 def problem(
     code: str,
     detail: str,

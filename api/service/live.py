@@ -206,8 +206,7 @@ class LiveCalls:
 
 
 async def _end(response: web.StreamResponse, problem: web.Response) -> None:
-    assert isinstance(problem.body, bytes)
-    await _write(response, b"event: end\ndata: " + problem.body + b"\n\n")
+    await _write(response, problems.end_event(problem))
 
 
 async def _write(response: web.StreamResponse, data: bytes) -> None:

@@ -20,7 +20,7 @@ import msgspec
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from timerwheel.api.http.problems import problem
+from timerwheel.api.http.problems import end_event, problem
 from timerwheel.api.http.responses import REQUEST_ID_HEADER
 from timerwheel.api.http.route import EVENTS, Route
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
@@ -341,9 +341,8 @@ async def _write(response: web.StreamResponse, data: bytes) -> None:
 async def _has_written_end(response: web.StreamResponse, shard: int) -> bool:
     """End a stream of events whose process does not go on; whether the client took that."""
     end = problem(NotReadyError.code, f"the connection to shard {shard} broke; ask for the stream again")
-    assert isinstance(end.body, bytes)
     try:
-        await _write(response, b"event: end\ndata: " + end.body + EVENT_END)
+        await _write(response, end_event(end))
     except (OSError, TimeoutError):
         return False
     return True

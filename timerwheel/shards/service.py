@@ -302,9 +302,7 @@ async def _event(response: web.StreamResponse, kind: str, content: Tick | Wheel)
 
 
 async def _end(response: web.StreamResponse, why: str) -> None:
-    end = problems.problem(NotReadyError.code, why)
-    assert isinstance(end.body, bytes)
-    await _write(response, b"event: end\ndata: " + end.body + b"\n\n")
+    await _write(response, problems.end_event(problems.problem(NotReadyError.code, why)))
 
 
 async def _write(response: web.StreamResponse, data: bytes) -> None:
