@@ -87,7 +87,6 @@ class Outlet:
         self._thread = ThreadPoolExecutor(1, "kafka outlet")
         self._trouble = ThrottledLog(engine.clock)
         self._positions: dict[str, dict[int, int]] | None = None  # while it is not open
-        self._is_checked = False
         self._queues: dict[tuple[str, int], Queue] = {}
         self._watches: list[asyncio.Task[None]] = []
         self._ready: dict[Queue, None] = {}
@@ -127,16 +126,17 @@ class Outlet:
         """Return the positions that this data has reached, and have Kafka note those that it has not.
 
         After a restore the data is older than what was sent: messages that come from now on would be taken
-        for those. So positions beyond what the log held at the start do not count; a topic that did not go
-        out then has none.
+        for those. So positions beyond what the log held when nothing had gone out yet do not count; a topic
+        that did not go out then has none. Kafka notes it, then the log, and then messages are sent.
         """
-        if self._is_checked:
+        began = self._outlets.unchecked()
+        if began is None:
             return positions
         going_out = self._outlets.topics()
         wrong: dict[str, dict[int, int]] = {}
         for topic, offsets in positions.items():
             reached = (
-                {queue: await self._reached(topic, queue, offset) for queue, offset in offsets.items()}
+                {queue: await self._reached(topic, queue, offset, began) for queue, offset in offsets.items()}
                 if topic in going_out
                 else {}
             )
@@ -150,12 +150,12 @@ class Outlet:
                 len(wrong), topic, reached or "the start", positions[topic],
             )  # fmt: skip
             await self._call(self._producer.send, [], wrong)
-        self._is_checked = True
+        await self._outlets.note_checked()
         return positions | wrong
 
-    async def _reached(self, topic: str, number: int, position: int) -> int:
-        """Return a position, or where the queue ended when this process began if that is less."""
-        queues, end_of_log = self._engine.queues, self._engine.recovered.end
+    async def _reached(self, topic: str, number: int, position: int, began: int) -> int:
+        """Return a position, or the first one of a record from the log offset `began` on if that is less."""
+        queues = self._engine.queues
         low, high = queues.queue_bounds(topic, number)
         if position <= low:
             return position
@@ -163,7 +163,7 @@ class Outlet:
         while low < high:
             middle = high - 1 if high == position else (low + high) // 2
             _, found = await queues.positions(topic, number, middle, 1)
-            if len(found) and found["offset"][0] < end_of_log:
+            if len(found) and found["offset"][0] < began:
                 low = middle + 1
             else:
                 high = middle

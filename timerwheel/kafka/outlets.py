@@ -13,6 +13,7 @@ from timerwheel.kafka.positions import Noted
 from timerwheel.state.config_table import ConfigTable, Put
 
 _PLACE: Final = "topic"
+_UNCHECKED: Final = "unchecked"
 
 
 class Outlets:
@@ -25,8 +26,11 @@ class Outlets:
         self.on_change: Callable[[], None] = lambda: None
 
     async def open(self) -> None:
-        """Store the topics of the settings that are new."""
-        if puts := self.puts_of(self._named):
+        """Store the topics of the settings that are new, and from where on in the log nothing went out."""
+        puts = self.puts_of(self._named)
+        if self.unchecked() is None:
+            puts.append(Put(ConfigTable.KAFKA_POSITIONS, _UNCHECKED, self._engine.recovered.end))
+        if puts:
             await self._engine.control.put(puts)
 
     def topics(self) -> dict[str, dict[int, int]]:
@@ -42,6 +46,18 @@ class Outlets:
         """Note in which Kafka topic the positions are."""
         if self._engine.control.get(ConfigTable.KAFKA_POSITIONS, _PLACE) != kafka_topic:
             await self._engine.control.put([Put(ConfigTable.KAFKA_POSITIONS, _PLACE, kafka_topic)])
+
+    def unchecked(self) -> int | None:
+        """Return the log offset from which on nothing has gone out; None once the positions are checked.
+
+        It is kept from start to start until they are.
+        """
+        found: int | None = self._engine.control.get(ConfigTable.KAFKA_POSITIONS, _UNCHECKED)
+        return found
+
+    async def note_checked(self) -> None:
+        """Note that the positions are checked: what is stored from here on may go out."""
+        await self._engine.control.put([Put(ConfigTable.KAFKA_POSITIONS, _UNCHECKED, None)])
 
     async def note_sent(self, sent: Mapping[str, Mapping[int, int]]) -> None:
         """Note how far topics have gone out."""

@@ -41,7 +41,7 @@ class ConfigTable(StrEnum):
     KAFKA_OUTLET = "kafka_outlet"
     """The topics that go out to Kafka, and the queue offsets from which they do."""
     KAFKA_POSITIONS = "kafka_positions"
-    """The Kafka topic in which it is noted how far the topics have gone out."""
+    """The Kafka topic that notes how far the topics have gone out, and whether its positions were checked."""
     KAFKA_SENT = "kafka_sent"
     """How far the topics have gone out for certain; a little behind what Kafka has noted."""
     CURSOR = "cursor"

@@ -20,6 +20,7 @@ from timerwheel.kafka.names import KafkaTopics
 from timerwheel.kafka.outlet import Outlet
 from timerwheel.kafka.outlets import Outlets
 from timerwheel.kafka.positions import Run
+from timerwheel.kafka.producer import TransactionalProducer
 from timerwheel.model.kafka_counts import KafkaCounts
 from timerwheel.model.messages import Outgoing
 from timerwheel.settings import Settings
@@ -44,13 +45,15 @@ class Bridged:
         yield engine
         await engine.close()
 
+    def cluster(self, engine: Engine) -> Cluster:
+        return Cluster(self.kafka.address, {}, self.topics, service_name(engine.core.log.log_id))
+
     @asynccontextmanager
     async def outlet(self, engine: Engine, *named: str) -> AsyncIterator[None]:
-        cluster = Cluster(self.kafka.address, {}, self.topics, service_name(engine.core.log.log_id))
         outlets = Outlets(engine, self.topics, named)
         await outlets.open()
         run = Run(f"run {next(_numbers)}")
-        outlet = Outlet(engine, cluster, outlets, KafkaCounts(), run)
+        outlet = Outlet(engine, self.cluster(engine), outlets, KafkaCounts(), run)
         running = asyncio.create_task(outlet.run())
         yield
         outlet.stop()
@@ -80,10 +83,11 @@ def bridged(kafka: Clients, tmp_path: Path) -> Bridged:
     return Bridged(kafka, tmp_path)
 
 
+@pytest.mark.parametrize("starts", [0, 1, 2])
 async def test_messages_that_came_after_a_restore_go_out_though_kafka_has_positions_beyond_them(
-    bridged: Bridged,
+    bridged: Bridged, starts: int
 ) -> None:
-    """They were in the queue before the outlet asked for its positions: Kafka was away, say."""
+    """They were in the queue before the outlet asked for its positions: Kafka was away, over some starts."""
     target, data, backup = bridged.target, bridged.home / "data", bridged.home / "backup"
     async with bridged.engine() as engine, bridged.outlet(engine, target):
         await send(engine, target, names("before", 2))
@@ -94,13 +98,44 @@ async def test_messages_that_came_after_a_restore_go_out_though_kafka_has_positi
         await bridged.came(target, 7)
     shutil.rmtree(data)
     backup.rename(data)
+    for start in range(starts):
+        async with bridged.engine() as engine:
+            await Outlets(engine, bridged.topics, (target,)).open()
+            await send(engine, target, names(f"new {start}", 10))
     async with bridged.engine() as engine:
-        await send(engine, target, names("new", 10))
+        await Outlets(engine, bridged.topics, (target,)).open()
+        await send(engine, target, names(f"new {starts}", 10))
         async with bridged.outlet(engine, target):
-            assert (await bridged.came(target, 17))[7:] == list(names("new", 10))
+            new = [name for start in range(starts + 1) for name in names(f"new {start}", 10)]
+            assert (await bridged.came(target, 7 + len(new)))[7:] == new
     async with bridged.engine() as engine, bridged.outlet(engine, target):
         await send(engine, target, ["last"])
-        assert (await bridged.came(target, 18))[17:] == ["last"]
+        assert (await bridged.came(target, 8 + len(new)))[7 + len(new) :] == ["last"]
+
+
+async def test_a_kill_between_the_note_in_kafka_and_that_in_the_log_leaves_nothing_out_and_repeats_nothing(
+    bridged: Bridged,
+) -> None:
+    target, data, backup = bridged.target, bridged.home / "data", bridged.home / "backup"
+    async with bridged.engine() as engine, bridged.outlet(engine, target):
+        await send(engine, target, names("before", 2))
+        await bridged.came(target, 2)
+    shutil.copytree(data, backup)
+    async with bridged.engine() as engine, bridged.outlet(engine, target):
+        await send(engine, target, names("lost", 5))
+        await bridged.came(target, 7)
+    shutil.rmtree(data)
+    backup.rename(data)
+    async with bridged.engine() as engine:
+        outlets = Outlets(engine, bridged.topics, (target,))
+        await outlets.open()
+        await send(engine, target, names("new", 10))
+        producer = TransactionalProducer(bridged.cluster(engine), engine.clock, Run("killed"))
+        await asyncio.to_thread(producer.open, outlets.noted())
+        await asyncio.to_thread(producer.send, [], {target: {0: 2}})
+        producer.close()
+    async with bridged.engine() as engine, bridged.outlet(engine, target):
+        assert (await bridged.came(target, 17))[7:] == list(names("new", 10))
 
 
 async def test_a_topic_that_the_restored_data_did_not_send_goes_out_from_its_first_message(
