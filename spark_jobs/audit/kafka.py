@@ -162,7 +162,7 @@ def look(brokers: Brokers, inlet: str, logs: Sequence[NodeLog]) -> KafkaView:
         found: dict[str, dict[str, dict[int, int]]] = {}
         for log in logs:
             cluster = Cluster(brokers.servers, brokers.properties, topics, service_name(log.log_id))
-            found[log.node] = positions.read(cluster).offsets
+            found[log.node] = positions.read(cluster).whole
         targets = {kafka_topic_of(topic) for offsets in found.values() for topic in offsets}
         targets.add(topics.rejected)
         parts: list[Stretch] = []

@@ -14,11 +14,12 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+import numpy as np
 from confluent_kafka import KafkaException
 
 from timerwheel.engine import Engine
@@ -27,9 +28,9 @@ from timerwheel.kafka.cluster import Cluster, said
 from timerwheel.kafka.names import kafka_topic_of
 from timerwheel.kafka.outlets import Outlets
 from timerwheel.kafka.positions import Run
-from timerwheel.kafka.producer import FencedError, TransactionalProducer
+from timerwheel.kafka.producer import FencedError, Opened, TransactionalProducer
 from timerwheel.kafka.translation import Produced, produced_of
-from timerwheel.model.ids import Ids
+from timerwheel.model.ids import Ids, root_in
 from timerwheel.model.kafka_counts import BridgeState, KafkaCounts
 from timerwheel.runtime.message_views import id_of
 from timerwheel.store.errors import CorruptionError, StoreError
@@ -100,9 +101,13 @@ class Outlet:
         while True:
             try:
                 await self._engine.lead.confirm()
-                positions = await self._call(self._producer.open, self._outlets.noted())
+                opened = await self._call(
+                    self._producer.open, self._outlets.noted(), [*self._outlets.topics()]
+                )
                 await self._outlets.note_place(self._place)
-                self._begin(await self._checked(positions))
+                positions = await self._checked(opened.offsets)
+                await self._repeat(opened, positions)
+                self._begin(positions)
                 self._works()
                 await self._send_all()
             except FencedError as error:
@@ -168,6 +173,65 @@ class Outlet:
             else:
                 high = middle
         return low
+
+    async def _repeat(self, opened: Opened, positions: Mapping[str, dict[int, int]]) -> None:
+        """Send again what was committed, and hangs; end what hangs.
+
+        Kafka notes first which messages these are, and forgets it in the transaction that has them.
+        """
+        again = opened.again
+        ids = {one for hanging in opened.hanging for one in hanging.ids}
+        for topic, offsets in positions.items():
+            for queue, position in offsets.items():
+                known = again.get(topic, {}).get(queue, [])
+                if places := await self._sent(topic, queue, position, ids):
+                    again.setdefault(topic, {})[queue] = sorted({*known, *places})
+        if not again and not opened.hanging:
+            return
+        count = sum(len(places) for queues in again.values() for places in queues.values())
+        logger.warning(
+            "brokers have lost how a transaction ended in %s: it is aborted there, and the %d messages in it "
+            "that count as sent go out again",
+            ", ".join(f"{topic}/{number}" for (topic, number), *_ in opened.hanging) or "partitions", count,
+        )  # fmt: skip
+        await self._call(self._producer.repeat, opened.hanging, positions, again)
+        if not again:
+            return
+        parts = [
+            part
+            for topic, queues in again.items()
+            for queue, places in queues.items()
+            for part in await self._parts_of(topic, queue, places)
+        ]
+        await self._committed(parts, {topic: positions[topic] for topic in again})
+
+    async def _sent(self, topic: str, number: int, position: int, ids: Collection[str]) -> list[int]:
+        """Return where messages with these ids are in a queue, of the last ones before a position."""
+        queues = self._engine.queues
+        roots = np.array([root for one in ids if (root := root_in(one)) is not None], np.uint64)
+        found: list[int] = []
+        at = max(position - TRANSACTION_RECORDS_MAX, queues.queue_bounds(topic, number)[0])
+        while len(roots) and at < position:
+            at, rows = await queues.positions(topic, number, at, position - at)
+            places = at + np.flatnonzero(np.isin(rows["root"], roots))
+            for part in await self._parts_of(topic, number, places.tolist()):
+                found += [
+                    part.until - 1
+                    for data, root in zip(part.records, part.roots, strict=True)
+                    if isinstance(data, bytes) and id_of(self._engine.core.ids, decode(data), root) in ids
+                ]
+            at += max(len(rows), 1)
+        return found
+
+    async def _parts_of(self, topic: str, number: int, places: Sequence[int]) -> list[Part]:
+        """Read single messages of a queue, so far as it still has them."""
+        parts: list[Part] = []
+        for place in places:
+            page = await self._engine.queues.records(topic, number, place, 1)
+            if page.first == place and page.records:
+                roots = page.positions["root"].tolist()
+                parts.append(Part(Queue(topic, number, place), place + 1, roots, page.records))
+        return parts
 
     def _begin(self, positions: dict[str, dict[int, int]]) -> None:
         self._positions = positions

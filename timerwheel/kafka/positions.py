@@ -3,7 +3,8 @@
     key                    value
     SERVICE                {"run": "...",         the process that produces for this service
                             "journal": "..."}     and the journal that it leads, if its log is in one
-    SERVICE TOPIC          {"0": 1712, ...}       the next offset of each queue of a topic
+    SERVICE TOPIC          {"0": 1712, ...        the next offset of each queue of a topic
+                            "again": {"0": [9]}}  and earlier ones that are to be sent again
 
 The log has a copy of them that is some seconds old, and the name of the topic. So positions that are lost
 with the topic are found again but for these seconds; and another inlet, with another topic beside it, goes on
@@ -13,7 +14,7 @@ Why not the offsets of a consumer group: Kafka deletes those of a group without 
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -21,8 +22,12 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster
 
 PARTITION = 0
+_AGAIN = "again"
 END_WAIT_MS = 20
 """How long a broker may take to say that there are no more: while positions are read, nothing goes out."""
+
+
+T = TypeVar("T")
 
 
 class Run(NamedTuple):
@@ -32,11 +37,30 @@ class Run(NamedTuple):
     journal: str | None = None
 
 
+Repeats = dict[str, dict[int, list[int]]]
+"""Queue offsets by topic and queue."""
+
+
 class Positions(NamedTuple):
-    """What a service has stored; `run` is None before its first run."""
+    """What a service has stored; `run` is None before its first run.
+
+    `again` are messages before `offsets` that are to be sent again: brokers have lost that they count.
+    """
 
     run: Run | None
     offsets: dict[str, dict[int, int]]
+    again: Repeats
+
+    @property
+    def whole(self) -> dict[str, dict[int, int]]:
+        """The offsets up to which each message is in Kafka."""
+        return {
+            topic: {
+                queue: min([offset, *self.again.get(topic, {}).get(queue, ())])
+                for queue, offset in offsets.items()
+            }
+            for topic, offsets in self.offsets.items()
+        }
 
 
 class Noted(NamedTuple):
@@ -64,23 +88,27 @@ def run_record(service: str, run: Run) -> tuple[bytes, bytes]:
     return service.encode(), msgspec.json.encode({"run": run.name, **journal})
 
 
-def offsets_record(service: str, topic: str, offsets: dict[int, int]) -> tuple[bytes, bytes]:
+def offsets_record(
+    service: str, topic: str, offsets: Mapping[int, int], again: Mapping[int, list[int]] | None = None
+) -> tuple[bytes, bytes]:
     """Return key and value of the record that says how far the queues of a topic have gone out."""
-    texts = {str(queue): offset for queue, offset in offsets.items()}
+    texts: dict[str, object] = {str(queue): offset for queue, offset in offsets.items()}
+    if again:
+        texts[_AGAIN] = {str(queue): repeats for queue, repeats in again.items()}
     return f"{service} {topic}".encode(), msgspec.json.encode(texts)
 
 
-def read(cluster: Cluster, topic: str = "") -> Positions:
+def read(cluster: Cluster, topic: str = "", until: int | None = None) -> Positions:
     """Read what was committed up to now, by default in the topic of the bridge; KafkaException, BridgeError.
 
     An open transaction of another service holds the committed end back: this waits for it, because what is
-    behind that end may be committed too.
+    behind that end may be committed too. With `until` it reads up to that offset only.
     """
     partition = TopicPartition(topic or cluster.topics.positions, PARTITION)
     with cluster.consumer(committed=False) as consumer:
         first, end = consumer.get_watermark_offsets(partition, timeout=CALL_S)
-    run: Run | None = None
-    offsets: dict[str, dict[int, int]] = {}
+    end = end if until is None else until
+    newest: dict[str, Any] = {}
     name = cluster.service.encode()
     with cluster.consumer(wait_ms=END_WAIT_MS) as consumer:
         consumer.assign([TopicPartition(partition.topic, PARTITION, first)])
@@ -92,13 +120,20 @@ def read(cluster: Cluster, topic: str = "") -> Positions:
                 if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - so it is named
                     raise KafkaException(error)
                 if (message.offset() or 0) >= end:
-                    return Positions(run, offsets)
+                    return _positions_of(newest)
                 continue
-            service, _, counted = (message.key() or b"").partition(b" ")
-            if service != name:
-                continue
-            value = msgspec.json.decode(message.value() or b"{}")
-            if counted:
-                offsets[counted.decode()] = {int(queue): offset for queue, offset in value.items()}
-            else:
-                run = Run(value["run"], value.get("journal")) if "run" in value else None
+            service, _, topic_key = (message.key() or b"").partition(b" ")
+            if service == name:
+                newest[topic_key.decode()] = msgspec.json.decode(message.value() or b"{}")
+
+
+def _positions_of(newest: dict[str, Any]) -> Positions:
+    """Return what the newest record of each topic says, and that of the run, which has no topic."""
+    run = newest.pop("", {})
+    again = {topic: _by_queue(value.pop(_AGAIN)) for topic, value in newest.items() if _AGAIN in value}
+    offsets = {topic: _by_queue(value) for topic, value in newest.items()}
+    return Positions(Run(run["run"], run.get("journal")) if "run" in run else None, offsets, again)
+
+
+def _by_queue(value: dict[str, T]) -> dict[int, T]:
+    return {int(queue): found for queue, found in value.items()}

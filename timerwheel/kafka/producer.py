@@ -7,6 +7,8 @@
    too long, and nobody else produces. It also does if the other one led the same journal: only one leads at a
    time, and the caller of `open` makes sure before that it is this one.
 4. What a topic refuses goes to the topic of rejected records, in the transaction that would have had it.
+5. A transaction has ended when committed readers have passed what it wrote. If they do not, brokers have
+   lost its end (`timerwheel.kafka.hanging`), and `open` comes next.
 
 It blocks: one thread of its own.
 """
@@ -14,7 +16,7 @@ It blocks: one thread of its own.
 import contextlib
 import itertools
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -22,8 +24,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from timerwheel.clock import Clock
 from timerwheel.kafka import positions
 from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster
+from timerwheel.kafka.hanging import GRACE_MS, LOOK_S, Ends, Hanging, Place
 from timerwheel.kafka.names import is_kafka_topic, kafka_topic_of
-from timerwheel.kafka.positions import Noted, Positions, Run
+from timerwheel.kafka.positions import Noted, Positions, Repeats, Run
 from timerwheel.kafka.translation import Produced, Refusal, rejected
 
 BATCH_BYTES: Final = 65_536
@@ -62,12 +65,24 @@ OF_A_TOPIC: Final = frozenset({"unknown_topic", "illegal_topic", "forbidden_topi
 """Refusals of everything that goes to a topic."""
 
 
+class HangingError(BridgeError):
+    """Brokers have lost the end of a transaction."""
+
+
 class FencedError(BridgeError):
     """Another process produces for this service now: it has a copy of its data."""
 
 
 class StoppedError(BridgeError):
     """The service stops, and does not wait for Kafka."""
+
+
+class Opened(NamedTuple):
+    """From where the queues go on, what is to be sent again, and where a transaction hangs."""
+
+    offsets: dict[str, dict[int, int]]
+    again: Repeats
+    hanging: list[Hanging]
 
 
 class _Failed(NamedTuple):
@@ -139,34 +154,119 @@ class TransactionalProducer:
         self._barred: dict[str, _Barred] = {}
         self._refused_bytes: dict[str, tuple[int, int]] = {}
         self._noted = Noted(None, {})
+        self._topics: Iterable[str] = ()
+        self._ends: Ends | None = None
+        self._written: dict[Place, int] = {}  # the first offset of the transaction that is open, or was last
+        self._unseen: set[Place] = set()  # where one may hang; nobody could look
 
-    def open(self, noted: Noted) -> dict[str, dict[int, int]]:
+    def open(self, noted: Noted, topics: Iterable[str] = ()) -> Opened:
         """Fence other producers of this service; returns the next offset of each queue by topic.
 
         `noted` is what the log knows of them, for the case that Kafka has lost them, or has them elsewhere.
-        With a journal, this process was confirmed as its leader just before.
+        `topics` are those of the service that go out. With a journal, this process was confirmed as its
+        leader just before. `repeat` follows if anything is to be sent again or hangs.
 
         Raises KafkaException and BridgeError, FencedError among them; call it again except after that.
         """
         self.close()
         self._cluster.make_topics()
-        self._noted = noted
+        self._noted, self._topics = noted, topics
+        self._ends = Ends(self._cluster, self._clock)
+        own = self._cluster.topics.positions
         if self._has_run:
-            self._check_others(positions.read(self._cluster).run)
+            # A transaction that hangs is the last one, and nobody has opened since: that would have ended it.
+            until = next((one.offset for one in self._ends.find([own]).hanging), None)
+            self._check_others(positions.read(self._cluster, until=until).run)
         self._check_stopped()  # a leader that was replaced must not fence the next one
         self._producer = self._cluster.producer(BATCH_BYTES, PROTOCOL_BYTES_MAX + (512 << 20))
         self._until_done(self._producer.init_transactions)
+        wanted = {own, self._cluster.topics.rejected, *map(kafka_topic_of, topics)}
+        hanging, self._unseen = self._ends.find(wanted)
+        if any(one.place.topic == own for one in hanging):
+            logger.warning(
+                "brokers have lost how a transaction ended: it is aborted, and its messages go out again"
+            )
+            self._abort_hanging(hanging)
+            hanging = []
         found = positions.read(self._cluster)
         offsets = self._with_noted(found)
-        self._producer.begin_transaction()
+        self._begin()
         self._position(*positions.run_record(self._cluster.service, self._run))
         for topic, reached in offsets.items():
             if reached != found.offsets.get(topic):
-                self._position(*positions.offsets_record(self._cluster.service, topic, reached))
-        self._until_done(self._producer.commit_transaction)
+                self._position(*self._record_of(topic, reached, found.again))
+        self._commit()
         self._has_run = True
         self._known.clear()
-        return offsets
+        return Opened(offsets, found.again, hanging)
+
+    def repeat(
+        self, hanging: Sequence[Hanging], offsets: Mapping[str, dict[int, int]], again: Repeats
+    ) -> None:
+        """Store which messages are to be sent again, of those up to these offsets; then end what hangs.
+
+        Raises as `open`.
+        """
+        if again:
+            self._begin()
+            for topic in again:
+                self._position(*self._record_of(topic, offsets[topic], again))
+            self._commit()
+        if hanging:
+            self._abort_hanging(hanging)
+
+    def _record_of(self, topic: str, offsets: Mapping[int, int], again: Repeats) -> tuple[bytes, bytes]:
+        return positions.offsets_record(self._cluster.service, topic, offsets, again.get(topic))
+
+    def _abort_hanging(self, hanging: Sequence[Hanging]) -> None:
+        """End what hangs in partitions: abort another transaction that has a record in each of them."""
+        assert self._producer is not None
+        self._begin()
+        for place, offset, records in hanging:
+            first = records[0]
+            self._producer.produce(
+                place.topic, first.value, first.key, place.partition, headers=[*first.headers]
+            )
+            self._written[place] = offset
+        self._flush()
+        self._until_done(self._producer.abort_transaction)
+        self._settle()
+
+    def _begin(self) -> None:
+        assert self._producer is not None
+        self._written.clear()
+        self._producer.begin_transaction()
+
+    def _commit(self) -> None:
+        assert self._producer is not None
+        self._until_done(self._producer.commit_transaction)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Return once committed readers have passed what the last transaction wrote; HangingError.
+
+        A reader is held back at its first record until it has ended there; at an earlier one, by others.
+        """
+        assert self._ends is not None
+        until_ms = self._clock.monotonic_ms() + GRACE_MS
+        held = self._held(self._ends.committed(self._written))
+        while held:
+            if self._clock.monotonic_ms() >= until_ms:
+                raise HangingError(f"a transaction does not end in {held[0].topic}/{held[0].partition}")
+            self._check_stopped()
+            assert self._producer is not None
+            self._producer.poll(LOOK_S)
+            held = self._held(self._ends.committed(held))
+
+    def _held(self, ends: Mapping[Place, int]) -> list[Place]:
+        return [place for place, end in ends.items() if end == self._written[place]]
+
+    def _wrote(self, error: KafkaError | None, message: Message) -> None:
+        """Note where a record of the open transaction is."""
+        if error is None:
+            self._written.setdefault(
+                Place(message.topic() or "", message.partition() or 0), message.offset() or 0
+            )
 
     def _check_others(self, last: Run | None) -> None:
         """Raise FencedError if the process that opened last may go on: one of the two has to end."""
@@ -207,6 +307,7 @@ class TransactionalProducer:
         After an exception `open` tells whether they were committed.
         """
         attempt = Attempt(records)
+        self._look_again({record.topic for record in records})
         while True:
             self._find({record.topic for record in records} - self._known)
             self._refuse_known(attempt)
@@ -224,6 +325,16 @@ class TransactionalProducer:
                 return list(attempt.refused.values())
             for place, cause in failed:
                 self._refuse(attempt, place, cause)
+
+    def _look_again(self, topics: set[str]) -> None:
+        """Look where nobody could before more is sent there; HangingError if a transaction hangs."""
+        if not any(place.topic in topics for place in self._unseen):
+            return
+        assert self._ends is not None
+        hanging, unseen = self._ends.find(topics)
+        self._unseen = {place for place in self._unseen if place.topic not in topics or place in unseen}
+        if hanging:
+            raise HangingError(f"a transaction has not ended in {hanging[0].place.topic}")
 
     def _send_by_topic(
         self, records: Sequence[Produced], reached: Mapping[str, dict[int, int]]
@@ -320,7 +431,7 @@ class TransactionalProducer:
         failed: list[_Failed] = []
         cause: KafkaException | None = None
         is_gone = False
-        self._producer.begin_transaction()
+        self._begin()
         try:
             for place in range(len(attempt.records)):
                 self._produce(attempt, place, failed)
@@ -328,7 +439,7 @@ class TransactionalProducer:
                 self._position(*positions.offsets_record(self._cluster.service, topic, offsets))
             self._deliver(attempt)
             if not failed:
-                self._until_done(self._producer.commit_transaction)
+                self._commit()
                 return None
         except _GoneError:
             is_gone = True  # and barred: the next try refuses what was for it
@@ -386,15 +497,19 @@ class TransactionalProducer:
         try:
             self._until_done(self._producer.abort_transaction)
             self._producer.poll(0)
+            self._settle()
         except KafkaException:
             if not may_be_unknown:
                 raise
-            self.open(self._noted)
+            opened = self.open(self._noted, self._topics)
+            if opened.hanging or opened.again:
+                raise HangingError("a transaction has not ended everywhere") from None
 
     def _produce(self, attempt: Attempt, place: int, failed: list[_Failed]) -> None:
-        def delivered(error: KafkaError | None, _message: Message) -> None:
+        def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None and error.code() in REFUSALS:
                 failed.append(_Failed(place, error))
+            self._wrote(error, message)
 
         assert self._producer is not None
         record = attempt.records[place]
@@ -416,7 +531,13 @@ class TransactionalProducer:
 
     def _position(self, key: bytes, value: bytes) -> None:
         assert self._producer is not None
-        self._producer.produce(self._cluster.topics.positions, value, key, partition=positions.PARTITION)
+        self._producer.produce(
+            self._cluster.topics.positions,
+            value,
+            key,
+            partition=positions.PARTITION,
+            on_delivery=self._wrote,
+        )
 
     def _flush(self) -> None:
         assert self._producer is not None
@@ -449,3 +570,6 @@ class TransactionalProducer:
         if self._producer is not None:
             self._producer.purge()
             self._producer = None  # not `close`, which would wait to abort first
+        if self._ends is not None:
+            self._ends.close()
+            self._ends = None

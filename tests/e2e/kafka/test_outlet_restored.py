@@ -1,86 +1,25 @@
 """From where an outlet goes on whose data was restored, and is older than what was sent."""
 
 import asyncio
-import itertools
 import shutil
-import time
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("confluent_kafka")
 
+from tests.harness.kafka.bridged import Bridged, names, send
 from tests.harness.kafka.clients import Clients
-from timerwheel.engine import Engine
-from timerwheel.kafka.cluster import Cluster
-from timerwheel.kafka.front import service_name
-from timerwheel.kafka.names import KafkaTopics
-from timerwheel.kafka.outlet import Outlet
 from timerwheel.kafka.outlets import Outlets
 from timerwheel.kafka.positions import Run
 from timerwheel.kafka.producer import TransactionalProducer
-from timerwheel.model.kafka_counts import KafkaCounts
-from timerwheel.model.messages import Outgoing
-from timerwheel.settings import Settings
-
-_numbers = itertools.count(1)
-
-
-class Bridged:
-    """Services of one data directory, of which one runs at a time, and the topics to which they send."""
-
-    def __init__(self, kafka: Clients, home: Path) -> None:
-        number = f"{next(_numbers)}-{time.time_ns() % 1_000_000_007}"
-        self.kafka = kafka
-        self.home = home
-        self.topics = KafkaTopics(f"timers.{number}")
-        self.target, self.later = f"orders-{number}", f"later-{number}"
-        kafka.make(self.topics.inlet, self.target, self.later)
-
-    @asynccontextmanager
-    async def engine(self) -> AsyncIterator[Engine]:
-        engine = await Engine.open(Settings(data=self.home / "data"))
-        yield engine
-        await engine.close()
-
-    def cluster(self, engine: Engine) -> Cluster:
-        return Cluster(self.kafka.address, {}, self.topics, service_name(engine.core.log.log_id))
-
-    @asynccontextmanager
-    async def outlet(self, engine: Engine, *named: str) -> AsyncIterator[None]:
-        outlets = Outlets(engine, self.topics, named)
-        await outlets.open()
-        run = Run(f"run {next(_numbers)}")
-        outlet = Outlet(engine, self.cluster(engine), outlets, KafkaCounts(), run)
-        running = asyncio.create_task(outlet.run())
-        yield
-        outlet.stop()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await outlet.close()
-
-    async def came(self, topic: str, count: int) -> list[str]:
-        found = await asyncio.to_thread(self.kafka.read_count, topic, count)
-        return [(one.value or b"").decode() for one in found]
-
-
-async def send(engine: Engine, topic: str, bodies: Iterable[str]) -> None:
-    """Send messages that are due at once, and return when they are in their queue."""
-    end = engine.queues.queue_bounds(topic, 0)[1]
-    receipts = await engine.sender.send([Outgoing(topic, body.encode()) for body in bodies])
-    while engine.queues.queue_bounds(topic, 0)[1] < end + len(receipts):
-        await asyncio.sleep(0.001)
-
-
-def names(prefix: str, count: int) -> Iterator[str]:
-    return (f"{prefix} {number}" for number in range(count))
 
 
 @pytest.fixture
 def bridged(kafka: Clients, tmp_path: Path) -> Bridged:
-    return Bridged(kafka, tmp_path)
+    made = Bridged(kafka, tmp_path)
+    kafka.make(made.topics.inlet, made.target, made.later)
+    return made
 
 
 @pytest.mark.parametrize("starts", [0, 1, 2])

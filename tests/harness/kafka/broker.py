@@ -27,7 +27,7 @@ READY_S = 120.0
 
 _CLUSTER = "4L6g3nShT-eMCtK--X86sw"
 _SETTINGS = """\
-process.roles=broker,controller
+process.roles={roles}
 node.id={number}
 controller.quorum.voters={voters}
 controller.listener.names=CONTROLLER
@@ -45,12 +45,12 @@ share.coordinator.state.topic.min.isr={in_sync}
 group.initial.rebalance.delay.ms=0
 """
 _OPEN = """\
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}
+listeners=PLAINTEXT://{host}:{port}{controls}
 advertised.listeners=PLAINTEXT://{host}:{port}
 """
 # Who comes by the listener INTERNAL may do everything: the broker itself, and the test that gives rights.
 _GUARDED = """\
-listeners=INTERNAL://{host}:{internal},CLIENTS://{host}:{port},CONTROLLER://{host}:{controller}
+listeners=INTERNAL://{host}:{internal},CLIENTS://{host}:{port}{controls}
 advertised.listeners=INTERNAL://{host}:{internal},CLIENTS://{host}:{port}
 listener.security.protocol.map=INTERNAL:PLAINTEXT,CLIENTS:SASL_SSL,CONTROLLER:PLAINTEXT
 inter.broker.listener.name=INTERNAL
@@ -91,7 +91,8 @@ def missing(*, own: bool = False) -> str | None:
 class Broker:
     """One broker; `kill` and `start` may follow each other, its data stays.
 
-    It is the `number`th of a cluster whose controllers have these ports; by default a cluster of its own.
+    It is the `number`th of a cluster whose controllers have these ports; by default a cluster of its own. One
+    beyond the controllers is a broker only. `more` are further settings.
     With a certificate, it takes clients over TLS who log in with SCRAM, and do what an ACL lets them; at the
     address `internal` it lets everybody do everything.
     """
@@ -103,9 +104,11 @@ class Broker:
         controllers: Sequence[int] = (),
         certificate: Path | None = None,
         host: str = HOST,
+        more: str = "",
     ) -> None:
         self._host = host
-        controllers = controllers or (reserved_port(),)
+        self.controllers = controllers = controllers or (reserved_port(),)
+        is_controller = number <= len(controllers)
         self._directory = directory
         self._data = directory / "data"
         self.port = reserved_port()
@@ -117,6 +120,7 @@ class Broker:
         self._settings = directory / "server.properties"
         self._settings.write_text(
             _SETTINGS.format(
+                roles="broker,controller" if is_controller else "broker",
                 number=number,
                 voters=",".join(f"{at}@{host}:{port}" for at, port in enumerate(controllers, 1)),
                 replicas=len(controllers),
@@ -127,10 +131,11 @@ class Broker:
                 host=host,
                 port=self.port,
                 internal=internal,
-                controller=controllers[number - 1],
+                controls=f",CONTROLLER://{host}:{controllers[number - 1]}" if is_controller else "",
                 certificate=certificate,
             )
             + (_AUTHORIZER if certificate is None and len(controllers) == 1 else "")
+            + more
         )
         tool = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(self._settings)]
         with (directory / "format.txt").open("wb") as out:

@@ -1,0 +1,181 @@
+"""Brokers that lose how a transaction ended (KAFKA-20734): each message comes once all the same.
+
+The second broker of two is killed while a transaction with records there is open, and starts again after it
+ended. That it hangs then is a claim of the tests too: a Kafka that is mended makes them fail, and useless.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.harness.kafka.bridged import Bridged, names, send
+from tests.harness.kafka.broker import Broker, missing
+from tests.harness.kafka.clients import CALL_S, PATIENCE_S, Clients
+from timerwheel.engine import Engine
+from timerwheel.kafka import positions
+from timerwheel.kafka.cluster import Cluster
+from timerwheel.kafka.translation import Produced, produced_of
+from timerwheel.runtime.message_views import id_of
+from timerwheel.store.record import decode
+
+pytestmark = pytest.mark.skipif(missing(own=True) is not None, reason=f"needs Kafka: {missing(own=True)}")
+
+FENCED_SOON = "broker.session.timeout.ms=1000\nbroker.heartbeat.interval.ms=200\n"
+KEPT, KILLED = 1, 2
+BEFORE, HUNG, AFTER = 3, 40, 5
+
+
+class Case(NamedTuple):
+    """Which broker has the positions, and how the transaction ended."""
+
+    positions: int
+    committed: bool
+
+    def __str__(self) -> str:
+        return f"positions on {self.positions}, {'committed' if self.committed else 'aborted'}"
+
+
+CASES = [Case(broker, committed) for broker in (KEPT, KILLED) for committed in (True, False)]
+
+
+class Prepared:
+    """A service that sent BEFORE messages, and whose next HUNG are in a transaction of its producer."""
+
+    def __init__(self, kafka: Clients, home: Path, case: Case) -> None:
+        self.bridged = Bridged(kafka, home)
+        self.case = case
+        # One partition of the target is where nothing is lost, unless the positions are lost too.
+        self.parts = [KILLED, KEPT] if case.positions == KEPT else [KILLED, KILLED]
+        topics = self.bridged.topics
+        place(kafka, topics.inlet, [KEPT])
+        place(kafka, topics.positions, [case.positions], compact=True)
+        place(kafka, self.bridged.target, self.parts)
+        self.producer: Producer | None = None
+
+    async def begin(self) -> None:
+        """Send what comes before, and begin the transaction, as an outlet does that is killed in it."""
+        target = self.bridged.target
+        async with self.bridged.engine() as engine:
+            async with self.bridged.outlet(engine, target):
+                await send(engine, target, names("before", BEFORE))
+                await self.bridged.came(target, BEFORE)
+            await send(engine, target, names("hung", HUNG))
+            cluster = self.bridged.cluster(engine)
+            self.producer = cluster.producer(65_536, 1 << 20)
+            records = await self.records(engine)
+            reached = positions.offsets_record(cluster.service, target, {0: BEFORE + HUNG})
+            await asyncio.to_thread(self.produce, records, reached)
+
+    async def records(self, engine: Engine) -> list[Produced]:
+        page = await engine.queues.records(self.bridged.target, 0, BEFORE, HUNG)
+        found = []
+        for data, root in zip(page.records, page.positions["root"].tolist(), strict=True):
+            assert isinstance(data, bytes)
+            found.append(produced_of(decode(data), id_of(engine.core.ids, decode(data), root)))
+        assert len(found) == HUNG
+        return found
+
+    def produce(self, records: list[Produced], reached: tuple[bytes, bytes]) -> None:
+        assert self.producer is not None
+        self.producer.init_transactions(CALL_S)
+        self.producer.begin_transaction()
+        for number, record in enumerate(records):
+            self.producer.produce(
+                record.topic, record.value, record.key, number % len(self.parts), headers=record.headers
+            )
+        key, value = reached
+        self.producer.produce(self.bridged.topics.positions, value, key, positions.PARTITION)
+        assert self.producer.flush(CALL_S) == 0
+
+    def end(self) -> None:
+        assert self.producer is not None
+        if self.case.committed:
+            self.producer.commit_transaction(CALL_S)
+        else:
+            self.producer.abort_transaction(CALL_S)
+        self.producer = None
+
+    @property
+    def hangs(self) -> bool:
+        """Whether readers are held back before the messages of the transaction."""
+        cluster = Cluster(self.bridged.kafka.address, {}, self.bridged.topics)
+        part = TopicPartition(self.bridged.target, self.parts.index(KILLED))
+        ends = []
+        for committed in (True, False):
+            consumer = cluster.consumer(committed=committed)
+            ends.append(consumer.get_watermark_offsets(part, timeout=CALL_S)[1])
+            consumer.close()
+        return ends[0] < ends[1]
+
+
+def place(kafka: Clients, topic: str, brokers: list[int], *, compact: bool = False) -> None:
+    """Make a topic with a partition on each of these brokers."""
+    config = {"cleanup.policy": "compact" if compact else "delete"}
+    with AdminClient({"bootstrap.servers": kafka.address}) as admin:
+        made = NewTopic(
+            topic, len(brokers), replica_assignment=[[broker] for broker in brokers], config=config
+        )
+        admin.create_topics([made])[topic].result()
+
+
+def wait_for_leader(kafka: Clients, topic: str, *, there: bool) -> None:
+    """Return when the first partition of a topic has a leader, or has none."""
+    until = time.monotonic() + PATIENCE_S
+    with AdminClient({"bootstrap.servers": kafka.address}) as admin:
+        while (admin.list_topics(topic, timeout=CALL_S).topics[topic].partitions[0].leader >= 0) != there:
+            assert time.monotonic() < until, f"leader of {topic}: not {there}"
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Case, Prepared]]:
+    home = Path(tmp_path_factory.mktemp("hanging"))
+    first = Broker(home / "first", more=FENCED_SOON)
+    second = Broker(home / "second", KILLED, first.controllers, more=FENCED_SOON)
+    try:
+        first.start()
+        kafka = Clients(first.address)
+        kafka.wait()
+        kafka.make("first")
+        kafka.transaction([("first", b"", [])], commit=True)  # so the topic of transactions is on this broker
+        second.start()
+        cases = {case: Prepared(kafka, home / str(number), case) for number, case in enumerate(CASES)}
+        for one in cases.values():
+            asyncio.run(one.begin())
+        second.kill()
+        wait_for_leader(kafka, cases[CASES[0]].bridged.target, there=False)
+        for one in cases.values():
+            one.end()
+        second.start()
+        for one in cases.values():
+            wait_for_leader(kafka, one.bridged.target, there=True)
+        yield cases
+    finally:
+        second.kill()
+        first.kill()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+async def test_each_message_comes_once_though_brokers_have_lost_how_its_transaction_ended(
+    prepared: dict[Case, Prepared], case: Case
+) -> None:
+    bridged = prepared[case].bridged
+    target, wanted = bridged.target, [*names("before", BEFORE), *names("hung", HUNG), *names("after", AFTER)]
+    assert await asyncio.to_thread(lambda: prepared[case].hangs)
+    async with bridged.engine() as engine, bridged.outlet(engine, target):
+        assert sorted(await bridged.came(target, BEFORE + HUNG)) == sorted(wanted[: BEFORE + HUNG])
+        await send(engine, target, names("after", AFTER))
+        assert sorted(await bridged.came(target, len(wanted))) == sorted(wanted)
+    async with bridged.engine() as engine, bridged.outlet(engine, target):
+        await send(engine, target, ["last"])
+        assert sorted(await bridged.came(target, len(wanted) + 1)) == sorted([*wanted, "last"])
