@@ -32,6 +32,7 @@ FOR_AN_EXTRA = {
             "consumer",
             "inlet",
             "election",
+            "hanging",
             "journal",
             "journal_topic",
             "outlet",
