@@ -21,9 +21,12 @@ from confluent_kafka.cimpl import NewTopic
 from tests.harness.kafka.bridged import Bridged, names, send
 from tests.harness.kafka.broker import Broker, missing
 from tests.harness.kafka.clients import CALL_S, PATIENCE_S, Clients
+from timerwheel.clock import SystemClock
 from timerwheel.engine import Engine
 from timerwheel.kafka import positions
 from timerwheel.kafka.cluster import Cluster
+from timerwheel.kafka.positions import Noted, Run
+from timerwheel.kafka.producer import HangingError, TransactionalProducer
 from timerwheel.kafka.translation import Produced, produced_of
 from timerwheel.runtime.message_views import id_of
 from timerwheel.store.record import decode
@@ -45,6 +48,7 @@ class Case(NamedTuple):
         return f"positions on {self.positions}, {'committed' if self.committed else 'aborted'}"
 
 
+BLIND = Case(KEPT, committed=True)
 CASES = [Case(broker, committed) for broker in (KEPT, KILLED) for committed in (True, False)]
 
 
@@ -61,6 +65,7 @@ class Prepared:
         place(kafka, topics.positions, [case.positions], compact=True)
         place(kafka, self.bridged.target, self.parts)
         self.producer: Producer | None = None
+        self.cluster: Cluster
 
     async def begin(self) -> None:
         """Send what comes before, and begin the transaction, as an outlet does that is killed in it."""
@@ -70,10 +75,10 @@ class Prepared:
                 await send(engine, target, names("before", BEFORE))
                 await self.bridged.came(target, BEFORE)
             await send(engine, target, names("hung", HUNG))
-            cluster = self.bridged.cluster(engine)
-            self.producer = cluster.producer(65_536, 1 << 20)
+            self.cluster = self.bridged.cluster(engine)
+            self.producer = self.cluster.producer(65_536, 1 << 20)
             records = await self.records(engine)
-            reached = positions.offsets_record(cluster.service, target, {0: BEFORE + HUNG})
+            reached = positions.offsets_record(self.cluster.service, target, {0: BEFORE + HUNG})
             await asyncio.to_thread(self.produce, records, reached)
 
     async def records(self, engine: Engine) -> list[Produced]:
@@ -108,11 +113,10 @@ class Prepared:
     @property
     def hangs(self) -> bool:
         """Whether readers are held back before the messages of the transaction."""
-        cluster = Cluster(self.bridged.kafka.address, {}, self.bridged.topics)
         part = TopicPartition(self.bridged.target, self.parts.index(KILLED))
         ends = []
         for committed in (True, False):
-            consumer = cluster.consumer(committed=committed)
+            consumer = self.cluster.consumer(committed=committed)
             ends.append(consumer.get_watermark_offsets(part, timeout=CALL_S)[1])
             consumer.close()
         return ends[0] < ends[1]
@@ -137,8 +141,15 @@ def wait_for_leader(kafka: Clients, topic: str, *, there: bool) -> None:
             time.sleep(0.05)
 
 
+class Lost(NamedTuple):
+    """Services whose last transaction hangs, and a producer of one that opened while nobody could see it."""
+
+    cases: dict[Case, Prepared]
+    early: TransactionalProducer
+
+
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Case, Prepared]]:
+def lost(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lost]:
     home = Path(tmp_path_factory.mktemp("hanging"))
     first = Broker(home / "first", more=FENCED_SOON)
     second = Broker(home / "second", KILLED, first.controllers, more=FENCED_SOON)
@@ -156,22 +167,33 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Case, Pr
         wait_for_leader(kafka, cases[CASES[0]].bridged.target, there=False)
         for one in cases.values():
             one.end()
+        blind = cases[BLIND]
+        early = TransactionalProducer(blind.cluster, SystemClock(), Run("early"))
+        opened = early.open(Noted(None, {}), [blind.bridged.target])
+        assert opened == ({blind.bridged.target: {0: BEFORE + HUNG}}, {}, [])
         second.start()
         for one in cases.values():
             wait_for_leader(kafka, one.bridged.target, there=True)
-        yield cases
+        yield Lost(cases, early)
     finally:
         second.kill()
         first.kill()
 
 
+def test_a_producer_that_could_not_see_a_partition_looks_before_it_sends_there(lost: Lost) -> None:
+    target = lost.cases[BLIND].bridged.target
+    with pytest.raises(HangingError, match=target):
+        lost.early.send([Produced(target, None, b"more", [])], {target: {0: BEFORE + HUNG}})
+    lost.early.close()
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 async def test_each_message_comes_once_though_brokers_have_lost_how_its_transaction_ended(
-    prepared: dict[Case, Prepared], case: Case
+    lost: Lost, case: Case
 ) -> None:
-    bridged = prepared[case].bridged
+    bridged = lost.cases[case].bridged
     target, wanted = bridged.target, [*names("before", BEFORE), *names("hung", HUNG), *names("after", AFTER)]
-    assert await asyncio.to_thread(lambda: prepared[case].hangs)
+    assert await asyncio.to_thread(lambda: lost.cases[case].hangs)
     async with bridged.engine() as engine, bridged.outlet(engine, target):
         assert sorted(await bridged.came(target, BEFORE + HUNG)) == sorted(wanted[: BEFORE + HUNG])
         await send(engine, target, names("after", AFTER))
