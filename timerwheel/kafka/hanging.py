@@ -1,27 +1,24 @@
-"""Transactions of the outlet whose end brokers have lost: where they hang, and what is in them.
+"""Transactions whose end brokers have lost: the partitions in which they hang.
 
 A coordinator that ends a transaction has a marker written into each partition of it. Brokers of Kafka 4.3.0
 to 4.4.0 leave it out where the partition has no leader just then, as while its broker starts again, for they
 take it for deleted (KAFKA-20734). There the transaction *hangs*: committed readers stop at its first record,
 until the producer ends another one in the partition, which ends the first in the same way, whatever became
-of it elsewhere.
+of it elsewhere. So what the outlet does (`timerwheel.kafka.producer`):
 
-    it hangs in               how it had ended                 what the outlet does
-    positions and targets     nobody can see                   aborts it; its messages go out again
-    targets only              as the committed positions say   has the positions say which messages are to be
-                                                               sent again, if any; aborts it; sends them
+1. It begins no transaction before committed readers have passed the last one, in each of its partitions.
+2. It writes to no topic of which it has not seen all partitions since it opened.
+3. What hangs in the topic of positions is aborted first. Then the committed positions say which messages
+   of what hangs elsewhere had counted. These are noted there, what hangs is aborted, and they are sent again.
+4. To abort it is to abort another transaction that has a record in the partition: a copy of the first one
+   that hangs there, so that `read_uncommitted` readers see nothing new.
 
-To abort is to abort another one that has a record in each partition: a copy of the first that hangs there, so
-that `read_uncommitted` readers see nothing new.
-
-1. At most one transaction of the outlet hangs: none begins before committed readers have passed the last.
-2. What hangs was seen by no committed reader.
-
-Not seen is one behind an open transaction of another producer, which holds committed readers back as well.
+No committed reader has seen what hangs. What is behind an open transaction of another producer is not seen
+here either, until that ends; the outlet goes on in the meantime.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
@@ -29,19 +26,19 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message,
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from timerwheel.clock import Clock
-from timerwheel.kafka.cluster import CALL_S, Cluster, said
-from timerwheel.kafka.envelope import UnreadableHeadersError, headers_of
-from timerwheel.kafka.names import ID
+from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster, said
+from timerwheel.kafka.envelope import Header, UnreadableHeadersError, headers_of
+from timerwheel.kafka.names import FROM, ID, TOPIC
 from timerwheel.kafka.translation import Produced
 
 GRACE_MS: Final = 1_000
 """How long a partition may take to let committed readers pass what has ended, as after a change of leader."""
 LOOK_S: Final = 0.002
 """How long to wait between two looks at the committed end of partitions."""
-READ_RECORDS_MAX: Final = 100_000
-"""How far to read in a partition in which a transaction hangs; others' records follow it."""
+ASK_S: Final = 1.0
+"""How long to wait for the leader of a partition before it is asked who leads now."""
 _offsets: Any = OffsetSpec  # its functions have no types
-_GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED})
+_NO_RIGHT: Final = KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 logger = logging.getLogger(__name__)
 
@@ -52,33 +49,31 @@ class Place(NamedTuple):
     topic: str
     partition: int
 
-    def at(self, offset: int) -> TopicPartition:
-        """Return an offset in it."""
-        return TopicPartition(self.topic, self.partition, offset)
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
 
 
 class Hanging(NamedTuple):
-    """A partition that a transaction holds back: from which offset on, and its records there, in order."""
+    """A partition whose committed end stays at a record of a service: its offset and a copy of it.
+
+    `ids` are the targets and ids of all messages from there on that came from a service, this one or another.
+    """
 
     place: Place
     offset: int
-    records: list[Produced]
-
-    @property
-    def ids(self) -> set[str]:
-        """The ids of the messages in it."""
-        return {(value or b"").decode() for one in self.records for name, value in one.headers if name == ID}
+    first: Produced
+    ids: frozenset[tuple[str, str]]
 
 
 class Found(NamedTuple):
-    """What a look found, and the partitions that have no leader, so that nobody can look."""
+    """Where a transaction may hang, and the partitions of which nobody can know, as they have no leader."""
 
     hanging: list[Hanging]
     unseen: set[Place]
 
 
 class Ends:
-    """The ends of partitions. It blocks; raises KafkaException. `close` it."""
+    """The ends of partitions. It blocks; raises KafkaException if no broker answers. `close` it."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
@@ -91,92 +86,129 @@ class Ends:
         self._stack.close()
 
     def committed(self, places: Collection[Place]) -> dict[Place, int]:
-        """Return up to where committed readers get; without partitions that were deleted."""
-        return self._ends(places, IsolationLevel.READ_COMMITTED)
+        """Return up to where committed readers get, without partitions that were deleted.
 
-    def _ends(self, places: Collection[Place], level: IsolationLevel) -> dict[Place, int]:
-        if not places:
-            return {}
-        wanted = {TopicPartition(*place): _offsets.latest() for place in places}
-        answers = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=CALL_S)
-        found: dict[Place, int] = {}
-        for answered, answer in answers.items():
-            try:
-                found[Place(answered.topic, answered.partition)] = answer.result().offset
-            except KafkaException as error:
-                if error.args[0].code() not in _GONE:
-                    raise
+        Raises BridgeError if one has no leader, or it does not answer.
+        """
+        found, silent = self._ends(places, IsolationLevel.READ_COMMITTED)
+        if silent:
+            raise BridgeError(f"no leader of {min(silent)} answers")
         return found
 
+    def _ends(self, places: Collection[Place], level: IsolationLevel) -> tuple[dict[Place, int], set[Place]]:
+        """Return the ends, and the places that nobody answered for. Deleted ones are in neither."""
+        until_ms = self._clock.monotonic_ms() + int(CALL_S * 1000)
+        found: dict[Place, int] = {}
+        left = set(places)
+        while left:
+            found |= self._asked(left, level)
+            left -= found.keys()
+            if left:  # librdkafka goes on asking a leader that has gone until it is told of another
+                there = self._there({place.topic for place in left})
+                left &= there.keys()
+                if self._clock.monotonic_ms() >= until_ms or not any(there[place] for place in left):
+                    break
+        return found, left
+
+    def _asked(self, places: Iterable[Place], level: IsolationLevel) -> dict[Place, int]:
+        wanted = {TopicPartition(*place): _offsets.latest() for place in places}
+        answers = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=ASK_S)
+        found: dict[Place, int] = {}
+        for part, answer in answers.items():
+            try:
+                offset = answer.result().offset
+            except KafkaException:
+                continue
+            if offset >= 0:  # else nobody has answered in time
+                found[Place(part.topic, part.partition)] = offset
+        return found
+
+    def _there(self, topics: Iterable[str]) -> dict[Place, bool]:
+        """Return the partitions of these topics, so far as they are there, and whether they have a leader."""
+        known = self._admin.list_topics(timeout=CALL_S).topics
+        return {
+            Place(topic, number): partition.leader >= 0
+            for topic in known.keys() & set(topics)
+            for number, partition in known[topic].partitions.items()
+        }
+
     def find(self, topics: Iterable[str]) -> Found:
-        """Return where a transaction of a service hangs in these topics, so far as they are there.
+        """Return where a transaction may hang in these topics: one that is of a service, and does not end.
 
         Whatever this service had open has ended before.
         """
-        known = self._admin.list_topics(timeout=CALL_S).topics
-        led: set[Place] = set()
-        unseen: set[Place] = set()
-        for topic in known.keys() & set(topics):
-            for number, partition in known[topic].partitions.items():
-                (led if partition.leader >= 0 else unseen).add(Place(topic, number))
-        ends = self._ends(led, IsolationLevel.READ_UNCOMMITTED)
-        held = self._held(ends)
+        there = self._there(topics)
+        led = {place for place, has_leader in there.items() if has_leader}
+        ends, silent = self._ends(led, IsolationLevel.READ_UNCOMMITTED)
+        held, silent_too = self._held(ends)
         found = [self._read(place, offset, ends[place]) for place, offset in sorted(held.items())]
-        return Found([one for one in found if one is not None], unseen)
+        return Found([one for one in found if one is not None], there.keys() - led | silent | silent_too)
 
-    def _held(self, ends: Mapping[Place, int]) -> dict[Place, int]:
-        """Return where committed readers do not get to these ends."""
-        until_ms = self._clock.monotonic_ms() + GRACE_MS
-        held = self.committed(ends)
-        while held := {place: offset for place, offset in held.items() if offset < ends[place]}:
-            if self._clock.monotonic_ms() >= until_ms:
-                break
+    def _held(self, ends: Mapping[Place, int]) -> tuple[dict[Place, int], set[Place]]:
+        """Return where committed readers do not get to these ends, and where nobody knows."""
+        until_ms: int | None = None
+        held: dict[Place, int] = dict(ends)
+        while True:
+            found, silent = self._ends(held, IsolationLevel.READ_COMMITTED)
+            held = {place: offset for place, offset in found.items() if offset < ends[place]}
+            until_ms = until_ms or self._clock.monotonic_ms() + GRACE_MS
+            if not held or silent or self._clock.monotonic_ms() >= until_ms:
+                return held, silent
             self._admin.poll(LOOK_S)
-            held = self.committed(held)
-        return held
 
     def _read(self, place: Place, offset: int, end: int) -> Hanging | None:
-        """Return what a service has from an offset on, if the record there is one of a service."""
-        records: list[Produced] = []
+        """Return what a service has from an offset on; None if the record there is not of a service."""
+        first: Produced | None = None
+        ids: set[tuple[str, str]] = set()
         try:
             for message in self._messages(place, offset, end):
-                if (record := self._of_service(message)) is not None:
-                    records.append(record)
-                elif message.offset() == offset:
-                    return None
+                headers = _headers_of(message)
+                if first is None:
+                    if ID not in dict(headers) and not self._is_position(message):
+                        return None
+                    first = Produced(place.topic, message.key(), message.value(), headers)
+                ids |= self._ids_of(place.topic, dict(headers))
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            if error.args[0].code() != _NO_RIGHT:
                 raise
             logger.warning(
-                "a transaction is open in %s/%d, and this user may not read there, so whether it is one of "
-                "this service that brokers have lost is unknown: %s", *place, said(error),
+                "a transaction is open in %s, and this user may not read there to see whether it is one of "
+                "this service that brokers have lost the end of: %s", place, said(error),
             )  # fmt: skip
-        return Hanging(place, offset, records) if records else None
+        return None if first is None else Hanging(place, offset, first, frozenset(ids))
 
-    def _messages(self, place: Place, offset: int, end: int) -> Iterable[Message]:
-        """Yield the records [offset, end) of a partition, whether committed or not."""
-        end = min(end, offset + READ_RECORDS_MAX)
+    def _messages(self, place: Place, offset: int, end: int) -> Iterator[Message]:
+        """Yield the records [offset, end) of a partition, whether committed or not; BridgeError."""
         with self._cluster.consumer(committed=False) as consumer:
-            consumer.assign([place.at(offset)])
-            while (message := consumer.poll(CALL_S)) is not None:
+            consumer.assign([TopicPartition(*place, offset)])
+            while offset < end:
+                message = consumer.poll(CALL_S)
+                if message is None:
+                    raise BridgeError(f"{place} could not be read to its end")
+                offset = message.offset() or 0  # of an end, where the next record will be
                 if (error := message.error()) is None:
-                    if (message.offset() or 0) < end:
+                    offset += 1
+                    if offset <= end:
                         yield message
                 elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - so it is named
                     raise KafkaException(error)
-                if (message.offset() or 0) >= end - 1:
-                    return
 
-    def _of_service(self, message: Message) -> Produced | None:
-        """Return a record that this service has produced, or another one of its kind."""
-        try:
-            headers = headers_of(message)
-        except UnreadableHeadersError:
-            return None
-        key = message.key()
-        is_position = message.topic() == self._cluster.topics.positions and (key or b"").startswith(
-            self._cluster.service.encode()
-        )
-        if not is_position and ID not in dict(headers):
-            return None
-        return Produced(message.topic() or "", key, message.value(), headers)
+    def _is_position(self, message: Message) -> bool:
+        service, _, _ = (message.key() or b"").partition(b" ")
+        return service == self._cluster.service.encode()
+
+    def _ids_of(self, topic: str, headers: Mapping[str, bytes | None]) -> set[tuple[str, str]]:
+        """Return target and id of a message; one that its target refused is in the topic of those."""
+        if (found := headers.get(ID)) is None:
+            return set()
+        target = topic
+        if topic == self._cluster.topics.rejected and FROM not in headers:
+            target = (headers.get(TOPIC) or b"").decode(errors="replace")
+        return {(target, found.decode(errors="replace"))}
+
+
+def _headers_of(message: Message) -> list[Header]:
+    try:
+        return headers_of(message)
+    except UnreadableHeadersError:
+        return []

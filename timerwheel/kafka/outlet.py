@@ -14,7 +14,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
@@ -25,9 +25,10 @@ from confluent_kafka import KafkaException
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.kafka.cluster import Cluster, said
-from timerwheel.kafka.names import kafka_topic_of
+from timerwheel.kafka.hanging import Hanging, Place
+from timerwheel.kafka.names import ID, kafka_topic_of
 from timerwheel.kafka.outlets import Outlets
-from timerwheel.kafka.positions import Run
+from timerwheel.kafka.positions import Repeats, Run
 from timerwheel.kafka.producer import FencedError, Opened, TransactionalProducer
 from timerwheel.kafka.translation import Produced, produced_of
 from timerwheel.model.ids import Ids, root_in
@@ -175,62 +176,86 @@ class Outlet:
         return low
 
     async def _repeat(self, opened: Opened, positions: Mapping[str, dict[int, int]]) -> None:
-        """Send again what was committed, and hangs; end what hangs.
+        """Send again what had counted, and hangs; end what hangs of this service.
 
         Kafka notes first which messages these are, and forgets it in the transaction that has them.
         """
-        again = opened.again
-        ids = {one for hanging in opened.hanging for one in hanging.ids}
-        for topic, offsets in positions.items():
-            for queue, position in offsets.items():
-                known = again.get(topic, {}).get(queue, [])
-                if places := await self._sent(topic, queue, position, ids):
-                    again.setdefault(topic, {})[queue] = sorted({*known, *places})
-        if not again and not opened.hanging:
+        own: dict[Place, Repeats] = {}
+        for one in opened.hanging:
+            if (counted := await self._counted(one, positions)) is not None:
+                own[one.place] = counted
+        again = _joined([opened.again, *own.values()], positions)
+        if not own and not again:
             return
-        count = sum(len(places) for queues in again.values() for places in queues.values())
-        logger.warning(
-            "brokers have lost how a transaction ended in %s: it is aborted there, and the %d messages in it "
-            "that count as sent go out again",
-            ", ".join(f"{topic}/{number}" for (topic, number), *_ in opened.hanging) or "partitions", count,
-        )  # fmt: skip
-        await self._call(self._producer.repeat, opened.hanging, positions, again)
-        if not again:
-            return
+        await self._engine.lead.confirm()  # one that was replaced knows too little of its queues
+        hanging = [one for one in opened.hanging if one.place in own]
+        hung = await self._call(self._producer.repeat, hanging, positions, again)
+        repeats = _joined([opened.again, *(own[place] for place in hung)], positions)
         parts = [
             part
-            for topic, queues in again.items()
+            for topic, queues in repeats.items()
             for queue, places in queues.items()
             for part in await self._parts_of(topic, queue, places)
         ]
-        await self._committed(parts, {topic: positions[topic] for topic in again})
+        logger.warning(
+            "brokers have lost how a transaction ended in %s; it was aborted there, and %d messages of it "
+            "that had counted go out again", ", ".join(map(str, sorted(hung))) or "a partition", len(parts),
+        )  # fmt: skip
+        if again:
+            await self._committed(parts, {topic: positions[topic] for topic in again})
 
-    async def _sent(self, topic: str, number: int, position: int, ids: Collection[str]) -> list[int]:
-        """Return where messages with these ids are in a queue, of the last ones before a position."""
+    async def _counted(self, hanging: Hanging, positions: Mapping[str, dict[int, int]]) -> Repeats | None:
+        """Return the messages that hang there and count as sent, by their queues.
+
+        None if what hangs begins with no message that this service has just sent, or would send next.
+        """
+        found: Repeats = {}
+        seen: set[str] = set()
+        for topic, offsets in positions.items():
+            ids = {one for target, one in hanging.ids if target == kafka_topic_of(topic)}
+            for queue, position in offsets.items():
+                for place, one in await self._near(topic, queue, position, ids):
+                    seen.add(one)
+                    if place < position:
+                        found.setdefault(topic, {}).setdefault(queue, []).append(place)
+        first = dict(hanging.first.headers).get(ID) or b""
+        return found if first.decode(errors="replace") in seen else None
+
+    async def _near(
+        self, topic: str, number: int, position: int, ids: Collection[str]
+    ) -> list[tuple[int, str]]:
+        """Return queue offset and id of these messages, if the last transaction or the next may have them."""
         queues = self._engine.queues
         roots = np.array([root for one in ids if (root := root_in(one)) is not None], np.uint64)
-        found: list[int] = []
-        at = max(position - TRANSACTION_RECORDS_MAX, queues.queue_bounds(topic, number)[0])
-        while len(roots) and at < position:
-            at, rows = await queues.positions(topic, number, at, position - at)
+        found: list[tuple[int, str]] = []
+        at, end = position - TRANSACTION_RECORDS_MAX, position + TRANSACTION_RECORDS_MAX
+        while len(roots) and at < end:
+            at, rows = await queues.positions(topic, number, max(at, 0), end - at)
+            if not len(rows):
+                break
             places = at + np.flatnonzero(np.isin(rows["root"], roots))
             for part in await self._parts_of(topic, number, places.tolist()):
-                found += [
-                    part.until - 1
-                    for data, root in zip(part.records, part.roots, strict=True)
-                    if isinstance(data, bytes) and id_of(self._engine.core.ids, decode(data), root) in ids
-                ]
-            at += max(len(rows), 1)
+                for data, root in zip(part.records, part.roots, strict=True):
+                    one = "" if isinstance(data, CorruptionError) else self._id_of(data, root)
+                    if one in ids:
+                        found.append((part.until - 1, one))
+            at += len(rows)
         return found
 
+    def _id_of(self, data: bytes, root: int) -> str:
+        return id_of(self._engine.core.ids, decode(data), root)
+
     async def _parts_of(self, topic: str, number: int, places: Sequence[int]) -> list[Part]:
-        """Read single messages of a queue, so far as it still has them."""
+        """Read single messages of a queue; those that retention has removed are lost."""
         parts: list[Part] = []
         for place in places:
             page = await self._engine.queues.records(topic, number, place, 1)
             if page.first == place and page.records:
                 roots = page.positions["root"].tolist()
                 parts.append(Part(Queue(topic, number, place), place + 1, roots, page.records))
+            else:
+                logger.error("retention removed message %d of %s before it went to Kafka", place, topic)
+                self._counts.lost += 1
         return parts
 
     def _begin(self, positions: dict[str, dict[int, int]]) -> None:
@@ -417,6 +442,21 @@ class Outlet:
         """Leave Kafka; `run` was cancelled."""
         await self._call(self._producer.close)
         self._thread.shutdown()
+
+
+def _joined(each: Iterable[Repeats], positions: Mapping[str, dict[int, int]]) -> Repeats:
+    """Return all of these together; what is behind a position is sent anyway."""
+    found: dict[str, dict[int, set[int]]] = {}
+    for repeats in each:
+        for topic, queues in repeats.items():
+            for queue, places in queues.items():
+                end = positions.get(topic, {}).get(queue, 0)
+                earlier = {place for place in places if place < end}
+                if earlier:
+                    found.setdefault(topic, {}).setdefault(queue, set()).update(earlier)
+    return {
+        topic: {queue: sorted(places) for queue, places in queues.items()} for topic, queues in found.items()
+    }
 
 
 def _produced(ids: Ids, data: bytes | CorruptionError, root: int) -> Produced | None:

@@ -17,13 +17,14 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from timerwheel.clock import Clock
 from timerwheel.kafka import positions
-from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster
+from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster, said
 from timerwheel.kafka.hanging import GRACE_MS, LOOK_S, Ends, Hanging, Place
 from timerwheel.kafka.names import is_kafka_topic, kafka_topic_of
 from timerwheel.kafka.positions import Noted, Positions, Repeats, Run
@@ -65,8 +66,8 @@ OF_A_TOPIC: Final = frozenset({"unknown_topic", "illegal_topic", "forbidden_topi
 """Refusals of everything that goes to a topic."""
 
 
-class HangingError(BridgeError):
-    """Brokers have lost the end of a transaction."""
+class UnsettledError(BridgeError):
+    """Whether a transaction has ended in all of its partitions is not known: `open` finds out."""
 
 
 class FencedError(BridgeError):
@@ -140,6 +141,11 @@ def _fatal_as_raised() -> Iterator[None]:
         raise
 
 
+def _note_failure(failed: list[str], error: KafkaError | None, message: Message) -> None:
+    if error is not None:
+        failed.append(f"{message.topic()}: {error.str()}")
+
+
 class TransactionalProducer:
     """See the module. `stop` may be called by any thread."""
 
@@ -154,83 +160,135 @@ class TransactionalProducer:
         self._barred: dict[str, _Barred] = {}
         self._refused_bytes: dict[str, tuple[int, int]] = {}
         self._noted = Noted(None, {})
-        self._topics: Iterable[str] = ()
         self._ends: Ends | None = None
-        self._written: dict[Place, int] = {}  # the first offset of the transaction that is open, or was last
-        self._unseen: set[Place] = set()  # where one may hang; nobody could look
+        self._written: dict[Place, int] = {}  # the first offsets of the transaction that is open, or was last
+        self._blocked: dict[Place, int] = {}  # first offsets behind open transactions of others
+        self._targets: set[str] = set()
+        self._seen: set[str] = set()  # topics that were looked at since `open`, all partitions of them
+        self._tried: set[tuple[Place, int]] = set()  # where an abort may have ended what hung
 
     def open(self, noted: Noted, topics: Iterable[str] = ()) -> Opened:
         """Fence other producers of this service; returns the next offset of each queue by topic.
 
         `noted` is what the log knows of them, for the case that Kafka has lost them, or has them elsewhere.
         `topics` are those of the service that go out. With a journal, this process was confirmed as its
-        leader just before. `repeat` follows if anything is to be sent again or hangs.
+        leader just before. `repeat` follows if anything is to be sent again, or hangs and is of this service.
 
         Raises KafkaException and BridgeError, FencedError among them; call it again except after that.
         """
         self.close()
         self._cluster.make_topics()
-        self._noted, self._topics = noted, topics
+        self._noted = noted
+        self._targets |= {self._cluster.topics.rejected, *map(kafka_topic_of, topics)}
         self._ends = Ends(self._cluster, self._clock)
-        own = self._cluster.topics.positions
         if self._has_run:
-            # A transaction that hangs is the last one, and nobody has opened since: that would have ended it.
-            until = next((one.offset for one in self._ends.find([own]).hanging), None)
-            self._check_others(positions.read(self._cluster, until=until).run)
+            self._check_others(self._last_run(self._ends))
         self._check_stopped()  # a leader that was replaced must not fence the next one
         self._producer = self._cluster.producer(BATCH_BYTES, PROTOCOL_BYTES_MAX + (512 << 20))
         self._until_done(self._producer.init_transactions)
-        wanted = {own, self._cluster.topics.rejected, *map(kafka_topic_of, topics)}
-        hanging, self._unseen = self._ends.find(wanted)
-        if any(one.place.topic == own for one in hanging):
-            logger.warning(
-                "brokers have lost how a transaction ended: it is aborted, and its messages go out again"
-            )
-            self._abort_hanging(hanging)
-            hanging = []
+        self._end_positions(self._ends)
         found = positions.read(self._cluster)
-        offsets = self._with_noted(found)
+        offsets, again = self._with_noted(found)
         self._begin()
         self._position(*positions.run_record(self._cluster.service, self._run))
         for topic, reached in offsets.items():
             if reached != found.offsets.get(topic):
-                self._position(*self._record_of(topic, reached, found.again))
+                self._position(*self._record_of(topic, reached, again))
         self._commit()
         self._has_run = True
         self._known.clear()
-        return Opened(offsets, found.again, hanging)
+        return Opened(offsets, again, self._look(self._targets, self._ends))
+
+    def _last_run(self, ends: Ends) -> Run | None:
+        """Return the process that opened last, as far as committed readers see.
+
+        What hangs there is of this process: whoever opens ends it first.
+        """
+        own = ends.find([self._cluster.topics.positions]).hanging
+        return positions.read(self._cluster, until=min((one.offset for one in own), default=None)).run
+
+    def _end_positions(self, ends: Ends) -> None:
+        """Abort what hangs in the topics of positions, so that these say what counts."""
+        names = {self._cluster.topics.positions, self._noted.topic or self._cluster.topics.positions}
+        self._abort_hanging([one for one in ends.find(names).hanging if not self._is_stuck(one)])
+
+    def _is_stuck(self, one: Hanging) -> bool:
+        """Whether this process could not end what hangs there: its producer has been forgotten."""
+        if (one.place, one.offset) not in self._tried:
+            return False
+        logger.error(
+            "a transaction hangs in %s, and cannot be ended from here: committed readers stop at offset %d; "
+            "`kafka-transactions.sh find-hanging` shows it, and `abort` ends it", one.place, one.offset,
+        )  # fmt: skip
+        return True
+
+    def _look(self, topics: Collection[str], ends: Ends) -> list[Hanging]:
+        """Return what may hang in these topics, and note those that were seen whole."""
+        found = ends.find(topics)
+        self._seen |= set(topics) - {place.topic for place in found.unseen}
+        return [one for one in found.hanging if not self._is_stuck(one)]
+
+    def _look_first(self, topics: set[str]) -> None:
+        """See topics whole before a record goes there; UnsettledError, and BridgeError if that cannot be."""
+        if not (new := topics - self._seen):
+            return
+        assert self._ends is not None
+        self._targets |= new
+        if hanging := self._look(new, self._ends):
+            raise UnsettledError(f"a transaction may hang in {hanging[0].place}")
+        if unseen := new - self._seen:
+            raise BridgeError(
+                f"a partition of {min(unseen)} has no leader that answers: whether an earlier transaction "
+                "has ended there is not known"
+            )
 
     def repeat(
         self, hanging: Sequence[Hanging], offsets: Mapping[str, dict[int, int]], again: Repeats
-    ) -> None:
+    ) -> set[Place]:
         """Store which messages are to be sent again, of those up to these offsets; then end what hangs.
 
-        Raises as `open`.
+        Returns where it did hang; in other places it had ended after all. Raises as `send`.
         """
         if again:
             self._begin()
             for topic in again:
                 self._position(*self._record_of(topic, offsets[topic], again))
             self._commit()
-        if hanging:
-            self._abort_hanging(hanging)
+        return self._abort_hanging(hanging)
 
     def _record_of(self, topic: str, offsets: Mapping[int, int], again: Repeats) -> tuple[bytes, bytes]:
         return positions.offsets_record(self._cluster.service, topic, offsets, again.get(topic))
 
-    def _abort_hanging(self, hanging: Sequence[Hanging]) -> None:
-        """End what hangs in partitions: abort another transaction that has a record in each of them."""
+    def _abort_hanging(self, hanging: Sequence[Hanging]) -> set[Place]:
+        """Abort a transaction with a record in each of these partitions, which ends what hangs there too.
+
+        Returns where something did hang: that is looked at once the copies are on all replicas in sync.
+        """
+        if not hanging:
+            return set()
         assert self._producer is not None
+        assert self._ends is not None
         self._begin()
-        for place, offset, records in hanging:
-            first = records[0]
+        failed: list[str] = []
+        for place, _, first, _ in hanging:
             self._producer.produce(
-                place.topic, first.value, first.key, place.partition, headers=[*first.headers]
+                place.topic,
+                first.value,
+                first.key,
+                place.partition,
+                headers=[*first.headers],
+                on_delivery=partial(_note_failure, failed),
             )
-            self._written[place] = offset
         self._flush()
+        if failed:
+            raise BridgeError(f"what hangs cannot be ended: Kafka refused a record for {failed[0]}")
+        ends = self._ends.committed([one.place for one in hanging])
+        held = {one.place: one.offset for one in hanging if ends.get(one.place) == one.offset}
+        self._tried |= held.items()
         self._until_done(self._producer.abort_transaction)
-        self._settle()
+        if left := self._wait_past(held, held):
+            raise UnsettledError(f"a transaction does not end in {min(left)}")
+        return set(held)
 
     def _begin(self) -> None:
         assert self._producer is not None
@@ -243,30 +301,49 @@ class TransactionalProducer:
         self._settle()
 
     def _settle(self) -> None:
-        """Return once committed readers have passed what the last transaction wrote; HangingError.
+        """Return once committed readers have passed what the last transaction wrote; UnsettledError.
 
-        A reader is held back at its first record until it has ended there; at an earlier one, by others.
+        They stop at its first record until it has ended there. At an earlier one others hold them back, and
+        are waited for once.
+        """
+        firsts = self._written | self._blocked
+        try:
+            left = self._wait_past(firsts, self._written.keys() - self._blocked.keys())
+        except KafkaException as error:
+            raise UnsettledError(f"whether a transaction has ended is not known: {said(error)}") from error
+        except BridgeError as error:
+            raise UnsettledError(f"whether a transaction has ended is not known: {error}") from error
+        self._blocked = {place: firsts[place] for place in left}
+        for place, end in left.items():
+            if end == firsts[place]:
+                raise UnsettledError(f"a transaction does not end in {place}")
+
+    def _wait_past(self, firsts: Mapping[Place, int], patient: Collection[Place]) -> dict[Place, int]:
+        """Return where committed readers do not pass these offsets after a while, and to where they get.
+
+        It waits where they stop at the offset, and in the `patient` places also where they stop before it.
         """
         assert self._ends is not None
-        until_ms = self._clock.monotonic_ms() + GRACE_MS
-        held = self._held(self._ends.committed(self._written))
-        while held:
-            if self._clock.monotonic_ms() >= until_ms:
-                raise HangingError(f"a transaction does not end in {held[0].topic}/{held[0].partition}")
+        assert self._producer is not None
+        until_ms: int | None = None
+        left = dict(firsts)
+        while True:
+            ends = self._ends.committed(left.keys())
+            left = {place: end for place, end in ends.items() if end <= firsts[place]}
+            until_ms = until_ms or self._clock.monotonic_ms() + GRACE_MS
+            waits = any(end == firsts[place] or place in patient for place, end in left.items())
+            if not waits or self._clock.monotonic_ms() >= until_ms:
+                return left
             self._check_stopped()
-            assert self._producer is not None
             self._producer.poll(LOOK_S)
-            held = self._held(self._ends.committed(held))
-
-    def _held(self, ends: Mapping[Place, int]) -> list[Place]:
-        return [place for place, end in ends.items() if end == self._written[place]]
 
     def _wrote(self, error: KafkaError | None, message: Message) -> None:
-        """Note where a record of the open transaction is."""
+        """Note where a record of the open transaction is, or that this is not known."""
+        place = Place(message.topic() or "", message.partition() or 0)
         if error is None:
-            self._written.setdefault(
-                Place(message.topic() or "", message.partition() or 0), message.offset() or 0
-            )
+            self._written.setdefault(place, message.offset() or 0)
+        elif error.code() not in REFUSALS:
+            self._seen.discard(place.topic)
 
     def _check_others(self, last: Run | None) -> None:
         """Raise FencedError if the process that opened last may go on: one of the two has to end."""
@@ -281,19 +358,20 @@ class TransactionalProducer:
             "stop one of them"
         )
 
-    def _with_noted(self, found: Positions) -> dict[str, dict[int, int]]:
+    def _with_noted(self, found: Positions) -> tuple[dict[str, dict[int, int]], Repeats]:
         """Return the positions, from an earlier topic too, and at least those that the log has."""
         here, earlier = self._cluster.topics.positions, self._noted.topic
-        offsets, run = found.offsets, found.run
+        offsets, again, run = found.offsets, found.again, found.run
         if earlier not in {None, here} and earlier in self._there():
             before = positions.read(self._cluster, earlier)
             offsets, run = positions.latest(offsets, before.offsets), before.run or run
+            again = before.again | again
         if earlier is not None and run is None:
             logger.error(
                 "the Kafka topic %s has no positions of this service, as after it was deleted; messages "
                 "go on from where the log has noted them: those of the last seconds may come twice", earlier,
             )  # fmt: skip
-        return positions.latest(offsets, self._noted.sent)
+        return positions.latest(offsets, self._noted.sent), again
 
     def _there(self) -> Collection[str]:
         """Return the topics that there are."""
@@ -304,13 +382,13 @@ class TransactionalProducer:
     def send(self, records: Sequence[Produced], reached: Mapping[str, dict[int, int]]) -> list[Refusal]:
         """Commit these records and the positions that they reach; returns what was refused.
 
-        After an exception `open` tells whether they were committed.
+        After an exception, UnsettledError among them, `open` tells whether they were committed.
         """
         attempt = Attempt(records)
-        self._look_again({record.topic for record in records})
         while True:
             self._find({record.topic for record in records} - self._known)
             self._refuse_known(attempt)
+            self._look_first(self._goals(attempt))
             try:
                 with _fatal_as_raised():
                     failed = self._try(attempt, reached)
@@ -325,16 +403,6 @@ class TransactionalProducer:
                 return list(attempt.refused.values())
             for place, cause in failed:
                 self._refuse(attempt, place, cause)
-
-    def _look_again(self, topics: set[str]) -> None:
-        """Look where nobody could before more is sent there; HangingError if a transaction hangs."""
-        if not any(place.topic in topics for place in self._unseen):
-            return
-        assert self._ends is not None
-        hanging, unseen = self._ends.find(topics)
-        self._unseen = {place for place in self._unseen if place.topic not in topics or place in unseen}
-        if hanging:
-            raise HangingError(f"a transaction has not ended in {hanging[0].place.topic}")
 
     def _send_by_topic(
         self, records: Sequence[Produced], reached: Mapping[str, dict[int, int]]
@@ -439,14 +507,23 @@ class TransactionalProducer:
                 self._position(*positions.offsets_record(self._cluster.service, topic, offsets))
             self._deliver(attempt)
             if not failed:
-                self._commit()
-                return None
+                self._until_done(self._producer.commit_transaction)
         except _GoneError:
             is_gone = True  # and barred: the next try refuses what was for it
         except KafkaException as error:
             self._check_blame(error)
             cause = error
+        else:
+            if not failed:
+                self._settle()  # no error of this says that anything was refused
+                return None
         self._abort(may_be_unknown=is_gone or (cause is not None and cause.args[0].code() in REFUSALS))
+        return self._left_after(attempt, failed, cause)
+
+    def _left_after(
+        self, attempt: Attempt, failed: list[_Failed], cause: KafkaException | None
+    ) -> list[_Failed]:
+        """Return what `_try` does after a transaction was aborted for this cause, or raise it."""
         if failed or cause is None:
             return failed
         if cause.args[0].code() in REFUSALS:
@@ -456,6 +533,12 @@ class TransactionalProducer:
         if not attempt.alone or attempt.again > AGAIN_MAX:
             raise cause
         return []
+
+    def _goals(self, attempt: Attempt) -> set[str]:
+        """Return the topics that records of an attempt go to."""
+        rejected_too = {self._cluster.topics.rejected} if attempt.refused else set()
+        goes = (one.topic for place, one in enumerate(attempt.records) if place not in attempt.refused)
+        return rejected_too.union(goes)
 
     def _deliver(self, attempt: Attempt) -> None:
         """Wait until the records are delivered or refused. _GoneError for a topic that was deleted.
@@ -501,9 +584,9 @@ class TransactionalProducer:
         except KafkaException:
             if not may_be_unknown:
                 raise
-            opened = self.open(self._noted, self._topics)
+            opened = self.open(self._noted)
             if opened.hanging or opened.again:
-                raise HangingError("a transaction has not ended everywhere") from None
+                raise UnsettledError("a transaction has not ended everywhere") from None
 
     def _produce(self, attempt: Attempt, place: int, failed: list[_Failed]) -> None:
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -573,3 +656,5 @@ class TransactionalProducer:
         if self._ends is not None:
             self._ends.close()
             self._ends = None
+        self._seen.clear()
+        self._blocked.clear()

@@ -24,9 +24,9 @@ from tests.harness.kafka.clients import CALL_S, PATIENCE_S, Clients
 from timerwheel.clock import SystemClock
 from timerwheel.engine import Engine
 from timerwheel.kafka import positions
-from timerwheel.kafka.cluster import Cluster
+from timerwheel.kafka.cluster import BridgeError, Cluster
 from timerwheel.kafka.positions import Noted, Run
-from timerwheel.kafka.producer import HangingError, TransactionalProducer
+from timerwheel.kafka.producer import TransactionalProducer, UnsettledError
 from timerwheel.kafka.translation import Produced, produced_of
 from timerwheel.runtime.message_views import id_of
 from timerwheel.store.record import decode
@@ -141,6 +141,11 @@ def wait_for_leader(kafka: Clients, topic: str, *, there: bool) -> None:
             time.sleep(0.05)
 
 
+def one_more(target: str) -> tuple[list[Produced], dict[str, dict[int, int]]]:
+    """A message to send, and the positions behind it."""
+    return [Produced(target, None, b"more", [])], {target: {0: BEFORE + HUNG + 1}}
+
+
 class Lost(NamedTuple):
     """Services whose last transaction hangs, and a producer of one that opened while nobody could see it."""
 
@@ -171,6 +176,8 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lost]:
         early = TransactionalProducer(blind.cluster, SystemClock(), Run("early"))
         opened = early.open(Noted(None, {}), [blind.bridged.target])
         assert opened == ({blind.bridged.target: {0: BEFORE + HUNG}}, {}, [])
+        with pytest.raises(BridgeError, match="has no leader"):
+            early.send(*one_more(blind.bridged.target))
         second.start()
         for one in cases.values():
             wait_for_leader(kafka, one.bridged.target, there=True)
@@ -182,8 +189,8 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lost]:
 
 def test_a_producer_that_could_not_see_a_partition_looks_before_it_sends_there(lost: Lost) -> None:
     target = lost.cases[BLIND].bridged.target
-    with pytest.raises(HangingError, match=target):
-        lost.early.send([Produced(target, None, b"more", [])], {target: {0: BEFORE + HUNG}})
+    with pytest.raises(UnsettledError, match=target):
+        lost.early.send(*one_more(target))
     lost.early.close()
 
 
@@ -201,3 +208,30 @@ async def test_each_message_comes_once_though_brokers_have_lost_how_its_transact
     async with bridged.engine() as engine, bridged.outlet(engine, target):
         await send(engine, target, ["last"])
         assert sorted(await bridged.came(target, len(wanted) + 1)) == sorted([*wanted, "last"])
+
+
+async def test_an_open_transaction_of_somebody_who_copies_messages_is_not_taken_for_one_that_hangs(
+    kafka: Clients, tmp_path: Path
+) -> None:
+    bridged = Bridged(kafka, tmp_path)
+    target, other = bridged.target, bridged.later
+    kafka.make(bridged.topics.inlet, target, other)
+    async with bridged.engine() as engine, bridged.outlet(engine, target, other):
+        await send(engine, target, ["first"])
+        await bridged.came(target, 1)
+    first = (await asyncio.to_thread(kafka.read_count, target, 1))[0]
+    somebody = Producer({"bootstrap.servers": kafka.address, "transactional.id": bridged.target})
+    await asyncio.to_thread(somebody.init_transactions, CALL_S)
+    somebody.begin_transaction()
+    somebody.produce(other, first.value, headers=first.headers)
+    somebody.produce(other, b"headers of nobody", headers=[("TIMER_ID", b"0" * 24)])
+    assert await asyncio.to_thread(somebody.flush, CALL_S) == 0
+    async with bridged.engine() as engine, bridged.outlet(engine, target, other):
+        await send(engine, target, ["second"])
+        assert await bridged.came(target, 2) == ["first", "second"]
+        await send(engine, other, ["mine"])
+        while kafka.ends(other)[0] < 3:
+            await asyncio.sleep(0.05)
+        await asyncio.to_thread(somebody.commit_transaction, CALL_S)
+        assert await bridged.came(other, 3) == ["first", "headers of nobody", "mine"]
+        assert await bridged.came(target, 2) == ["first", "second"]

@@ -146,7 +146,8 @@ class Clients:
 
     def ends(self, topic: str) -> dict[int, int]:
         """The offset behind the last record of each partition."""
-        consumer = Consumer({"bootstrap.servers": self.address, "group.id": "tests"})
+        settings = {"group.id": "tests", "isolation.level": "read_uncommitted"}
+        consumer = Consumer({"bootstrap.servers": self.address, **settings})
         try:
             partitions = consumer.list_topics(topic, timeout=CALL_S).topics[topic].partitions
             return {
