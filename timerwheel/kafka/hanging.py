@@ -103,7 +103,7 @@ class Ends:
         while left:
             found |= self._asked(left, level)
             left -= found.keys()
-            if left:  # librdkafka goes on asking a leader that has gone until it is told of another
+            if left:  # librdkafka goes on asking a leader that has gone until it learns of another
                 there = self._there({place.topic for place in left})
                 left &= there.keys()
                 if self._clock.monotonic_ms() >= until_ms or not any(there[place] for place in left):

@@ -202,7 +202,7 @@ class TransactionalProducer:
     def _last_run(self, ends: Ends) -> Run | None:
         """Return the process that opened last, as far as committed readers see.
 
-        What hangs there is of this process: whoever opens ends it first.
+        What hangs there is of this process: another one that opened would have ended it.
         """
         own = ends.find([self._cluster.topics.positions]).hanging
         return positions.read(self._cluster, until=min((one.offset for one in own), default=None)).run
