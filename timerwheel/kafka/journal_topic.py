@@ -57,7 +57,7 @@ def check(admin: AdminClient, topic: str, user: str) -> Checked:
     """Check a topic that exists. `user` is this service's, if known.
 
     Raises JournalMismatchError for a setting with which messages would be lost, JournalAwayError if this user
-    lacks a right, and KafkaException.
+    lacks a right or no broker leads the partition, and KafkaException.
     """
     described = admin.describe_topics(
         TopicCollection([topic]), include_authorized_operations=True, request_timeout=CALL_S
@@ -68,13 +68,16 @@ def check(admin: AdminClient, topic: str, user: str) -> Checked:
             f"the Kafka topic {topic} has {len(described.partitions)} partitions; a log has one. Give "
             "another name with --journal"
         )
+    leader = described.partitions[0].leader
+    if leader is None:
+        raise JournalAwayError(f"the partition of the Kafka topic {topic} has no leader now")
     resource = ConfigResource(ResourceType.TOPIC, topic)
     found = admin.describe_configs([resource], request_timeout=CALL_S)[resource].result()
     values = {name: str(entry.value) for name, entry in found.items()}
     refuse_lossy(topic, values)
     warnings = (
         doubt(topic, values, len(described.partitions[0].replicas)),
-        _check_verification(admin, described.partitions[0].leader.id),
+        _check_verification(admin, leader.id),
         _doubt_of_readers(admin, topic, user),
     )
     return Checked(int(values["max.message.bytes"]), tuple(filter(None, warnings)))
