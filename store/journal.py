@@ -8,12 +8,13 @@ the runs before it count (`counts`). Everything else is skipped: what was seen a
 wrote that another had replaced. All readers meet the runs in the same order, so all decide alike.
 
 A journal has one leader. `claim` makes a process the leader, and from then on nothing that an earlier leader
-appends is stored. Why that holds with Kafka: `doc/decisions.md`.
+appends is stored. Why that holds with Kafka: `doc/decisions.md`. A claim may leave a run of its own, the
+`FENCE`, which no reader counts: a journal with nothing else is empty.
 """
 
 from collections.abc import Generator, Iterator, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from timerwheel.store.errors import FormatError
 
@@ -39,6 +40,10 @@ class Run(NamedTuple):
     def end(self) -> int:
         """The log offset behind the run."""
         return self.base if self.kind is RunKind.START else self.base + len(self.data)
+
+
+FENCE: Final = Run(RunKind.RECORDS, (1 << 63) - 1, b"")
+"""What a claim may store. It begins where no log ends, and so is passed over."""
 
 
 class Placed(NamedTuple):
@@ -72,7 +77,10 @@ class Journal(Protocol):
         """
 
     def claim(self, *, make: bool = True) -> Extent:
-        """Become the leader; the extent has all that earlier leaders acknowledged. `make` as for `extent`."""
+        """Become the leader; the extent has all that earlier leaders stored, and not this claim's own fence.
+
+        `make` as for `extent`. Raises JournalFencedError if another process claims it at the same time.
+        """
 
     def read(self, start: int, end: int) -> Iterator[Placed]:
         """Yield the runs at the positions [start, end) that were not dropped. Any thread may call."""
@@ -108,6 +116,11 @@ class Journal(Protocol):
 def counts(run: Run, tail: int | None) -> bool:
     """Whether a run counts in a log that ends at `tail`, or that begins with this run if that is None."""
     return run.kind is RunKind.SEGMENT if tail is None else run.base == tail
+
+
+def is_empty(journal: Journal, extent: Extent) -> bool:
+    """Whether a journal has no runs there but fences; JournalAwayError."""
+    return all(placed.run == FENCE for placed in journal.read(extent.start, extent.end))
 
 
 class Parts:

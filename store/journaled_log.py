@@ -34,7 +34,18 @@ from timerwheel.store.errors import (
     is_for_space,
 )
 from timerwheel.store.files import Files, ReadFiles, read_whole
-from timerwheel.store.journal import Extent, Journal, Parts, Placed, Run, RunKind, counts, in_parts
+from timerwheel.store.journal import (
+    FENCE,
+    Extent,
+    Journal,
+    Parts,
+    Placed,
+    Run,
+    RunKind,
+    counts,
+    in_parts,
+    is_empty,
+)
 from timerwheel.store.log import Appended, CommitLog
 from timerwheel.store.log_reader import START_FILE
 from timerwheel.store.record import FLAG_MORE, FLAGS_AT
@@ -153,7 +164,8 @@ class JournaledLog(CommitLog):
     def attach(self, extent: Extent) -> None:
         """Make the directory a copy of this journal, which ends where the copy was synced, or is empty.
 
-        Raises JournalMismatchError if the directory or the journal must not be used for this.
+        Raises JournalMismatchError if the directory or the journal must not be used for this, and
+        JournalAwayError.
         """
         self._attached, self._parts_at = extent, None
         self._name = extent.name
@@ -172,12 +184,13 @@ class JournaledLog(CommitLog):
 
         Returns whether another manifest came with it. `open` follows if there are segments.
         """
-        self._has_news = False
+        self._has_news = is_headless = False
         for placed in self._journal.read(self._position, end):
             self._copy(placed)
+            is_headless |= not self.bases and placed.run != FENCE
             if progress is not None:
                 progress(placed.position + 1, end)
-        if not self.bases and self._position > self._attached.start:
+        if not self.bases and is_headless:
             raise JournalMismatchError(
                 f"the journal {self._name} does not begin with a segment: records were deleted from it"
             )
@@ -201,7 +214,8 @@ class JournaledLog(CommitLog):
     def _copy(self, placed: Placed) -> None:
         """Take a run, if enough stays free. After a NoSpaceError, what was copied is durable if possible."""
         try:
-            self._keep_spare(len(placed.run.data))
+            if placed.run.data:
+                self._keep_spare(len(placed.run.data))
             self._take(placed)
         except NoSpaceError:
             self.unfollow()
@@ -244,7 +258,7 @@ class JournaledLog(CommitLog):
         if mark is None:
             self._refuse_own_log(self.bases)
             return None
-        if self.bases and extent.start == extent.end:
+        if self.bases and is_empty(self._journal, extent):
             raise JournalMismatchError(
                 f"the journal {extent.name} is empty, but {self.directory} is a copy of one: keep this copy, "
                 "and look at the brokers. `timerwheel cluster fill --from-copy` puts a copy into an empty "

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Sequence
 
 from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from timerwheel.store.errors import JournalAwayError, JournalFencedError, JournalMismatchError
-from timerwheel.store.journal import Extent, Placed, Run, label, labelled
+from timerwheel.store.journal import FENCE, Extent, Placed, Run, label, labelled
 
 
 class MemoryJournal:
@@ -29,6 +29,10 @@ class MemoryJournal:
 
     def extent(self) -> Extent:
         return Extent(self.name, self.start, len(self.runs))
+
+    def without_fences(self) -> list[Run]:
+        """All runs, also those that were dropped, but for what claims have stored."""
+        return [run for run in (labelled(*one) for one in self.runs) if run != FENCE]
 
 
 class MemoryLeader:
@@ -63,7 +67,9 @@ class MemoryLeader:
         if crash:
             raise SimulatedCrashError("claim")
         self._epoch = self.journal.epoch
-        return self.journal.extent()
+        found = self.journal.extent()
+        self.append([FENCE])
+        return found
 
     def read(self, start: int, end: int) -> Iterator[Placed]:
         self._reach()

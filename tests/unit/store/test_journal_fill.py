@@ -10,7 +10,7 @@ from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from tests.harness.memory_journal import MemoryJournal
 from tests.unit.store.test_journaled_log import DIRECTORY, LOG_ID, SEGMENT_BYTES, append, bodies, opened, unit
 from timerwheel.store.errors import CorruptionError, JournalMismatchError
-from timerwheel.store.journal import RunKind, labelled
+from timerwheel.store.journal import RunKind
 from timerwheel.store.journal_fill import fill
 from timerwheel.store.journaled_log import read_mark
 from timerwheel.store.log import CommitLog
@@ -42,7 +42,7 @@ def test_a_service_goes_on_with_the_directory_and_another_one_copies_all(run_byt
     assert found.appended_bytes == found.tail
     used = opened(journal, files)
     assert (used.tail, used.log_id, bodies(used)) == (found.tail, LOG_ID, records)
-    assert used.position == len(journal.runs)  # it copied nothing
+    assert used.position == len(journal.runs) - 1  # it copied nothing, and the fence of its claim comes next
     append(used, unit(99))
     other = opened(journal, FaultyFiles())
     assert (bodies(other), other.tail) == (bodies(used), used.tail)
@@ -53,7 +53,7 @@ def test_runs_have_whole_units_and_the_manifest_comes_last() -> None:
     local(files, *several())
     files.write_whole(DIRECTORY / START_FILE, b"manifest")
     fill(DIRECTORY, files, journal.leader(run_bytes_max=2_000))
-    runs = [labelled(*one) for one in journal.runs]
+    runs = journal.without_fences()
     assert [run.kind for run in runs[:2]] == [RunKind.SEGMENT, RunKind.RECORDS]
     assert (runs[-1].kind, runs[-1].data) == (RunKind.START, b"manifest")
     other = opened(journal, FaultyFiles(), log_id=bytes(16))
@@ -84,6 +84,16 @@ def test_a_copy_whose_journal_is_lost_is_put_into_another_one_up_to_its_last_who
     assert bodies(opened(journal, FaultyFiles())) == records
 
 
+def test_a_journal_that_was_only_claimed_is_filled_as_an_empty_one() -> None:
+    files, journal = FaultyFiles(), MemoryJournal()
+    records = local(files, *several())
+    for _ in range(3):
+        journal.leader().claim()
+    fill(DIRECTORY, files, journal.leader())
+    assert bodies(opened(journal, FaultyFiles())) == records
+    assert bodies(opened(journal, files)) == records
+
+
 def test_only_a_copy_is_filled_as_a_copy() -> None:
     files = FaultyFiles()
     local(files, unit(1))
@@ -107,10 +117,10 @@ def test_a_journal_that_is_in_use_is_refused(use: Callable[[FaultyFiles, MemoryJ
     files, journal = FaultyFiles(), MemoryJournal()
     local(files, *several())
     use(files, journal)
-    before = list(journal.runs)
+    before = journal.without_fences()
     with pytest.raises(JournalMismatchError, match="has another log"):
         fill(DIRECTORY, files, journal.leader())
-    assert journal.runs == before
+    assert journal.without_fences() == before
     assert read_mark(files, DIRECTORY) is None
 
 

@@ -18,7 +18,7 @@ from timerwheel.store.errors import (
     LogFailedError,
     NoSpaceError,
 )
-from timerwheel.store.journal import Parts, Run, RunKind, counts, in_parts, label, labelled
+from timerwheel.store.journal import FENCE, Parts, Run, RunKind, counts, in_parts, is_empty, label, labelled
 from timerwheel.store.journaled_log import (
     MARK_FILE,
     SPACE_BYTES,
@@ -101,10 +101,9 @@ def test_a_run_has_whole_units_of_one_segment() -> None:
     log = opened(journal, FaultyFiles(), run_bytes_max=400)
     append(log, *(unit(number, number % 2 + 1, 20) for number in range(12)))
     kinds = set()
-    for text, data in journal.runs:
-        run = labelled(text, data)
+    for run in journal.without_fences():
         kinds.add(run.kind)
-        assert len(data) <= 400
+        assert len(run.data) <= 400
         assert log.base_of(run.base) == log.base_of(run.end - 1)
     assert kinds == {RunKind.SEGMENT, RunKind.RECORDS}
 
@@ -228,7 +227,13 @@ def test_a_log_of_its_own_is_never_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "match"), [("empty", "is empty"), ("other", "a copy of the journal"), ("short", "lost records")]
+    ("other", "match"),
+    [
+        ("empty", "is empty"),
+        ("only_claimed", "is empty"),
+        ("other", "a copy of the journal"),
+        ("short", "lost records"),
+    ],
 )
 def test_a_copy_is_kept_when_its_journal_is_not_what_it_was(other: str, match: str) -> None:
     journal, files = MemoryJournal(), FaultyFiles()
@@ -239,6 +244,9 @@ def test_a_copy_is_kept_when_its_journal_is_not_what_it_was(other: str, match: s
     before = files.contents()
     if other == "empty":
         journal.runs.clear()
+    elif other == "only_claimed":
+        journal.start = len(journal.runs)
+        journal.leader().claim()
     elif other == "other":
         journal.name = "another"
     else:
@@ -251,9 +259,31 @@ def test_a_copy_is_kept_when_its_journal_is_not_what_it_was(other: str, match: s
 def test_a_journal_without_its_first_segment_is_refused() -> None:
     journal = MemoryJournal()
     append(opened(journal, FaultyFiles()), unit(1))
-    journal.start = 1
+    journal.start = 2  # behind the fence and the header
     with pytest.raises(JournalMismatchError, match="does not begin with a segment"):
         opened(journal, FaultyFiles())
+
+
+def test_a_journal_that_was_only_claimed_is_empty() -> None:
+    """As one is whose first leader has died before it stored anything."""
+    journal, files = MemoryJournal(), FaultyFiles()
+    for _ in range(3):
+        journal.leader().claim()
+    assert is_empty(journal.leader(), journal.extent())
+    copied = JournaledLog(DIRECTORY, files, SEGMENT_BYTES, journal.leader(files))
+    for _ in range(2):  # as a standby does, which waits for a log
+        copied.attach(copied.extent())
+        copied.catch_up(copied.extent().end)
+        assert (copied.bases, copied.position) == ((), 3)
+    append(opened(journal, files), unit(1))
+    assert not is_empty(journal.leader(), journal.extent())
+    assert bodies(opened(journal, FaultyFiles())) == [record(1)]
+
+
+@pytest.mark.parametrize("tail", [None, 0, 64, (1 << 48) - 1])
+def test_a_fence_counts_nowhere(tail: int | None) -> None:
+    assert not counts(FENCE, tail)
+    assert labelled(label(FENCE), FENCE.data) == FENCE
 
 
 @pytest.mark.parametrize("is_known", [True, False])
