@@ -1,21 +1,23 @@
 """A journal in one Kafka partition that one leader at a time may append to: *epoch append*.
 
-Who leads is decided by the epoch of a transactional producer. A leader claims with InitProducerId, reads the
-partition up to its high watermark, and then appends within transactions. A write is acknowledged when its
+Who leads is decided by the epoch of a transactional producer. A leader claims with InitProducerId, appends a
+*fence*, reads the partition up to that, and then appends in transactions. A write is acknowledged when its
 record is below the high watermark; whether its transaction commits or aborts later means nothing, and readers
 read uncommitted records. Each record names its `base`, the number of records before it that count; a reader
-counts a record if its base is the reader's tail, and passes over any other as an orphan.
+counts a record if its base is the reader's tail, and passes over any other as an orphan. A fence has a base
+that nothing reaches: all that it does is to bring the new epoch to the partition.
 
 What Kafka does, as far as this rests on it:
 
     partition      Appends batches and markers. When a broker fails, it keeps what its new leader has, never
                    less than is *committed*, that is, on all replicas in sync. The high watermark that a new
-                   leader knows may be behind; ListOffsets waits until it has passed the leader's first offset
-                   (KIP-207). It refuses epochs older than the newest that its log has of this producer, and
-                   sequence numbers out of order.
+                   leader knows may be behind; ListOffsets, which only a leader without a fence would need,
+                   waits until it has passed the leader's first offset (KIP-207). It refuses epochs older than
+                   the newest that its log has of this producer, and sequence numbers out of order.
     coordinator    Knows the producer's epoch and whether it has a transaction. InitProducerId while one is
                    open raises the epoch and aborts it, and is answered only after the marker is committed.
-                   It does the same by itself to a transaction that is open for too long.
+                   It does the same by itself to a transaction that is open for too long. The end of any
+                   transaction may be lost: it is noted as ended, and no marker ever comes (KAFKA-20734).
     verification   A batch that would open a transaction in the partition is appended only after the
                    coordinator has said that the transaction goes on (KIP-890); a marker voids that.
     network        A request may arrive at any later time, also when its sender is dead, paused or replaced.
@@ -28,10 +30,12 @@ each is needed. All of the model is pure; a state is a tuple of tuples and numbe
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 Coordination = Literal["empty", "ongoing", "ending", "fencing"]
-Stage = Literal["idle", "claiming", "listing", "fetching", "leading", "ended"]
+Stage = Literal["idle", "claiming", "fencing", "listing", "fetching", "leading", "ended"]
+UNREACHED: Final = -1
+"""The base of a fence."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +43,18 @@ class Faults:
     """What is wrong on purpose."""
 
     unclean_election: bool = False
-    stale_watermark: bool = False
     no_verification: bool = False
     acknowledges_at_append: bool = False
     reads_before_claim: bool = False
-    answers_claim_before_marker: bool = False
+    no_fence: bool = False
+    reads_before_fence: bool = False
     goes_on_after_failure: bool = False
     no_sequence_numbers: bool = False
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far to explore: writes of each leader, and how often brokers fail and producers are forgotten."""
+    """How far to explore: writes of each leader, how often brokers fail and producers are forgotten."""
 
     writes: tuple[int, ...] = (2, 1)
     in_flight: int = 2
@@ -59,6 +63,7 @@ class Bounds:
     expiries: int = 1
     time_outs: int = 1
     losses: int = 0
+    loses_markers: bool = True
 
 
 class Batch(NamedTuple):
@@ -85,6 +90,7 @@ class Leader(NamedTuple):
     end: int = 0
     view: tuple[str, ...] = ()
     sequence: int = 0
+    written: int = 0
     waiting: tuple[Batch, ...] = ()
     acknowledged: tuple[str, ...] = ()
     has_begun: bool = False
@@ -227,10 +233,11 @@ class EpochAppend:
         """Its sender ends, as ours does at each failed write; what it has sent besides is under way still."""
         leaders = list(state.leaders)
         for number, leader in enumerate(leaders):
-            if leader.epoch == batch.epoch and leader.stage == "leading":
+            if leader.epoch == batch.epoch and leader.stage in ("fencing", "leading"):
                 waiting = tuple(one for one in leader.waiting if one != batch)
-                stage: Stage = "leading" if self.faults.goes_on_after_failure else "ended"
-                leaders[number] = leader._replace(stage=stage, waiting=waiting)
+                leaders[number] = leader._replace(waiting=waiting)
+                if leader.stage == "fencing" or not self.faults.goes_on_after_failure:
+                    leaders[number] = leaders[number]._replace(stage="ended")
         return state._replace(requests=rest, leaders=tuple(leaders))
 
     # ------------------------------------------------------------------ the coordinator
@@ -246,6 +253,8 @@ class EpochAppend:
         marker = Marker(state.epoch, state.transaction)
         if marker not in state.log:
             yield "the marker is appended", state._replace(log=(*state.log, marker), verified=0)
+            if self.bounds.loses_markers:
+                yield "the transaction has ended without a marker", state._replace(coordination="empty")
         elif marker in state.log[: state.watermark]:
             yield "the transaction has ended", state._replace(coordination="empty")
 
@@ -261,8 +270,10 @@ class EpochAppend:
                 )
             else:
                 yield from self._claim(state, leader)
+        elif leader.stage == "fencing":
+            yield from self._fence(state, number, leader)
         elif leader.stage == "listing":
-            if state.watermark >= state.leader_begin or self.faults.stale_watermark:
+            if state.watermark >= state.leader_begin:
                 yield (
                     f"learns the end {state.watermark}",
                     leader._replace(stage="fetching", end=state.watermark),
@@ -275,10 +286,15 @@ class EpochAppend:
             yield from self._lead(state, number, leader)
 
     def _read(self, leader: Leader, state: Model, end: int) -> Leader:
-        return leader._replace(stage="leading", end=end, view=counted(state.log[:end]))
+        after: Stage = "fencing" if self.faults.reads_before_fence else "leading"
+        return leader._replace(stage=after, end=end, view=counted(state.log[:end]))
 
     def _claim(self, state: Model, leader: Leader) -> Iterator[tuple[str, Leader, Model]]:
-        after: Stage = "leading" if self.faults.reads_before_claim else "listing"
+        after: Stage = "fencing"
+        if self.faults.reads_before_fence:
+            after = "listing"
+        elif self.faults.no_fence:
+            after = "leading" if self.faults.reads_before_claim else "listing"
         if state.coordination == "empty":
             epoch = state.epoch + 1
             yield (
@@ -288,38 +304,35 @@ class EpochAppend:
             )
         elif state.coordination == "ongoing":
             aborted = state._replace(epoch=state.epoch + 1, coordination="fencing")
-            if self.faults.answers_claim_before_marker:
-                epoch = aborted.epoch
-                yield f"has the epoch {epoch}", leader._replace(stage=after, epoch=epoch), aborted
-            else:
-                yield "has the open transaction aborted", leader._replace(stage="claiming"), aborted
+            yield "has the open transaction aborted", leader._replace(stage="claiming"), aborted
+
+    def _fence(self, state: Model, number: int, leader: Leader) -> Iterator[tuple[str, Leader, Model]]:
+        """Bring the epoch to the partition, and go on once that is acknowledged."""
+        if not leader.has_begun:
+            yield from self._begin(state, leader)
+        elif not leader.sequence:
+            yield self._sent(state, leader, Batch(leader.epoch, 0, UNREACHED, f"the fence of {number + 1}"))
+        elif self._is_stored(state, leader.waiting[0]):
+            end, is_read = leader.end, self.faults.reads_before_claim or self.faults.reads_before_fence
+            if not is_read:
+                end = state.log.index(leader.waiting[0])
+            after: Stage = "leading" if is_read else "fetching"
+            yield "learns where its fence is", leader._replace(stage=after, end=end, waiting=()), state
 
     def _lead(self, state: Model, number: int, leader: Leader) -> Iterator[tuple[str, Leader, Model]]:
         """Begin a transaction, write, take answers, end the transaction."""
-        if leader.waiting:
-            first = leader.waiting[0]
-            upto = len(state.log) if self.faults.acknowledges_at_append else state.watermark
-            if first in state.log[:upto]:
-                acknowledged = (*leader.acknowledged, first.name)
-                yield (
-                    f"acknowledges {first.name}",
-                    leader._replace(waiting=leader.waiting[1:], acknowledged=acknowledged),
-                    state,
-                )
+        if leader.waiting and self._is_stored(state, first := leader.waiting[0]):
+            acknowledged = (*leader.acknowledged, first.name)
+            changed = leader._replace(waiting=leader.waiting[1:], acknowledged=acknowledged)
+            yield f"acknowledges {first.name}", changed, state
         if not leader.has_begun:
-            if leader.epoch < state.epoch:
-                yield "is refused a transaction: old epoch", leader._replace(stage="ended"), state
-            elif state.coordination == "empty" and state.transaction < self.bounds.transactions:
-                begun = state._replace(coordination="ongoing", transaction=state.transaction + 1)
-                yield "begins a transaction", leader._replace(has_begun=True), begun
+            yield from self._begin(state, leader)
             return
-        if leader.sequence < self.bounds.writes[number] and len(leader.waiting) < self.bounds.in_flight:
-            name = f"{number + 1}.{leader.sequence + 1}"
+        if leader.written < self.bounds.writes[number] and len(leader.waiting) < self.bounds.in_flight:
+            name = f"{number + 1}.{leader.written + 1}"
             batch = Batch(leader.epoch, leader.sequence, len(leader.view), name)
-            changed = leader._replace(
-                view=(*leader.view, name), sequence=leader.sequence + 1, waiting=(*leader.waiting, batch)
-            )
-            yield f"writes {name}", changed, state._replace(requests=state.requests | {batch})
+            changed = leader._replace(view=(*leader.view, name), written=leader.written + 1)
+            yield self._sent(state, changed, batch)
         if not leader.waiting:
             if leader.epoch < state.epoch:
                 yield "is refused to end: old epoch", leader._replace(stage="ended"), state
@@ -329,3 +342,19 @@ class EpochAppend:
                     leader._replace(has_begun=False),
                     state._replace(coordination="ending"),
                 )
+
+    def _begin(self, state: Model, leader: Leader) -> Iterator[tuple[str, Leader, Model]]:
+        if leader.epoch < state.epoch:
+            yield "is refused a transaction: old epoch", leader._replace(stage="ended"), state
+        elif state.coordination == "empty" and state.transaction < self.bounds.transactions:
+            begun = state._replace(coordination="ongoing", transaction=state.transaction + 1)
+            yield "begins a transaction", leader._replace(has_begun=True), begun
+
+    def _sent(self, state: Model, leader: Leader, batch: Batch) -> tuple[str, Leader, Model]:
+        changed = leader._replace(sequence=batch.sequence + 1, waiting=(*leader.waiting, batch))
+        return f"writes {batch.name}", changed, state._replace(requests=state.requests | {batch})
+
+    def _is_stored(self, state: Model, batch: Batch) -> bool:
+        """Whether the partition has acknowledged a record."""
+        upto = len(state.log) if self.faults.acknowledges_at_append else state.watermark
+        return batch in state.log[:upto]

@@ -14,9 +14,10 @@ SMALL = [
 LARGE = [
     Bounds(writes=(2, 1), elections=1, expiries=1, time_outs=1, losses=1),
     Bounds(writes=(2, 2), transactions=2, elections=2, expiries=0, time_outs=1),
-    Bounds(writes=(1, 1, 1), in_flight=1, transactions=3, elections=1, expiries=0, time_outs=1),
+    Bounds(writes=(1, 1, 1), in_flight=1, transactions=3, elections=1, expiries=0, time_outs=0),
 ]
 NEEDED = [field.name for field in dataclasses.fields(Faults)]
+WITHIN_ONE_LEADER = {"goes_on_after_failure", "no_sequence_numbers"}
 STATES_MAX = 5_000_000
 
 
@@ -40,6 +41,16 @@ def test_no_state_of_more_writes_failures_or_leaders_does_either(bounds):
 
 @pytest.mark.parametrize("fault", NEEDED)
 def test_each_thing_that_it_rests_on_is_needed(fault):
-    found = explored(Bounds(losses=1), Faults(**{fault: True}))
+    bounds = Bounds(writes=(1, 1), in_flight=1, transactions=2)
+    if fault in WITHIN_ONE_LEADER:
+        bounds = Bounds(writes=(2,), losses=1)
+    found = explored(bounds, Faults(**{fault: True}))
     assert found.broken is not None
     assert found.steps
+
+
+@pytest.mark.parametrize("bounds", SMALL)
+@pytest.mark.parametrize("fault", ["no_fence", "reads_before_fence"])
+def test_where_brokers_lose_no_marker_the_fence_is_not_needed(bounds, fault):
+    bounds = dataclasses.replace(bounds, loses_markers=False)
+    assert explored(bounds, Faults(**{fault: True})).broken is None

@@ -1,16 +1,19 @@
 """A topic of one partition as the journal of a log: `timerwheel.store.journal.Journal`, by epoch append.
 
     topic      CLUSTER-log, one partition, never compacted; a record is a run, with its label in a header
-    leader     the transactional producer CLUSTER-log; `init_transactions` is the claim
+    leader     the transactional producer CLUSTER-log; a claim is `init_transactions` and a record, the fence
     durable    acks=all: on `min.insync.replicas` brokers
     readers    read_uncommitted: whether a transaction is committed or aborted means nothing
 
 A transaction is open only so that records have the producer's epoch, and only while records come: one that
-stays open for too long would fence its own producer. Why this loses nothing, and what of Kafka it needs:
-`doc/decisions.md`. After a failed append the producer is gone: only another claim makes a new one.
+stays open for too long would fence its own producer. Once the fence is stored, the partition knows the new
+epoch and refuses older ones, also where brokers have lost the end of an earlier leader's transaction. Why
+this loses nothing, and what of Kafka it needs: `doc/decisions.md`. After a failed claim or append the
+producer is gone: only another claim makes a new one.
 """
 
 import logging
+import math
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event
@@ -36,7 +39,7 @@ from timerwheel.kafka.broker_clock import BrokerClock
 from timerwheel.kafka.cluster import CALL_S, client_logger, said, why_not
 from timerwheel.settings import JournalAddress
 from timerwheel.store.errors import JournalAwayError, JournalFencedError, JournalMismatchError, LogFailedError
-from timerwheel.store.journal import Extent, Placed, Run, label, labelled
+from timerwheel.store.journal import FENCE, Extent, Placed, Run, label, labelled
 
 APPEND_MS_MAX: Final = 15_000
 """How long an append waits for the brokers: they replace a leader within about 10 s."""
@@ -47,7 +50,7 @@ IDLE_MS: Final = 500
 OPEN_MS_MAX: Final = 10_000
 """An open transaction is ended after so long also if more comes."""
 CLAIM_S: Final = 20.0
-"""How long a claim waits for the brokers, and for the end of another leader's transaction."""
+"""How long a claim waits for the brokers, the end of another leader's transaction, and its own fence."""
 RETRY_S: Final = 0.1
 FOLLOW_S: Final = 0.05
 """How long `follow` waits for more."""
@@ -156,8 +159,9 @@ class KafkaJournal:
     def claim(self, *, make: bool = True) -> Extent:
         """Become the leader; makes the topic if it is missing.
 
-        Raises JournalAwayError, and JournalMismatchError for a topic with settings that would lose records,
-        or for a missing one that is not to be made.
+        Raises JournalAwayError; JournalFencedError if another process claims the journal just then; and
+        JournalMismatchError for a topic with settings that would lose records, or for a missing one that is
+        not to be made.
         """
         return self._in_topic(self._lead, make=make)
 
@@ -210,10 +214,30 @@ class KafkaJournal:
         checked = self._checked(admin)
         self.run_bytes_max = checked.message_bytes_max - RUN_OVERHEAD_BYTES
         self._producer = self._new_producer(checked.message_bytes_max)
-        self._until_done(self._producer.init_transactions, CLAIM_S)
-        found = self._extent(admin)  # asked only now: behind all that was stored before the claim
+        try:
+            end = self._fence_others(self._producer)
+            # Not the end that brokers tell: the fence would make up for records that they have lost.
+            found = self._extent(admin)._replace(end=end)
+        except BaseException:
+            self.close()
+            raise
         logger.info("claimed the Kafka topic %s, which has positions %d to %d", self.topic, *found[1:])
         return found
+
+    def _fence_others(self, producer: Producer) -> int:
+        """Have the coordinator and the partition refuse the epochs of earlier leaders.
+
+        Returns the position of the fence, behind everything that they have stored. KafkaException.
+        """
+        until_ms = self._clock.monotonic_ms() + int(CLAIM_S * 1000)
+        self._until_done(producer.init_transactions, until_ms)
+        # A marker should stand behind all records of the earlier leader by now. If brokers have lost it, its
+        # transaction is still open in the partition, which would take more of it.
+        producer.begin_transaction()
+        [position], _ = self._store([FENCE], producer, until_ms)
+        # Not left open: a start may copy and replay for longer than brokers keep a transaction.
+        self._until_done(producer.commit_transaction, until_ms)
+        return position
 
     def _checked(self, admin: AdminClient) -> journal_topic.Checked:
         checked = journal_topic.check(admin, self.topic, self._properties.get("sasl.username", ""))
@@ -306,35 +330,50 @@ class KafkaJournal:
 
         Raises JournalFencedError and JournalAwayError; then the producer is gone.
         """
-        positions: list[int] = []
-        failed: list[KafkaError] = []
-        stamps: list[int] = []
-
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is None:
-                positions.append(message.offset() or 0)
-                if not stamps:
-                    kind, stamped_ms = message.timestamp()
-                    stamps.append(stamped_ms if kind == TIMESTAMP_LOG_APPEND_TIME else NO_STAMP)
-            else:
-                failed.append(error)
-
         with self._leading() as producer:
             self._appended_ms, sent_ms = self._clock.monotonic_ms(), self._clock.now_ms()
             if not self._is_open:
                 producer.begin_transaction()
                 self._is_open, self._opened_ms = True, self._appended_ms
-            for run in runs:
-                headers: list[tuple[str, str | bytes | None]] = [(HEADER, label(run))]
-                producer.produce(
-                    self.topic, run.data, partition=PARTITION, on_delivery=delivered, headers=headers
-                )
-            while producer.flush(CALL_S):
-                pass
-            if failed:
-                raise self._cause_of(failed, producer)
+            positions, stamps = self._store(runs, producer)
         self._compare_clocks(sent_ms, stamps)
         return positions
+
+    def _store(
+        self, runs: Sequence[Run], producer: Producer, until_ms: float = math.inf
+    ) -> tuple[list[int], list[int]]:
+        """Store runs in the open transaction; returns their positions, and the first one's time of a broker.
+
+        KafkaException, also if they are not stored at `until_ms` of the monotonic clock.
+        """
+        positions: list[int] = []
+        failed: list[KafkaError] = []
+        stamps: list[int] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            position = message.offset()
+            if error is None and position is None:
+                error = KafkaError(KafkaError._FAIL, "brokers do not say where a record is")  # noqa: SLF001
+            if error is None and position is not None:
+                positions.append(position)
+                if not stamps:
+                    kind, stamped_ms = message.timestamp()
+                    stamps.append(stamped_ms if kind == TIMESTAMP_LOG_APPEND_TIME else NO_STAMP)
+            elif error is not None:
+                failed.append(error)
+
+        for run in runs:
+            headers: list[tuple[str, str | bytes | None]] = [(HEADER, label(run))]
+            producer.produce(
+                self.topic, run.data, partition=PARTITION, on_delivery=delivered, headers=headers
+            )
+        while producer.flush(CALL_S):
+            if self._clock.monotonic_ms() >= until_ms:
+                timed_out = KafkaError._TIMED_OUT  # noqa: SLF001 - so it is named
+                raise KafkaException(KafkaError(timed_out, "a record was not stored in time"))
+        if failed:
+            raise self._cause_of(failed, producer)
+        return positions, stamps
 
     def _compare_clocks(self, sent_ms: int, stamps: Sequence[int]) -> None:
         """Warn if this node's clock differs from that of the broker which stored records."""
@@ -360,7 +399,7 @@ class KafkaJournal:
             now_ms - self._appended_ms >= IDLE_MS or now_ms - self._opened_ms >= OPEN_MS_MAX
         ):
             with self._leading() as producer:
-                self._until_done(producer.commit_transaction, APPEND_MS_MAX / 1000)
+                self._until_done(producer.commit_transaction, now_ms + APPEND_MS_MAX)
                 self._is_open = False
 
     @contextmanager
@@ -395,9 +434,11 @@ class KafkaJournal:
             )
         return JournalAwayError(why_not(error, self._servers, "which keeps the log there"))
 
-    def _until_done(self, call: Callable[[float], None], patience_s: float) -> None:
-        """Call again and again while the error says that this is the way to go on; KafkaException."""
-        until_ms = self._clock.monotonic_ms() + int(patience_s * 1000)
+    def _until_done(self, call: Callable[[float], None], until_ms: int) -> None:
+        """Call again and again while the error says that this is the way to go on; KafkaException.
+
+        `until_ms` is of the monotonic clock: a call that fails then is the last one.
+        """
         while True:
             try:
                 call(CALL_S)
