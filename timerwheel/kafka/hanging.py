@@ -14,11 +14,12 @@ of it elsewhere. So what the outlet does (`timerwheel.kafka.producer`):
    that hangs there, so that `read_uncommitted` readers see nothing new.
 
 No committed reader has seen what hangs. What is behind an open transaction of another producer is not seen
-here either, until that ends; the outlet goes on in the meantime.
+here either, until that ends: the outlet waits a second for it, at most twice a minute in each partition, and
+goes on.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
@@ -33,10 +34,16 @@ from timerwheel.kafka.translation import Produced
 
 GRACE_MS: Final = 1_000
 """How long a partition may take to let committed readers pass what has ended, as after a change of leader."""
+GRACE_MS_MAX: Final = 16_000
+"""How long it may take where brokers have been slow before."""
 LOOK_S: Final = 0.002
 """How long to wait between two looks at the committed end of partitions."""
+REFUSED_S: Final = 0.02
+"""How long to wait before the leader of a partition is asked again that did not say its end."""
 ASK_S: Final = 1.0
 """How long to wait for the leader of a partition before it is asked who leads now."""
+FIRSTS_MAX: Final = 100
+"""How many transactions are remembered that wait behind an open one of another producer in a partition."""
 _offsets: Any = OffsetSpec  # its functions have no types
 _NO_RIGHT: Final = KafkaError.TOPIC_AUTHORIZATION_FAILED
 
@@ -51,6 +58,10 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}"
+
+
+Firsts = tuple[int, ...]
+"""First offsets of transactions in a partition, in order."""
 
 
 class Hanging(NamedTuple):
@@ -72,12 +83,48 @@ class Found(NamedTuple):
     unseen: set[Place]
 
 
-class Ends:
-    """The ends of partitions. It blocks; raises KafkaException if no broker answers. `close` it."""
+def unpassed(written: Mapping[Place, int], blocked: Mapping[Place, Firsts]) -> dict[Place, Firsts]:
+    """Return the first offsets of all transactions that committed readers may not have passed.
 
-    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+    `written` are those of the last one, and `blocked` those of earlier ones, before which others held them
+    back. An earlier one with a greater offset was in a topic that was deleted and made again.
+    """
+    found = dict(blocked)
+    for place, first in written.items():
+        earlier = (one for one in blocked.get(place, ()) if one < first)
+        found[place] = (*earlier, first)[-FIRSTS_MAX:]
+    return found
+
+
+class Grace:
+    """How long a transaction of this service may take to end before it is taken for one that hangs.
+
+    It doubles each time that one did not hang after all: else a producer whose brokers are slow would open
+    again and again, and never send.
+    """
+
+    def __init__(self) -> None:
+        self.ms = GRACE_MS
+
+    def over(self) -> None:
+        """Note that a transaction took longer."""
+        self.ms = min(2 * self.ms, GRACE_MS_MAX)
+
+    def hung(self) -> None:
+        """Note that it hung: brokers were not slow."""
+        self.ms = GRACE_MS
+
+
+class Ends:
+    """The ends of partitions. It blocks; raises KafkaException if no broker answers. `close` it.
+
+    `check` is called between two questions to brokers, and may raise.
+    """
+
+    def __init__(self, cluster: Cluster, clock: Clock, check: Callable[[], None]) -> None:
         self._cluster = cluster
         self._clock = clock
+        self._check = check
         self._stack = ExitStack()
         self._admin = self._stack.enter_context(cluster.admin())
 
@@ -108,6 +155,8 @@ class Ends:
                 left &= there.keys()
                 if self._clock.monotonic_ms() >= until_ms or not any(there[place] for place in left):
                     break
+                self._check()
+                self._admin.poll(REFUSED_S)  # a leader that refuses does so at once
         return found, left
 
     def _asked(self, places: Iterable[Place], level: IsolationLevel) -> dict[Place, int]:
@@ -154,6 +203,7 @@ class Ends:
             until_ms = until_ms or self._clock.monotonic_ms() + GRACE_MS
             if not held or silent or self._clock.monotonic_ms() >= until_ms:
                 return held, silent
+            self._check()
             self._admin.poll(LOOK_S)
 
     def _read(self, place: Place, offset: int, end: int) -> Hanging | None:
@@ -182,6 +232,7 @@ class Ends:
         with self._cluster.consumer(committed=False) as consumer:
             consumer.assign([TopicPartition(*place, offset)])
             while offset < end:
+                self._check()
                 message = consumer.poll(CALL_S)
                 if message is None:
                     raise BridgeError(f"{place} could not be read to its end")

@@ -16,6 +16,7 @@ It blocks: one thread of its own.
 import contextlib
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -25,10 +26,11 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from timerwheel.clock import Clock
 from timerwheel.kafka import positions
 from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster, said
-from timerwheel.kafka.hanging import GRACE_MS, LOOK_S, Ends, Hanging, Place
+from timerwheel.kafka.hanging import GRACE_MS, LOOK_S, Ends, Firsts, Grace, Hanging, Place, unpassed
 from timerwheel.kafka.names import is_kafka_topic, kafka_topic_of
 from timerwheel.kafka.positions import Noted, Positions, Repeats, Run
 from timerwheel.kafka.translation import Produced, Refusal, rejected
+from timerwheel.telemetry.throttled_log import Troubles
 
 BATCH_BYTES: Final = 65_536
 """Records are sent together up to this size: so no topic that takes records of this size refuses a batch."""
@@ -43,6 +45,12 @@ GONE_S: Final = 0.3
 """How long records may take before it is checked whether their topics are still there."""
 AGAIN_MAX: Final = 3
 """How often to try again after refusals without knowing of another one."""
+OTHERS_MS: Final = 30_000
+"""How long transactions of others in a partition are not waited for, after they were."""
+TRIES_MAX: Final = 3
+"""How often to abort what hangs: brokers may lose the end of that too."""
+STUCK_MAX: Final = 100
+"""Of how many partitions in which something hangs for good the log is throttled."""
 _LOOK_S: Final = 0.02
 
 logger = logging.getLogger(__name__)
@@ -162,10 +170,14 @@ class TransactionalProducer:
         self._noted = Noted(None, {})
         self._ends: Ends | None = None
         self._written: dict[Place, int] = {}  # the first offsets of the transaction that is open, or was last
-        self._blocked: dict[Place, int] = {}  # first offsets behind open transactions of others
+        self._blocked: dict[Place, Firsts] = {}  # first offsets behind open transactions of others
+        self._waited: dict[Place, int] = {}  # until when open transactions of others are not waited for
+        self._grace = Grace()
         self._targets: set[str] = set()
         self._seen: set[str] = set()  # topics that were looked at since `open`, all partitions of them
-        self._tried: set[tuple[Place, int]] = set()  # where an abort may have ended what hung
+        self._found: set[tuple[Place, int]] = set()  # what the last `open` said may hang
+        self._tries: Counter[tuple[Place, int]] = Counter()  # how often what hangs was aborted
+        self._stuck = Troubles(clock, STUCK_MAX)
 
     def open(self, noted: Noted, topics: Iterable[str] = ()) -> Opened:
         """Fence other producers of this service; returns the next offset of each queue by topic.
@@ -179,8 +191,9 @@ class TransactionalProducer:
         self.close()
         self._cluster.make_topics()
         self._noted = noted
-        self._targets |= {self._cluster.topics.rejected, *map(kafka_topic_of, topics)}
-        self._ends = Ends(self._cluster, self._clock)
+        own = {self._cluster.topics.positions, self._cluster.topics.rejected}
+        self._targets |= own.union(map(kafka_topic_of, topics))
+        self._ends = Ends(self._cluster, self._clock, self._check_stopped)
         if self._has_run:
             self._check_others(self._last_run(self._ends))
         self._check_stopped()  # a leader that was replaced must not fence the next one
@@ -197,7 +210,9 @@ class TransactionalProducer:
         self._commit()
         self._has_run = True
         self._known.clear()
-        return Opened(offsets, again, self._look(self._targets, self._ends))
+        hanging = self._look(self._targets, self._ends)
+        self._found = {(one.place, one.offset) for one in hanging}
+        return Opened(offsets, again, hanging)
 
     def _last_run(self, ends: Ends) -> Run | None:
         """Return the process that opened last, as far as committed readers see.
@@ -213,13 +228,15 @@ class TransactionalProducer:
         self._abort_hanging([one for one in ends.find(names).hanging if not self._is_stuck(one)])
 
     def _is_stuck(self, one: Hanging) -> bool:
-        """Whether this process could not end what hangs there: its producer has been forgotten."""
-        if (one.place, one.offset) not in self._tried:
+        """Whether this process has tried in vain to end what hangs there: its producer has been forgotten."""
+        if self._tries[one.place, one.offset] < TRIES_MAX:
             return False
-        logger.error(
-            "a transaction hangs in %s, and cannot be ended from here: committed readers stop at offset %d; "
-            "`kafka-transactions.sh find-hanging` shows it, and `abort` ends it", one.place, one.offset,
-        )  # fmt: skip
+        if self._stuck.met(str(one.place)):
+            logger.error(
+                "a transaction hangs in %s, and cannot be ended from here: committed readers stop at offset "
+                "%d; `kafka-transactions.sh find-hanging` shows it, and `abort` ends it",
+                one.place, one.offset,
+            )  # fmt: skip
         return True
 
     def _look(self, topics: Collection[str], ends: Ends) -> list[Hanging]:
@@ -283,10 +300,13 @@ class TransactionalProducer:
         if failed:
             raise BridgeError(f"what hangs cannot be ended: Kafka refused a record for {failed[0]}")
         ends = self._ends.committed([one.place for one in hanging])
-        held = {one.place: one.offset for one in hanging if ends.get(one.place) == one.offset}
-        self._tried |= held.items()
+        held = {one.place: (one.offset,) for one in hanging if ends.get(one.place) == one.offset}
+        self._tries.update((one.place, one.offset) for one in hanging if one.place in held)
         self._until_done(self._producer.abort_transaction)
+        if held:
+            self._grace.hung()
         if left := self._wait_past(held, held):
+            self._grace.over()
             raise UnsettledError(f"a transaction does not end in {min(left)}")
         return set(held)
 
@@ -304,45 +324,53 @@ class TransactionalProducer:
         """Return once committed readers have passed what the last transaction wrote; UnsettledError.
 
         They stop at its first record until it has ended there. At an earlier one others hold them back, and
-        are waited for once.
+        are waited for once in a while.
         """
-        firsts = self._written | self._blocked
+        firsts = unpassed(self._written, self._blocked)
+        now_ms = self._clock.monotonic_ms()
+        unwaited = {place for place in self._written if self._waited.get(place, now_ms) <= now_ms}
         try:
-            left = self._wait_past(firsts, self._written.keys() - self._blocked.keys())
+            left = self._wait_past(firsts, unwaited - self._blocked.keys())
         except KafkaException as error:
             raise UnsettledError(f"whether a transaction has ended is not known: {said(error)}") from error
         except BridgeError as error:
             raise UnsettledError(f"whether a transaction has ended is not known: {error}") from error
         self._blocked = {place: firsts[place] for place in left}
         for place, end in left.items():
-            if end == firsts[place]:
+            if end in firsts[place]:
+                self._grace.over()
                 raise UnsettledError(f"a transaction does not end in {place}")
 
-    def _wait_past(self, firsts: Mapping[Place, int], patient: Collection[Place]) -> dict[Place, int]:
+    def _wait_past(self, firsts: Mapping[Place, Firsts], patient: Collection[Place]) -> dict[Place, int]:
         """Return where committed readers do not pass these offsets after a while, and to where they get.
 
-        It waits where they stop at the offset, and in the `patient` places also where they stop before it.
+        It waits where they stop at one of the offsets, and less long in `patient` places where others hold
+        them back.
         """
         assert self._ends is not None
         assert self._producer is not None
-        until_ms: int | None = None
-        left = dict(firsts)
+        began_ms: int | None = None
+        left: dict[Place, int] = dict.fromkeys(firsts, 0)
         while True:
             ends = self._ends.committed(left.keys())
-            left = {place: end for place, end in ends.items() if end <= firsts[place]}
-            until_ms = until_ms or self._clock.monotonic_ms() + GRACE_MS
-            waits = any(end == firsts[place] or place in patient for place, end in left.items())
-            if not waits or self._clock.monotonic_ms() >= until_ms:
+            left = {place: end for place, end in ends.items() if end <= firsts[place][-1]}
+            now_ms = self._clock.monotonic_ms()
+            began_ms = now_ms if began_ms is None else began_ms
+            behind = {place for place, end in left.items() if end not in firsts[place]}
+            others = behind.intersection(patient)
+            self._waited |= dict.fromkeys(others, now_ms + OTHERS_MS)
+            is_own_late = len(left) > len(behind) and now_ms < began_ms + self._grace.ms
+            if not is_own_late and not (others and now_ms < began_ms + GRACE_MS):
                 return left
             self._check_stopped()
             self._producer.poll(LOOK_S)
 
     def _wrote(self, error: KafkaError | None, message: Message) -> None:
         """Note where a record of the open transaction is, or that this is not known."""
-        place = Place(message.topic() or "", message.partition() or 0)
-        if error is None:
-            self._written.setdefault(place, message.offset() or 0)
-        elif error.code() not in REFUSALS:
+        place, offset = Place(message.topic() or "", message.partition() or 0), message.offset()
+        if error is None and offset is not None:
+            self._written.setdefault(place, offset)
+        elif error is None or error.code() not in REFUSALS:
             self._seen.discard(place.topic)
 
     def _check_others(self, last: Run | None) -> None:
@@ -535,10 +563,12 @@ class TransactionalProducer:
         return []
 
     def _goals(self, attempt: Attempt) -> set[str]:
-        """Return the topics that records of an attempt go to."""
-        rejected_too = {self._cluster.topics.rejected} if attempt.refused else set()
+        """Return the topics that records of an attempt go to, and that of the positions."""
+        own = {self._cluster.topics.positions}
+        if attempt.refused:
+            own.add(self._cluster.topics.rejected)
         goes = (one.topic for place, one in enumerate(attempt.records) if place not in attempt.refused)
-        return rejected_too.union(goes)
+        return own.union(goes)
 
     def _deliver(self, attempt: Attempt) -> None:
         """Wait until the records are delivered or refused. _GoneError for a topic that was deleted.
@@ -584,8 +614,9 @@ class TransactionalProducer:
         except KafkaException:
             if not may_be_unknown:
                 raise
+            known = self._found  # and found to be of others: else this process had ended it
             opened = self.open(self._noted)
-            if opened.hanging or opened.again:
+            if opened.again or self._found - known:
                 raise UnsettledError("a transaction has not ended everywhere") from None
 
     def _produce(self, attempt: Attempt, place: int, failed: list[_Failed]) -> None:
@@ -658,3 +689,4 @@ class TransactionalProducer:
             self._ends = None
         self._seen.clear()
         self._blocked.clear()
+        self._waited.clear()
