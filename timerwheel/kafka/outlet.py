@@ -14,7 +14,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
@@ -28,7 +28,7 @@ from timerwheel.kafka.cluster import Cluster, said
 from timerwheel.kafka.hanging import Hanging, Place
 from timerwheel.kafka.names import ID, kafka_topic_of
 from timerwheel.kafka.outlets import Outlets
-from timerwheel.kafka.positions import Repeats, Run
+from timerwheel.kafka.positions import Repeats, Run, joined
 from timerwheel.kafka.producer import FencedError, Opened, TransactionalProducer
 from timerwheel.kafka.translation import Produced, produced_of
 from timerwheel.model.ids import Ids, root_in
@@ -184,25 +184,27 @@ class Outlet:
         for one in opened.hanging:
             if (counted := await self._counted(one, positions)) is not None:
                 own[one.place] = counted
-        again = _joined([opened.again, *own.values()], positions)
+        again = joined([opened.again, *own.values()], positions)
         if not own and not again:
             return
         await self._engine.lead.confirm()  # one that was replaced knows too little of its queues
         hanging = [one for one in opened.hanging if one.place in own]
         hung = await self._call(self._producer.repeat, hanging, positions, again)
-        repeats = _joined([opened.again, *(own[place] for place in hung)], positions)
+        repeats = joined([opened.again, *(own[place] for place in hung)], positions)
         parts = [
             part
             for topic, queues in repeats.items()
             for queue, places in queues.items()
             for part in await self._parts_of(topic, queue, places)
         ]
-        logger.warning(
-            "brokers have lost how a transaction ended in %s; it was aborted there, and %d messages of it "
-            "that had counted go out again", ", ".join(map(str, sorted(hung))) or "a partition", len(parts),
-        )  # fmt: skip
         if again:
             await self._committed(parts, {topic: positions[topic] for topic in again})
+        if hung or opened.again:  # else it had ended after all
+            logger.warning(
+                "brokers have lost how a transaction ended in %s; it was aborted there, and %d messages of "
+                "it that had counted went out again",
+                ", ".join(map(str, sorted(hung))) or "a partition", len(parts),
+            )  # fmt: skip
 
     async def _counted(self, hanging: Hanging, positions: Mapping[str, dict[int, int]]) -> Repeats | None:
         """Return the messages that hang there and count as sent, by their queues.
@@ -442,21 +444,6 @@ class Outlet:
         """Leave Kafka; `run` was cancelled."""
         await self._call(self._producer.close)
         self._thread.shutdown()
-
-
-def _joined(each: Iterable[Repeats], positions: Mapping[str, dict[int, int]]) -> Repeats:
-    """Return all of these together; what is behind a position is sent anyway."""
-    found: dict[str, dict[int, set[int]]] = {}
-    for repeats in each:
-        for topic, queues in repeats.items():
-            for queue, places in queues.items():
-                end = positions.get(topic, {}).get(queue, 0)
-                earlier = {place for place in places if place < end}
-                if earlier:
-                    found.setdefault(topic, {}).setdefault(queue, set()).update(earlier)
-    return {
-        topic: {queue: sorted(places) for queue, places in queues.items()} for topic, queues in found.items()
-    }
 
 
 def _produced(ids: Ids, data: bytes | CorruptionError, root: int) -> Produced | None:

@@ -13,7 +13,7 @@ from those of the earlier one.
 Why not the offsets of a consumer group: Kafka deletes those of a group without members after a week.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -82,6 +82,21 @@ def latest(
     return found
 
 
+def joined(each: Iterable[Repeats], offsets: Mapping[str, Mapping[int, int]]) -> Repeats:
+    """Return all of these together; what is behind these offsets is sent anyway."""
+    found: dict[str, dict[int, set[int]]] = {}
+    for repeats in each:
+        for topic, queues in repeats.items():
+            for queue, places in queues.items():
+                end = offsets.get(topic, {}).get(queue, 0)
+                earlier = {place for place in places if place < end}
+                if earlier:
+                    found.setdefault(topic, {}).setdefault(queue, set()).update(earlier)
+    return {
+        topic: {queue: sorted(places) for queue, places in queues.items()} for topic, queues in found.items()
+    }
+
+
 def run_record(service: str, run: Run) -> tuple[bytes, bytes]:
     """Return key and value of the record that says which process produces."""
     journal = {} if run.journal is None else {"journal": run.journal}
@@ -120,14 +135,14 @@ def read(cluster: Cluster, topic: str = "", until: int | None = None) -> Positio
                 if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - so it is named
                     raise KafkaException(error)
                 if (message.offset() or 0) >= end:
-                    return _positions_of(newest)
+                    return positions_of(newest)
                 continue
             service, _, topic_key = (message.key() or b"").partition(b" ")
             if service == name:
                 newest[topic_key.decode()] = msgspec.json.decode(message.value() or b"{}")
 
 
-def _positions_of(newest: dict[str, Any]) -> Positions:
+def positions_of(newest: dict[str, Any]) -> Positions:
     """Return what the newest record of each topic says, and that of the run, which has no topic."""
     run = newest.pop("", {})
     again = {topic: _by_queue(value.pop(_AGAIN)) for topic, value in newest.items() if _AGAIN in value}
