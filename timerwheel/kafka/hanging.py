@@ -31,6 +31,7 @@ from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster, said
 from timerwheel.kafka.envelope import Header, UnreadableHeadersError, headers_of
 from timerwheel.kafka.names import FROM, ID, TOPIC
 from timerwheel.kafka.translation import Produced
+from timerwheel.telemetry.throttled_log import Troubles
 
 GRACE_MS: Final = 1_000
 """How long a partition may take to let committed readers pass what has ended, as after a change of leader."""
@@ -118,12 +119,13 @@ class Grace:
 class Ends:
     """The ends of partitions. It blocks; raises KafkaException if no broker answers. `close` it.
 
-    `check` is called between two questions to brokers, and may raise.
+    `check` is called between two questions to brokers, and may raise. `troubles` are those with partitions.
     """
 
-    def __init__(self, cluster: Cluster, clock: Clock, check: Callable[[], None]) -> None:
+    def __init__(self, cluster: Cluster, clock: Clock, troubles: Troubles, check: Callable[[], None]) -> None:
         self._cluster = cluster
         self._clock = clock
+        self._troubles = troubles
         self._check = check
         self._stack = ExitStack()
         self._admin = self._stack.enter_context(cluster.admin())
@@ -221,10 +223,11 @@ class Ends:
         except KafkaException as error:
             if error.args[0].code() != _NO_RIGHT:
                 raise
-            logger.warning(
-                "a transaction is open in %s, and this user may not read there to see whether it is one of "
-                "this service that brokers have lost the end of: %s", place, said(error),
-            )  # fmt: skip
+            if self._troubles.met(str(place)):
+                logger.warning(
+                    "a transaction is open in %s, and this user may not read there to see whether it is one "
+                    "of this service that brokers have lost the end of: %s", place, said(error),
+                )  # fmt: skip
         return None if first is None else Hanging(place, offset, first, frozenset(ids))
 
     def _messages(self, place: Place, offset: int, end: int) -> Iterator[Message]:

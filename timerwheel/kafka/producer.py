@@ -49,8 +49,8 @@ OTHERS_MS: Final = 30_000
 """How long transactions of others in a partition are not waited for, after they were."""
 TRIES_MAX: Final = 3
 """How often to abort what hangs: brokers may lose the end of that too."""
-STUCK_MAX: Final = 100
-"""Of how many partitions in which something hangs for good the log is throttled."""
+TROUBLES_MAX: Final = 100
+"""For how many partitions at once the log says only once a minute that nothing can be done there."""
 _LOOK_S: Final = 0.02
 
 logger = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ class TransactionalProducer:
         self._seen: set[str] = set()  # topics that were looked at since `open`, all partitions of them
         self._found: set[tuple[Place, int]] = set()  # what the last `open` said may hang
         self._tries: Counter[tuple[Place, int]] = Counter()  # how often what hangs was aborted
-        self._stuck = Troubles(clock, STUCK_MAX)
+        self._troubles = Troubles(clock, TROUBLES_MAX)
 
     def open(self, noted: Noted, topics: Iterable[str] = ()) -> Opened:
         """Fence other producers of this service; returns the next offset of each queue by topic.
@@ -193,7 +193,7 @@ class TransactionalProducer:
         self._noted = noted
         own = {self._cluster.topics.positions, self._cluster.topics.rejected}
         self._targets |= own.union(map(kafka_topic_of, topics))
-        self._ends = Ends(self._cluster, self._clock, self._check_stopped)
+        self._ends = Ends(self._cluster, self._clock, self._troubles, self._check_stopped)
         if self._has_run:
             self._check_others(self._last_run(self._ends))
         self._check_stopped()  # a leader that was replaced must not fence the next one
@@ -231,7 +231,7 @@ class TransactionalProducer:
         """Whether this process has tried in vain to end what hangs there: its producer has been forgotten."""
         if self._tries[one.place, one.offset] < TRIES_MAX:
             return False
-        if self._stuck.met(str(one.place)):
+        if self._troubles.met(str(one.place)):
             logger.error(
                 "a transaction hangs in %s, and cannot be ended from here: committed readers stop at offset "
                 "%d; `kafka-transactions.sh find-hanging` shows it, and `abort` ends it",

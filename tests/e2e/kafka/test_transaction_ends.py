@@ -23,6 +23,7 @@ from timerwheel.kafka.producer import (
     UnsettledError,
 )
 from timerwheel.kafka.translation import Produced
+from timerwheel.telemetry.throttled_log import Troubles
 
 OURS = (ID, b"0" * 24)
 
@@ -72,7 +73,7 @@ class Sender:
 
 
 def test_open_transactions_of_others_are_waited_for_once_in_a_while(kafka: Clients) -> None:
-    sender = Sender(kafka, 1)
+    sender = Sender(kafka, 5)
     sender.open()
     with sender.somebody():
         assert sender.send(0) >= GRACE_MS
@@ -118,7 +119,7 @@ def test_a_look_for_what_hangs_ends_with_the_service(kafka: Clients) -> None:
     def stopped() -> None:
         raise StoppedError("the service stops")
 
-    ends = Ends(sender.service.cluster, sender.clock, stopped)
+    ends = Ends(sender.service.cluster, sender.clock, Troubles(sender.clock, 1), stopped)
     with sender.somebody(), pytest.raises(StoppedError):
         ends.find([sender.target])
     ends.close()
