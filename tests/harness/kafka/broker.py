@@ -4,13 +4,16 @@ The jars come from Maven Central by `python -m tests.harness.kafka fetch`, which
 classes that halves the start. Ready is when the broker answers: 2 s after the start on an idle machine.
 """
 
+import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import time
 import xml.etree.ElementTree as ET
+from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +24,7 @@ VERSION = ET.parse(POM).findtext(".//{*}dependency/{*}version") or ""
 HOME = Path.home() / ".cache" / "timerwheel-test" / f"kafka-{VERSION}"
 LIBRARIES = HOME / "lib"
 ARCHIVE = HOME / "classes.jsa"
+FORMATTED = HOME / "formatted"
 GIVEN = "TIMERWHEEL_TEST_KAFKA"
 """Environment variable with the HOST:PORT of a broker to use instead of an own one."""
 READY_S = 120.0
@@ -137,10 +141,25 @@ class Broker:
             + (_AUTHORIZER if certificate is None and len(controllers) == 1 else "")
             + more
         )
-        tool = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(self._settings)]
-        with (directory / "format.txt").open("wb") as out:
-            command = ["java", *_LEAN, *_CLASS_PATH, *tool, "--ignore-formatted"]
-            subprocess.run(command, stdout=out, stderr=out, check=True)
+        if not self._data.exists():
+            self._format(number)
+
+    def _format(self, number: int) -> None:
+        """Make the data directory; by Kafka's tool, which takes a JVM's start, only for the first broker."""
+        if not FORMATTED.exists():
+            tool = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(self._settings)]
+            with (self._directory / "format.txt").open("wb") as out:
+                subprocess.run(["java", *_LEAN, *_CLASS_PATH, *tool], stdout=out, stderr=out, check=True)
+            partial = FORMATTED.with_suffix(f".{os.getpid()}")
+            shutil.copytree(self._data, partial)
+            with contextlib.suppress(OSError):  # another process was faster
+                partial.rename(FORMATTED)
+            shutil.rmtree(partial, ignore_errors=True)
+            return
+        shutil.copytree(FORMATTED, self._data)
+        name = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+        lines = [f"node.id={number}", f"directory.id={name}", "version=1", f"cluster.id={_CLUSTER}"]
+        (self._data / "meta.properties").write_text("\n".join(lines) + "\n")
 
     def start(self, *flags: str) -> None:
         """Start it, and wait until it listens."""
