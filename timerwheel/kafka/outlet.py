@@ -92,6 +92,7 @@ class Outlet:
         self._queues: dict[tuple[str, int], Queue] = {}
         self._watches: list[asyncio.Task[None]] = []
         self._ready: dict[Queue, None] = {}
+        self._out = dict(outlets.noted().sent)  # how far topics have gone out, as far as is known
         self._unnoted: dict[str, dict[int, int]] = {}
         self._note_ms = 0
         self._wake = asyncio.Event()
@@ -262,6 +263,7 @@ class Outlet:
 
     def _begin(self, positions: dict[str, dict[int, int]]) -> None:
         self._positions = positions
+        self._out = dict(positions)
         self._add_all()
 
     def _add_all(self) -> None:
@@ -359,6 +361,7 @@ class Outlet:
         for queue, until, *_ in parts:
             reached.setdefault(queue.topic, self._known(queue.topic))[queue.number] = until
         refused, sent = await self._committed(parts, reached)
+        self._out |= reached
         self._counts.transactions += 1
         self._counts.sent += sent - refused
         self._counts.not_sent += refused
@@ -416,10 +419,20 @@ class Outlet:
         return len(refused), len(records)
 
     def _count_behind(self) -> None:
+        """Count what is to go out next."""
         ends = self._engine.queues.queue_bounds
         self._counts.behind = sum(
             ends(queue.topic, queue.number)[1] - queue.next_offset for queue in self._ready
         )
+
+    def _count_waiting(self) -> None:
+        """Count what has not gone out while nothing goes."""
+        ends, count = self._engine.queues.queue_bounds, 0
+        for topic, starts in self._outlets.topics().items():
+            out = self._out.get(topic) or starts
+            for number in range(self._engine.queues.queues_of(topic)):
+                count += max(ends(topic, number)[1] - out.get(number, 0), 0)
+        self._counts.behind = count
 
     # ------------------------------------------------------------------ around it
 
@@ -430,6 +443,7 @@ class Outlet:
 
     def _waits(self, reason: str) -> None:
         self._counts.outlet_state = BridgeState.WAITING
+        self._count_waiting()
         if self._trouble.met():
             logger.warning("the Kafka outlet waits: %s", reason)
 

@@ -23,12 +23,16 @@ from tests.harness.kafka.broker import Broker, missing
 from tests.harness.kafka.clients import CALL_S, PATIENCE_S, Clients
 from timerwheel.clock import SystemClock
 from timerwheel.engine import Engine
-from timerwheel.kafka import positions
+from timerwheel.kafka import journal_topic, positions
 from timerwheel.kafka.cluster import BridgeError, Cluster
-from timerwheel.kafka.positions import Noted, Run
+from timerwheel.kafka.journal import KafkaJournal
+from timerwheel.kafka.positions import Noted
 from timerwheel.kafka.producer import TransactionalProducer, UnsettledError
 from timerwheel.kafka.translation import Produced, produced_of
 from timerwheel.runtime.message_views import id_of
+from timerwheel.settings import JournalAddress
+from timerwheel.store.errors import JournalAwayError, JournalFencedError
+from timerwheel.store.journal import FENCE, Run, RunKind
 from timerwheel.store.record import decode
 
 pytestmark = pytest.mark.skipif(missing(own=True) is not None, reason=f"needs Kafka: {missing(own=True)}")
@@ -62,7 +66,7 @@ class Prepared:
         self.parts = [KILLED, KEPT] if case.positions == KEPT else [KILLED, KILLED]
         topics = self.bridged.topics
         place(kafka, topics.inlet, [KEPT])
-        place(kafka, topics.positions, [case.positions], compact=True)
+        place(kafka, topics.positions, [case.positions], {"cleanup.policy": "compact"})
         place(kafka, self.bridged.target, self.parts)
         self.producer: Producer | None = None
         self.cluster: Cluster
@@ -122,13 +126,11 @@ class Prepared:
         return ends[0] < ends[1]
 
 
-def place(kafka: Clients, topic: str, brokers: list[int], *, compact: bool = False) -> None:
+def place(kafka: Clients, topic: str, brokers: list[int], config: dict[str, str] | None = None) -> None:
     """Make a topic with a partition on each of these brokers."""
-    config = {"cleanup.policy": "compact" if compact else "delete"}
+    replicas = [[broker] for broker in brokers]
     with AdminClient({"bootstrap.servers": kafka.address}) as admin:
-        made = NewTopic(
-            topic, len(brokers), replica_assignment=[[broker] for broker in brokers], config=config
-        )
+        made = NewTopic(topic, len(brokers), replica_assignment=replicas, config=config or {})
         admin.create_topics([made])[topic].result()
 
 
@@ -146,11 +148,37 @@ def one_more(target: str) -> tuple[list[Produced], dict[str, dict[int, int]]]:
     return [Produced(target, None, b"more", [])], {target: {0: BEFORE + HUNG + 1}}
 
 
+class Log:
+    """A log in Kafka on the second broker, and a leader of it whose transaction is open."""
+
+    def __init__(self, kafka: Clients) -> None:
+        self.address = kafka.address
+        self.leader = self.journal(transaction_timeout_ms="600000")
+        place(kafka, self.leader.topic, [KILLED], journal_topic.config(1))
+        self.leader.claim()
+        self.leader.append([Run(RunKind.SEGMENT, 0, b"h" * 64)])
+
+    def journal(self, **properties: str) -> KafkaJournal:
+        settings = {name.replace("_", "."): value for name, value in properties.items()}
+        return KafkaJournal(JournalAddress(self.address, "shop"), settings, SystemClock())
+
+    def end(self) -> None:
+        """Do as a claimant that dies before it has stored its fence."""
+        with pytest.raises(JournalAwayError, match="shop-log has no leader now"):
+            self.journal().claim()
+        claimant = Producer({"bootstrap.servers": self.address, "transactional.id": self.leader.topic})
+        claimant.init_transactions(CALL_S)
+
+
 class Lost(NamedTuple):
-    """Services whose last transaction hangs, and a producer of one that opened while nobody could see it."""
+    """What the tests get.
+
+    Services whose last transaction hangs, a producer of one that opened while nobody could see it, and a log.
+    """
 
     cases: dict[Case, Prepared]
     early: TransactionalProducer
+    log: Log
 
 
 @pytest.fixture(scope="module")
@@ -168,12 +196,14 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lost]:
         cases = {case: Prepared(kafka, home / str(number), case) for number, case in enumerate(CASES)}
         for one in cases.values():
             asyncio.run(one.begin())
+        log = Log(kafka)
         second.kill()
         wait_for_leader(kafka, cases[CASES[0]].bridged.target, there=False)
         for one in cases.values():
             one.end()
+        log.end()
         blind = cases[BLIND]
-        early = TransactionalProducer(blind.cluster, SystemClock(), Run("early"))
+        early = TransactionalProducer(blind.cluster, SystemClock(), positions.Run("early"))
         opened = early.open(Noted(None, {}), [blind.bridged.target])
         assert opened == ({blind.bridged.target: {0: BEFORE + HUNG}}, {}, [])
         with pytest.raises(BridgeError, match="has no leader"):
@@ -181,7 +211,7 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lost]:
         second.start()
         for one in cases.values():
             wait_for_leader(kafka, one.bridged.target, there=True)
-        yield Lost(cases, early)
+        yield Lost(cases, early, log)
     finally:
         second.kill()
         first.kill()
@@ -208,6 +238,18 @@ async def test_each_message_comes_once_though_brokers_have_lost_how_its_transact
     async with bridged.engine() as engine, bridged.outlet(engine, target):
         await send(engine, target, ["last"])
         assert sorted(await bridged.came(target, len(wanted) + 1)) == sorted([*wanted, "last"])
+
+
+def test_a_leader_of_a_log_whose_transaction_lost_its_end_is_refused_behind_the_fence(lost: Lost) -> None:
+    wait_for_leader(lost.cases[BLIND].bridged.kafka, lost.log.leader.topic, there=True)
+    later = lost.log.journal()
+    extent = later.claim()
+    records = Run(RunKind.RECORDS, 64, b"x" * 10)
+    with pytest.raises(JournalFencedError, match="it leads now"):
+        lost.log.leader.append([records])
+    later.append([records])
+    found = [one for _, one in later.read(extent.start, later.extent().end) if one != FENCE]
+    assert [one.base for one in found] == [0, 64]
 
 
 async def test_an_open_transaction_of_somebody_who_copies_messages_is_not_taken_for_one_that_hangs(

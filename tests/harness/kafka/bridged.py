@@ -31,6 +31,7 @@ class Bridged:
         self.home = home
         self.topics = KafkaTopics(f"timers.{number}")
         self.target, self.later = f"orders-{number}", f"later-{number}"
+        self.counts = KafkaCounts()
 
     @asynccontextmanager
     async def engine(self) -> AsyncIterator[Engine]:
@@ -46,7 +47,8 @@ class Bridged:
         outlets = Outlets(engine, self.topics, named)
         await outlets.open()
         run = Run(f"run {next(_numbers)}")
-        outlet = Outlet(engine, self.cluster(engine), outlets, KafkaCounts(), run)
+        self.counts = KafkaCounts()
+        outlet = Outlet(engine, self.cluster(engine), outlets, self.counts, run)
         running = asyncio.create_task(outlet.run())
         yield
         outlet.stop()
