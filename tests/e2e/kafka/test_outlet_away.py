@@ -13,8 +13,11 @@ from tests.harness.ports import HOST, reserved_port
 from timerwheel.model.kafka_counts import BridgeState
 
 
-async def test_what_has_not_gone_out_is_counted_while_brokers_are_away(tmp_path: Path) -> None:
-    bridged = Bridged(Clients(f"{HOST}:{reserved_port()}"), tmp_path)
+async def test_what_has_not_gone_out_is_counted_while_brokers_are_away(
+    kafka: Clients, tmp_path: Path
+) -> None:
+    bridged = Bridged(kafka, tmp_path)
+    bridged.address = f"{HOST}:{reserved_port()}"
     async with bridged.engine() as engine, bridged.outlet(engine, bridged.target):
         await send(engine, bridged.target, names("waiting", 5))
         while bridged.counts.outlet_state is not BridgeState.WAITING:

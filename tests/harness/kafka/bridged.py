@@ -28,6 +28,7 @@ class Bridged:
     def __init__(self, kafka: Clients, home: Path) -> None:
         number = f"{next(_numbers)}-{time.time_ns() % 1_000_000_007}"
         self.kafka = kafka
+        self.address = kafka.address
         self.home = home
         self.topics = KafkaTopics(f"timers.{number}")
         self.target, self.later = f"orders-{number}", f"later-{number}"
@@ -40,7 +41,7 @@ class Bridged:
         await engine.close()
 
     def cluster(self, engine: Engine) -> Cluster:
-        return Cluster(self.kafka.address, {}, self.topics, service_name(engine.core.log.log_id))
+        return Cluster(self.address, {}, self.topics, service_name(engine.core.log.log_id))
 
     @asynccontextmanager
     async def outlet(self, engine: Engine, *named: str) -> AsyncIterator[None]:
