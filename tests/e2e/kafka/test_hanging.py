@@ -25,9 +25,10 @@ from timerwheel.clock import SystemClock
 from timerwheel.engine import Engine
 from timerwheel.kafka import journal_topic, positions
 from timerwheel.kafka.cluster import BridgeError, Cluster
+from timerwheel.kafka.hanging import Place
 from timerwheel.kafka.journal import KafkaJournal
 from timerwheel.kafka.positions import Noted
-from timerwheel.kafka.producer import TransactionalProducer, UnsettledError
+from timerwheel.kafka.producer import Opened, TransactionalProducer, UnsettledError
 from timerwheel.kafka.translation import Produced, produced_of
 from timerwheel.runtime.message_views import id_of
 from timerwheel.settings import JournalAddress
@@ -177,6 +178,7 @@ class Lost(NamedTuple):
     """
 
     cases: dict[Case, Prepared]
+    crashing: Prepared
     early: TransactionalProducer
     log: Log
 
@@ -194,12 +196,14 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lost]:
         kafka.transaction([("first", b"", [])], commit=True)  # so the topic of transactions is on this broker
         second.start()
         cases = {case: Prepared(kafka, home / str(number), case) for number, case in enumerate(CASES)}
-        for one in cases.values():
+        crashing = Prepared(kafka, home / "crashing", BLIND)
+        everybody = [*cases.values(), crashing]
+        for one in everybody:
             asyncio.run(one.begin())
         log = Log(kafka)
         second.kill()
         wait_for_leader(kafka, cases[CASES[0]].bridged.target, there=False)
-        for one in cases.values():
+        for one in everybody:
             one.end()
         log.end()
         blind = cases[BLIND]
@@ -209,9 +213,9 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lost]:
         with pytest.raises(BridgeError, match="has no leader"):
             early.send(*one_more(blind.bridged.target))
         second.start()
-        for one in cases.values():
+        for one in everybody:
             wait_for_leader(kafka, one.bridged.target, there=True)
-        yield Lost(cases, early, log)
+        yield Lost(cases, crashing, early, log)
     finally:
         second.kill()
         first.kill()
@@ -238,6 +242,38 @@ async def test_each_message_comes_once_though_brokers_have_lost_how_its_transact
     async with bridged.engine() as engine, bridged.outlet(engine, target):
         await send(engine, target, ["last"])
         assert sorted(await bridged.came(target, len(wanted) + 1)) == sorted([*wanted, "last"])
+
+
+async def test_a_crash_at_each_step_of_sending_again_leaves_each_message_once(lost: Lost) -> None:
+    one = lost.crashing
+    target, whole = one.bridged.target, {one.bridged.target: {0: BEFORE + HUNG}}
+    again = {target: {0: [BEFORE + number for number in range(0, HUNG, 2)]}}  # those on the second broker
+
+    def opened(run: str) -> tuple[TransactionalProducer, Opened]:
+        producer = TransactionalProducer(one.cluster, SystemClock(), positions.Run(run, "shop"))
+        return producer, producer.open(Noted(None, {}), [target])
+
+    def crash() -> None:
+        producer, found = opened("notes")
+        assert (found.again, [place for place, *_ in found.hanging]) == ({}, [Place(target, 0)])
+        assert producer.repeat([], whole, again) == set()
+        producer.close()
+        producer, found = opened("aborts")
+        assert (found.again, [place for place, *_ in found.hanging]) == (again, [Place(target, 0)])
+        assert producer.repeat(found.hanging, whole, again) == {Place(target, 0)}
+        producer.close()
+        producer, found = opened("dies before it sends")
+        assert found == (whole, again, [])
+        producer.close()
+
+    await asyncio.to_thread(crash)
+    wanted = sorted([*names("before", BEFORE), *names("hung", HUNG)])
+    for _ in range(2):
+        async with one.bridged.engine() as engine, one.bridged.outlet(engine, target):
+            assert sorted(await one.bridged.came(target, len(wanted))) == wanted
+            await send(engine, target, ["after"])
+            wanted = sorted([*wanted, "after"])
+            assert sorted(await one.bridged.came(target, len(wanted))) == wanted
 
 
 def test_a_leader_of_a_log_whose_transaction_lost_its_end_is_refused_behind_the_fence(lost: Lost) -> None:
