@@ -78,7 +78,7 @@ class Hanging(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Where a transaction may hang, and the partitions of which nobody can know, as they have no leader."""
+    """Where a transaction may hang, and the partitions that have no leader that answers."""
 
     hanging: list[Hanging]
     unseen: set[Place]
@@ -135,9 +135,9 @@ class Ends:
         self._stack.close()
 
     def committed(self, places: Collection[Place]) -> dict[Place, int]:
-        """Return up to where committed readers get, without partitions that were deleted.
+        """Return the committed end of each partition, without those that were deleted.
 
-        Raises BridgeError if one has no leader, or it does not answer.
+        Raises BridgeError if one has no leader, or its leader does not answer.
         """
         found, silent = self._ends(places, IsolationLevel.READ_COMMITTED)
         if silent:
@@ -196,7 +196,7 @@ class Ends:
         return Found([one for one in found if one is not None], there.keys() - led | silent | silent_too)
 
     def _held(self, ends: Mapping[Place, int]) -> tuple[dict[Place, int], set[Place]]:
-        """Return where committed readers do not get to these ends, and where nobody knows."""
+        """Return the partitions whose committed end stays before these ends, and those that do not answer."""
         until_ms: int | None = None
         held: dict[Place, int] = dict(ends)
         while True:

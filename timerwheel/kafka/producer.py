@@ -342,10 +342,10 @@ class TransactionalProducer:
                 raise UnsettledError(f"a transaction does not end in {place}")
 
     def _wait_past(self, firsts: Mapping[Place, Firsts], patient: Collection[Place]) -> dict[Place, int]:
-        """Return where committed readers do not pass these offsets after a while, and to where they get.
+        """Return the partitions whose committed end does not pass these offsets in time, with that end.
 
-        It waits where they stop at one of the offsets, and less long in `patient` places where others hold
-        them back.
+        It waits while the end is at one of the offsets, and less long in `patient` places while it is before
+        them, where others hold it back.
         """
         assert self._ends is not None
         assert self._producer is not None
