@@ -1,4 +1,8 @@
-"""The lock of a data directory: one process owns it, and others can see which."""
+"""The lock of a data directory: one process owns it, and others can see which.
+
+An owner has a lock exclusively; a process that only looks has it shared, for a moment. So a lock that cannot
+be taken, but can be shared, has no owner, and is taken as soon as nobody looks.
+"""
 
 import contextlib
 import errno
@@ -31,7 +35,7 @@ class DirectoryLock:
             self._lock_directory(directory)
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
             self._fds.append(fd)
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _own(fd)
         except BlockingIOError:
             owner = _owner(directory, self.path)
             self.release()
@@ -53,7 +57,7 @@ class DirectoryLock:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._fds.append(fd)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _own(fd)
         except BlockingIOError:
             raise
         except OSError as error:
@@ -74,11 +78,28 @@ class DirectoryLock:
         self.release()
 
 
+def _own(fd: int) -> None:
+    """Take a lock; BlockingIOError if another process owns it."""
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _look(fd)
+        else:
+            return
+
+
+def _look(fd: int) -> None:
+    """Return if nobody owns a lock; BlockingIOError otherwise."""
+    fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    fcntl.flock(fd, fcntl.LOCK_UN)
+
+
 def is_locked(directory: Path) -> bool:
     """Whether another process owns the directory; False also if the file system has no directory locks."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _look(fd)
     except BlockingIOError:
         return True
     except OSError as error:
@@ -99,7 +120,7 @@ def _named_by(file: Path) -> str | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            _look(fd)
         except BlockingIOError:
             facts = orjson.loads(os.pread(fd, _OWNER_BYTES_MAX, 0))
             return f"process {facts['pid']} ({facts['purpose']} on {facts['host']} since {facts['since']})"

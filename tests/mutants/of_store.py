@@ -337,8 +337,16 @@ MUTANTS = [
         "lock-of-the-directory-alone",
         "store/lock.py",
         "a process of an earlier version, which locks the file alone, is kept out and keeps out",
-        "            self._fds.append(fd)\n            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "            self._fds.append(fd)\n            _own(fd)",
         "            self._fds.append(fd)",
+        (LOCK,),
+    ),
+    Mutant(
+        "lock-lost-to-a-look",
+        "store/lock.py",
+        "a process that only looks at a lock keeps nobody from taking it",
+        "        except BlockingIOError:\n            _look(fd)\n",
+        "        except BlockingIOError:\n            raise\n",
         (LOCK,),
     ),
     Mutant(

@@ -6,7 +6,8 @@ the next command that calls the same service.
 
 1. The file is there before the group, and goes after it: it stays if the group could not be deleted.
 2. A group is deleted only under the lock of its file, so never one that a living command uses.
-3. Nothing here can fail a command: without a state directory a killed one leaves its group, as a crash of the
+3. A file that is removed while its command has not locked it yet is made again.
+4. Nothing here can fail a command: without a state directory a killed one leaves its group, as a crash of the
    machine does.
 """
 
@@ -45,14 +46,24 @@ def noted(own: OwnGroup, folder: Path) -> Iterator[Path | None]:
     fd = -1
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        while fd < 0:
+            fd = _locked(path)
         os.write(fd, msgspec.json.encode(own))
     try:
         yield path if fd >= 0 else None
     finally:
         if fd >= 0:
             os.close(fd)
+
+
+def _locked(path: Path) -> int:
+    """Make a file and lock it; returns -1 if another command found it before that, and removed it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    if os.fstat(fd).st_nlink:
+        return fd
+    os.close(fd)
+    return -1
 
 
 def of_dead_commands(url: str, folder: Path) -> Iterator[tuple[OwnGroup, Path]]:

@@ -2,6 +2,8 @@ import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,15 @@ def taken(directory: Path, purpose: str = "fsck") -> DirectoryLock:
     return DirectoryLock(directory, purpose=purpose, now_text="now")
 
 
+@contextmanager
+def open_again(fd: int) -> Iterator[int]:
+    other = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
+    try:
+        yield other
+    finally:
+        os.close(other)
+
+
 def open_descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
@@ -69,6 +80,27 @@ def test_lock_is_free_once_its_owner_is_killed(tmp_path, holder):
 def test_lock_is_exclusive_within_one_process(tmp_path):
     with taken(tmp_path), pytest.raises(LockedError, match=f"process {os.getpid()} "):
         taken(tmp_path)
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_a_process_that_only_looks_keeps_nobody_from_taking_a_lock(tmp_path, monkeypatch, times):
+    looks: list[int] = []
+    flock = fcntl.flock
+
+    def looked_at(fd: int, how: int) -> None:
+        """Each lock is looked at, so many times, just when it is being taken."""
+        if how & fcntl.LOCK_EX and looks.count(os.fstat(fd).st_ino) < times:
+            looks.append(os.fstat(fd).st_ino)
+            with open_again(fd) as looker:
+                flock(looker, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                flock(fd, how)
+        else:
+            flock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", looked_at)
+    with taken(tmp_path), pytest.raises(LockedError, match=f"process {os.getpid()} "):
+        taken(tmp_path)
+    assert len(looks) == 2 * times, "of the directory and of the file"
 
 
 def test_released_lock_can_be_taken_again_and_released_twice(tmp_path):
