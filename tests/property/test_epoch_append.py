@@ -49,6 +49,7 @@ def test_each_thing_that_it_rests_on_is_needed(fault):
     assert found.steps
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("bounds", SMALL)
 @pytest.mark.parametrize("fault", ["no_fence", "reads_before_fence"])
 def test_where_brokers_lose_no_marker_the_fence_is_not_needed(bounds, fault):

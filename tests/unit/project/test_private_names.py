@@ -1,11 +1,13 @@
 """Tests reach what they test by its public names: what is private may change without a test that breaks."""
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
+WORD = re.compile(r"\w+")
 PRODUCT = ("timerwheel", "store", "api", "rocketmq", "spark_jobs", "bench")
 OF_NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}  # public by their documentation
 
@@ -69,7 +71,10 @@ def reached_in(text: str) -> set[str]:
 def test_no_test_reaches_a_private_name_of_the_product_but_for_a_reason():
     used, wrong = set(), []
     for path in sorted((ROOT / "tests").rglob("*.py")):
-        for name, line in reached(ast.parse(path.read_text())):
+        text = path.read_text()
+        if private_names().isdisjoint(WORD.findall(text)):
+            continue  # which saves most of the time
+        for name, line in reached(ast.parse(text)):
             if not is_private(name) or name not in private_names():
                 continue
             used.add((path.name, name))
