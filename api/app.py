@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import orjson
 from aiohttp import hdrs, web
 
-from timerwheel.api.connection import FIELD_BYTES_MAX, LINE_BYTES_MAX
+from timerwheel.api.connection import FAREWELL, FIELD_BYTES_MAX, LINE_BYTES_MAX
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.fast_path.connection import switch_on
 from timerwheel.api.fast_path.consumes import FastConsumes
@@ -19,7 +19,7 @@ from timerwheel.api.http import etags, idempotency, openapi, query, responses
 from timerwheel.api.http.budget import Budgets
 from timerwheel.api.http.compression import Compression
 from timerwheel.api.http.cors import Cors
-from timerwheel.api.http.problems import problem
+from timerwheel.api.http.problems import farewell, problem
 from timerwheel.api.http.route import Handler, Need, Route
 from timerwheel.api.memory import MemoryKeeper
 from timerwheel.api.middleware import Middleware
@@ -93,6 +93,8 @@ def make_app(
         handle.stopping = True
 
     app.on_shutdown.append(stop_waiting)
+    if handle.is_of_node:
+        app[FAREWELL] = farewell()
     return app
 
 

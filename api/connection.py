@@ -1,6 +1,11 @@
 """One connection: refuses what is not HTTP with a problem, and notices a client that does not read.
 
 What is not HTTP reaches no middleware, so this module does for it what the middleware does for other answers.
+
+When a service stops, a request may be under way to it on a connection that is just being closed. Its client
+could not know whether it was carried out. So a connection may have a *farewell*, which it writes between two
+answers before it is closed: to such a client it is the answer, and to any other the last word of a connection
+that it does not use.
 """
 
 import asyncio
@@ -31,6 +36,9 @@ Connect = Callable[..., "Connection"]
 CONNECT: web.AppKey[Connect] = web.AppKey("connect")
 """How an application creates its connections."""
 
+FAREWELL: web.AppKey[bytes] = web.AppKey("farewell")
+"""What the connections of an application write before they are closed between two answers, as a response."""
+
 TOO_MANY_HEADERS = "Too many headers received"  # the parser's words
 
 logger = logging.getLogger("timerwheel.api.http")
@@ -39,9 +47,11 @@ logger = logging.getLogger("timerwheel.api.http")
 class Connection(web.RequestHandler):
     """aiohttp's protocol with answers of our own. Event loop only."""
 
-    __slots__ = ("_slow_readers",)
+    __slots__ = ("_farewell", "_is_answering", "_slow_readers")
 
     _slow_readers: SlowReaders | None
+    _farewell: bytes
+    _is_answering: bool
 
     def __init__(
         self,
@@ -49,10 +59,13 @@ class Connection(web.RequestHandler):
         *,
         loop: asyncio.AbstractEventLoop,
         slow_readers: SlowReaders | None = None,
+        farewell: bytes = b"",
         **options: Any,  # noqa: ANN401 - theirs
     ) -> None:
         super().__init__(server, loop=loop, **options)
         self._slow_readers = slow_readers
+        self._farewell = farewell
+        self._is_answering = False
 
     # ------------------------------------------------------------------ clients that do not read
 
@@ -85,6 +98,40 @@ class Connection(web.RequestHandler):
             raise
         return await handled
 
+    # ------------------------------------------------------------------ the farewell
+
+    @property
+    def is_between(self) -> bool:
+        """Whether no request was begun that is not answered."""
+        return not self._is_answering
+
+    def force_close(self) -> None:
+        """Close the connection."""
+        self._part()
+        super().force_close()
+
+    def _part(self) -> None:
+        """Write the farewell if nothing else may be written: no request is read from now on."""
+        transport = self.transport
+        if self._farewell and self.is_between and transport is not None and not transport.is_closing():
+            transport.write(self._farewell)
+            self._farewell = b""
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Write a response to its end. After an error nothing else may follow what was written of it.
+
+        The last one of a connection says so, so that its client makes the next request on another.
+        """
+        if self._close and not resp.prepared:
+            resp.force_close()
+        found = await super().finish_response(request, resp, start_time)
+        self._is_answering = False
+        if self._close:  # aiohttp reads no further request, and closes the connection by itself
+            self._part()
+        return found
+
     # ------------------------------------------------------------------ what is not HTTP
 
     def _handle_request(
@@ -97,6 +144,7 @@ class Connection(web.RequestHandler):
         except RequestError as error:
             request._version = HttpVersion11  # noqa: SLF001 - the version of the answer
             request_handler = self._refuser(error)
+        self._is_answering = True
         handled = super()._handle_request(request, start_time, request_handler)
         return self._when_read(handled) if self._paused else handled
 

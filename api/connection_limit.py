@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from timerwheel.api.connection import CONNECT, Connection
+from timerwheel.api.connection import CONNECT, FAREWELL, Connection
 from timerwheel.api.security.handshakes import Handshakes
 from timerwheel.api.security.slow_clients import SLOW_READERS
 from timerwheel.errors import TimerwheelError
@@ -120,8 +120,13 @@ class Runner(web.AppRunner):
         server = self._server
         assert server is not None
         options = server._kwargs  # noqa: SLF001 - as it does
-        connect, slow_readers = self.app.get(CONNECT, Connection), self.app.get(SLOW_READERS)
-        return connect(server, loop=asyncio.get_running_loop(), slow_readers=slow_readers, **options)
+        return self.app.get(CONNECT, Connection)(
+            server,
+            loop=asyncio.get_running_loop(),
+            slow_readers=self.app.get(SLOW_READERS),
+            farewell=self.app.get(FAREWELL, b""),
+            **options,
+        )
 
     def _arrived(self) -> None:
         self._arriving -= 1

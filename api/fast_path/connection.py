@@ -44,6 +44,12 @@ def switch_on(app: web.Application, fast_path: FastPath) -> None:
     app[CONNECT] = connect
 
 
+def _as_last(answer: bytes) -> bytes:
+    """Return an answer that says that it is the last one of its connection."""
+    status, line_end, rest = answer.partition(b"\r\n")
+    return b"".join((status, line_end, b"Connection: close", line_end, rest))
+
+
 class FastConnection(Connection):
     """A connection with a fast path for plain requests. Event loop only."""
 
@@ -63,6 +69,11 @@ class FastConnection(Connection):
         super().__init__(server, loop=loop, **options)
         self._fast_path = fast_path
         self._is_serving = False
+
+    @property
+    def is_between(self) -> bool:
+        """Whether no request was begun that is not answered."""
+        return super().is_between and not self._is_serving
 
     def data_received(self, data: bytes) -> None:
         """Pass the bytes to the parser. Take a plain request here, and leave everything else to aiohttp."""
@@ -101,7 +112,7 @@ class FastConnection(Connection):
         if self.transport is None or self.transport.is_closing() or self._parser is None:
             return
         self._parser.message_consumed()
-        self.transport.write(data)
+        self.transport.write(_as_last(data) if self._close else data)
         self._keepalive = True
         self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         if self._keepalive_handle is None:

@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from timerwheel.api.http.budget import OverloadedError
-from timerwheel.api.http.responses import NO_STORE
+from timerwheel.api.http.responses import NO_STORE, SERVER
 from timerwheel.errors import (
     DiskReserveError,
     Fault,
@@ -187,6 +187,19 @@ def problem(
         content_type=CONTENT_TYPE,
         headers={"Cache-Control": NO_STORE, "X-Content-Type-Options": "nosniff", **(headers or {})},
     )
+
+
+def farewell() -> bytes:
+    """Return what a connection says before it is closed between two answers, as a response."""
+    response = problem(NotReadyError.code, "this connection is being closed, and no request on it is read")
+    body = response.body
+    assert isinstance(body, bytes)
+    headers = "".join(f"{name}: {value}\r\n" for name, value in response.headers.items())
+    head = (
+        f"HTTP/1.1 {response.status} {response.reason}\r\n{headers}"
+        f"Server: {SERVER}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 def _shown(detail: str) -> str:
