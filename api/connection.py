@@ -3,9 +3,9 @@
 What is not HTTP reaches no middleware, so this module does for it what the middleware does for other answers.
 
 When a service stops, a request may be under way to it on a connection that is just being closed. Its client
-could not know whether it was carried out. So a connection may have a *farewell*, which it writes between two
-answers before it is closed: to such a client it is the answer, and to any other the last word of a connection
-that it does not use.
+could not know whether it was carried out. So a connection may have a *farewell*, which it writes before it is
+closed, unless its last answer said that it was the last: to such a client it is the answer, and to any other
+the last word of a connection that it does not use.
 """
 
 import asyncio
@@ -128,7 +128,9 @@ class Connection(web.RequestHandler):
             resp.force_close()
         found = await super().finish_response(request, resp, start_time)
         self._is_answering = False
-        if self._close:  # aiohttp reads no further request, and closes the connection by itself
+        if not resp.keep_alive:
+            self._farewell = b""  # parsers refuse what comes behind such an answer
+        elif self._close:  # aiohttp reads no further request, and closes the connection by itself
             self._part()
         return found
 

@@ -112,7 +112,9 @@ class FastConnection(Connection):
         if self.transport is None or self.transport.is_closing() or self._parser is None:
             return
         self._parser.message_consumed()
-        self.transport.write(_as_last(data) if self._close else data)
+        if self._close:
+            data, self._farewell = _as_last(data), b""
+        self.transport.write(data)
         self._keepalive = True
         self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         if self._keepalive_handle is None:

@@ -70,21 +70,6 @@ async def test_a_request_that_meets_the_stop_is_refused_and_not_left_without_an_
         assert (await engine.messages.pending()).messages == []
 
 
-@pytest.mark.parametrize("fast", [True, False])
-async def test_of_two_requests_the_one_in_progress_is_carried_out_and_the_other_refused(tmp_path, fast):
-    async with serving(tmp_path / "data", fast=fast) as (server, engine), used(server) as client:
-        client.write(post(), post())
-        while not engine.core.commit.queued and not len(engine.core.in_flight):
-            await asyncio.sleep(0)
-        await server.close()
-        answer = await client.answer()
-        assert b" 201 " in answer.status
-        assert answer.headers["connection"] == "close"
-        assert is_farewell(await client.answer())
-        assert await client.reader.read() == b""
-        assert len((await engine.messages.pending()).messages) == 1
-
-
 async def test_a_pool_of_connections_takes_it_for_the_end_of_those_that_it_does_not_use(tmp_path):
     async with serving(tmp_path / "data") as (server, _), aiohttp.ClientSession() as session:
         url = server.make_url("/healthz")
@@ -93,6 +78,22 @@ async def test_a_pool_of_connections_takes_it_for_the_end_of_those_that_it_does_
         await server.close()
         with pytest.raises(aiohttp.ClientConnectorError):
             await session.get(url)
+
+
+async def test_a_pool_has_the_answer_that_came_with_it_and_uses_the_connection_no_more():
+    answer = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\n{}"
+
+    async def serve(reader, writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer + farewell())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    async with server, aiohttp.ClientSession() as session:
+        for _ in range(3):
+            async with session.post(url) as found:
+                assert (found.status, await found.text()) == (201, "{}")
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -137,10 +138,11 @@ async def test_without_a_node_in_front_connections_just_end(tmp_path):
         assert await client.reader.read() == b""
 
 
+@pytest.mark.parametrize("says", [True, False])
 @pytest.mark.parametrize("fast", [True, False])
-async def test_the_last_answer_of_a_connection_says_that_it_is(tmp_path, fast):
+async def test_the_last_answer_of_a_connection_says_that_it_is_and_nothing_follows(tmp_path, fast, says):
     async with (
-        serving(tmp_path / "data", fast=fast, says=False) as (server, engine),
+        serving(tmp_path / "data", fast=fast, says=says) as (server, engine),
         used(server) as client,
     ):
         client.write(post())
