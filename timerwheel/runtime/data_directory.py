@@ -67,15 +67,18 @@ def restored_directory(data: Path, beside: Sequence[str], *, now_text: str) -> I
     If the block fails, this removes the unfinished log and everything that did not exist before, the
     directory itself included. Raises LockedError.
     """
-    before = {path.name for path in data.iterdir()} if data.exists() else set()
     new = [place for place in (data, *data.absolute().parents) if not place.exists()]
-    made = {"lock", *beside, *(f"{name}.tmp" for name in beside)} - before
+    made = {*beside, *(f"{name}.tmp" for name in beside)}
+    if not (data / "lock").exists():
+        made.add("lock")
     try:
         with DirectoryLock(data, purpose="timerwheel restore", now_text=now_text):
+            # Not before it is locked: another restore may have finished since.
+            before = {path.name for path in data.iterdir()} - {"lock"}
             try:
                 yield
             except BaseException:
-                for name in (UNFINISHED_LOG, *sorted(made)):
+                for name in (UNFINISHED_LOG, *sorted(made - before)):
                     remove(data / name)
                 raise
     except BaseException:

@@ -1,6 +1,7 @@
 """Backups of a directory whose service runs, and what is made of them: whole, private, and never half."""
 
 import asyncio
+import fcntl
 import shutil
 import threading
 from collections.abc import Iterator
@@ -337,6 +338,42 @@ async def test_a_backup_of_another_log_is_left_alone(lived, target, room):
         back_up(other.directory, target, 0)
     await other.engine.close()
     verify_files(target)
+
+
+def test_a_restore_that_another_one_overtakes_removes_nothing_of_it(life, target, room, monkeypatch):
+    back_up(life, target, 0)
+    data, flock = room / "new", fcntl.flock
+
+    def overtaken(fd: int, how: int) -> None:
+        """Another restore does all its work before this one has the lock."""
+        monkeypatch.setattr(fcntl, "flock", flock)
+        restore_backup(target, data, 0)
+        flock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", overtaken)
+    with pytest.raises(FormatError, match="it has log"):
+        restore_backup(target, data, 0)
+    assert tokens.read(data).all == tokens.read(life).all
+    assert sorted(path.name for path in data.iterdir()) == ["archived", "log", "tokens.json"]
+
+
+def token_named(name: str) -> tokens.Token:
+    secret = tokens.new_secret()
+    scopes = (tokens.Scope.ADMIN,)
+    return tokens.Token(name=name, starts="tw_", sha256=tokens.hash_of(secret), scopes=scopes, made_ms=0)
+
+
+def test_a_token_that_is_created_during_a_restore_is_added_to_those_of_the_backup(life, target, room):
+    back_up(life, target, 0)
+    data = room / "new"
+
+    def create(done: int, _total: int) -> None:
+        if done == 0:
+            tokens.create(data, token_named("made-during-it"))
+
+    restore_backup(target, data, 0, create)
+    names = [token.name for token in tokens.read(data).all]
+    assert names == [*(token.name for token in tokens.read(life).all), "made-during-it"]
 
 
 async def test_two_runs_do_not_write_one_backup(lived, target):

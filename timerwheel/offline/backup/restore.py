@@ -58,6 +58,11 @@ def _restore(backup: Path, data: Path, manifest: Manifest, progress: Progress) -
     log, building = backup / LOG_DIRECTORY, data / UNFINISHED_LOG
     remove(building)
     make_directory(building)
+    for file in manifest.files:
+        # Before the log, which takes long: nobody has made tokens here yet, and later ones are added to these.
+        to = (data if file.name in BESIDE else building) / file.name
+        check_file(log / file.name, file, functools.partial(_copied, to))
+        check_start(to, log / file.name, manifest)
     for path, segment in listed(backup, manifest, progress):
         to = building / path.name
 
@@ -66,11 +71,6 @@ def _restore(backup: Path, data: Path, manifest: Manifest, progress: Progress) -
 
         check_file(path, segment.file, copied)
         check_segment(to, path, segment, manifest)
-    for file in manifest.files:
-        # Files outside the log first: without its tokens, a service would be open.
-        to = (data if file.name in BESIDE else building) / file.name
-        check_file(log / file.name, file, functools.partial(_copied, to))
-        check_start(to, log / file.name, manifest)
     _write_sidecars(building, manifest)
     files = DiskFiles()
     files.sync_dir(building)
