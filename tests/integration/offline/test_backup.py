@@ -357,6 +357,25 @@ def test_a_restore_that_another_one_overtakes_removes_nothing_of_it(life, target
     assert sorted(path.name for path in data.iterdir()) == ["archived", "log", "tokens.json"]
 
 
+@pytest.mark.parametrize("reads", ["verify", "restore"])
+async def test_a_backup_that_is_replaced_while_it_is_read_is_not_called_damaged(lived, target, room, reads):
+    await lived.roll()
+    back_up(lived.directory, target, 0)
+    await lived.send(0)
+
+    def replace(done: int, _total: int) -> None:
+        if done == 0:
+            back_up(lived.directory, target, 1)
+
+    with pytest.raises(LockedError, match="was replaced by a run"):
+        if reads == "verify":
+            verify_files(target, replace)
+        else:
+            restore_backup(target, room / "new", 0, replace)
+    assert not (room / "new").exists()
+    verify_files(target)
+
+
 def token_named(name: str) -> tokens.Token:
     secret = tokens.new_secret()
     scopes = (tokens.Scope.ADMIN,)

@@ -18,7 +18,7 @@ from timerwheel import tokens
 from timerwheel.runtime.archived import MARKER_FILE
 from timerwheel.runtime.data_directory import MANIFEST_FILE
 from timerwheel.state.log_manifest import LOG_DIRECTORY, read_start
-from timerwheel.store.errors import CorruptionError, FormatError, StoreError
+from timerwheel.store.errors import CorruptionError, FormatError, LockedError, StoreError
 from timerwheel.store.files import DiskFiles, create_file, open_ordinary, read_ordinary
 from timerwheel.store.log_reader import START_FILE
 from timerwheel.store.sealed_json import check_seal
@@ -188,20 +188,42 @@ def finished_manifest(backup: Path) -> Manifest:
     return manifest
 
 
+@contextlib.contextmanager
+def reading(backup: Path) -> Iterator[Manifest]:
+    """Yield the manifest of a finished backup, for a block that reads its files; FormatError as above.
+
+    Raises LockedError for what the block takes for damage if a run has put another backup in its place.
+    """
+    manifest = finished_manifest(backup)
+    try:
+        yield manifest
+    except (BackupDamagedError, FileNotFoundError):
+        with contextlib.suppress(FormatError):
+            if read_manifest(backup) not in (manifest, None):
+                raise LockedError(
+                    f"{backup} was replaced by a run of `timerwheel backup create` while it was read; try "
+                    "again when none is running"
+                ) from None
+        raise
+
+
 # ---------------------------------------------------------------------- checking
 
 
 def verify_files(backup: Path, progress: Progress | None = None) -> Manifest:
-    """Compare every file of a backup with its manifest; BackupDamagedError names the first that differs."""
-    manifest = finished_manifest(backup)
-    check_listed(backup, manifest)
-    for file in manifest.files:
-        path = backup / LOG_DIRECTORY / file.name
-        check_file(path, file, crc_of)
-        check_start(path, path, manifest)
-    for path, segment in listed(backup, manifest, progress or nobody):
-        check_file(path, segment.file, crc_of)
-        check_segment(path, path, segment, manifest)
+    """Compare every file of a backup with its manifest; BackupDamagedError names the first that differs.
+
+    Raises LockedError if a run replaces the backup at the same time.
+    """
+    with reading(backup) as manifest:
+        check_listed(backup, manifest)
+        for file in manifest.files:
+            path = backup / LOG_DIRECTORY / file.name
+            check_file(path, file, crc_of)
+            check_start(path, path, manifest)
+        for path, segment in listed(backup, manifest, progress or nobody):
+            check_file(path, segment.file, crc_of)
+            check_segment(path, path, segment, manifest)
     return manifest
 
 

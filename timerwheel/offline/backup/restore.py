@@ -24,10 +24,10 @@ from timerwheel.offline.backup.files import (
     copy,
     copy_small,
     crc_of,
-    finished_manifest,
     listed,
     nobody,
     private,
+    reading,
 )
 from timerwheel.runtime.data_directory import restored_directory
 from timerwheel.state.log_manifest import LOG_DIRECTORY, LOST_AND_FOUND, UNFINISHED_LOG
@@ -41,16 +41,16 @@ def restore_backup(backup: Path, data: Path, now_ms: int, progress: Progress | N
 
     Raises FormatError if `backup` was not finished or has a file that is not an ordinary file, or if `data`
     is not new; BackupDamagedError for a file that differs from the manifest; NoSpaceError before it copies
-    anything; LockedError if `data` is in use. An error leaves nothing behind. `progress` gets (bytes done,
-    bytes in all).
+    anything; LockedError if `data` is in use or a run replaces `backup` at the same time. An error leaves
+    nothing behind. `progress` gets (bytes done, bytes in all).
     """
-    manifest = finished_manifest(backup)
-    check_listed(backup, manifest)
-    _refuse_old(data, manifest)
-    with private(), restored_directory(data, BESIDE, now_text=format_ms(now_ms)):
+    with reading(backup) as manifest:
+        check_listed(backup, manifest)
         _refuse_old(data, manifest)
-        _refuse_small(data, manifest)
-        _restore(backup, data, manifest, progress or nobody)
+        with private(), restored_directory(data, BESIDE, now_text=format_ms(now_ms)):
+            _refuse_old(data, manifest)
+            _refuse_small(data, manifest)
+            _restore(backup, data, manifest, progress or nobody)
     return manifest
 
 
