@@ -7,7 +7,7 @@ number of pending and visible messages, about 60 bytes each.
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,11 +15,11 @@ import numpy as np
 
 from timerwheel.index import queues
 from timerwheel.index.writer import read_kept, read_state
-from timerwheel.offline.snapshot import open_index, open_log
+from timerwheel.offline.snapshot import open_index, open_together
 from timerwheel.runtime.recovery import INDEX_DIRECTORY
 from timerwheel.state.batch import tally, visible_rows
 from timerwheel.state.config_table import Put
-from timerwheel.state.log_manifest import LogStart, begin_state, read_start
+from timerwheel.state.log_manifest import LogStart, begin_state
 from timerwheel.state.memtable import SettingsDump
 from timerwheel.state.positions import POSITION_DTYPE
 from timerwheel.state.register_rows import entries_of
@@ -74,12 +74,11 @@ class FsckReport(msgspec.Struct, frozen=True):
 _HARMLESS = {"log_torn", "log_quarantined", "index_missing", "sidecar_stale", "register_stale"}
 
 
-def _is_older_than_beginning(log: LogReader, until: int) -> bool:
+def _is_older_than_beginning(log: LogReader, start: LogStart | None, until: int) -> bool:
     """Whether the index of a copy ends before its leader dropped what was before the log.
 
     The leader moved the timers of that part first, and the index does not know that yet.
     """
-    start = read_start(log.files, log.directory)
     return (
         start is not None and until < start.settings_until and read_mark(log.files, log.directory) is not None
     )
@@ -102,10 +101,8 @@ class _Check:
             self.findings.append(Finding(code, str(path), offset, detail))
 
     def run(self) -> FsckReport:
-        with contextlib.ExitStack() as stack:
-            txn = self._snapshot(stack)
-            log = open_log(self.data)  # after the snapshot, so that the log is never behind it
-            stack.callback(log.close)
+        with open_together(self.data, self._index) as (log, start, txn):
+            self.start = start
             until = None if txn is None else self._checkpoint(txn, log)
             log_state, books, later = self._replay(log, log.tail if until is None else until)
             if txn is not None and until is not None:
@@ -119,15 +116,19 @@ class _Check:
             self._find_quarantined(log)
             return self._report(log, log_state, until, len(books.pending(hidden=log_state.internal_ids)))
 
-    def _snapshot(self, stack: contextlib.ExitStack) -> IndexTransaction | None:
-        if not self.index_path.exists():
-            self.find("index_missing", self.index_path, None, "the next start rebuilds it from the log")
-            return None
-        try:
-            return stack.enter_context(open_index(self.data))
-        except IndexDamagedError as error:
-            self.find("index_damaged", self.index_path, None, str(error))
-            return None
+    @contextlib.contextmanager
+    def _index(self) -> Iterator[IndexTransaction | None]:
+        self.findings.clear()  # of an index that was looked at too early
+        with contextlib.ExitStack() as stack:
+            txn = None
+            if not self.index_path.exists():
+                self.find("index_missing", self.index_path, None, "the next start rebuilds it from the log")
+            else:
+                try:
+                    txn = stack.enter_context(open_index(self.data))
+                except IndexDamagedError as error:
+                    self.find("index_damaged", self.index_path, None, str(error))
+            yield txn
 
     def _checkpoint(self, txn: IndexTransaction, log: LogReader) -> int | None:
         state = read_state(txn)
@@ -136,7 +137,7 @@ class _Check:
                 "index_missing", self.index_path, None, "it is empty; the next start fills it from the log"
             )
             return None
-        if state.log_id == log.log_id and _is_older_than_beginning(log, state.until):
+        if state.log_id == log.log_id and _is_older_than_beginning(log, self.start, state.until):
             detail = "its leader has dropped a part of the log since; the next start brings it up to date"
             self.find("index_missing", self.index_path, None, detail)
             return None
@@ -169,10 +170,9 @@ class _Check:
         log_state = LogState(lambda: log.bases)
         log_state.origin_floor = log.start
         self.settled = until
-        self.start = start = read_start(log.files, log.directory)
-        if start is not None:
-            begin_state(log_state, start, log.start)
-            self.settled = max(until, start.settings_until)
+        if self.start is not None:
+            begin_state(log_state, self.start, log.start)
+            self.settled = max(until, self.start.settings_until)
         return log_state
 
     def _replay(self, log: LogReader, until: int) -> tuple[LogState, "_Books", list[np.ndarray]]:

@@ -7,8 +7,9 @@ shows what a start would find. It writes nothing and takes no lock.
 import contextlib
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,14 +22,14 @@ from timerwheel.model.ids import Ids
 from timerwheel.model.messages import MessageView, State, WheelInfo
 from timerwheel.runtime.message_views import id_of, message_view
 from timerwheel.runtime.recovery import INDEX_DIRECTORY
-from timerwheel.state.log_manifest import begin_state, log_directory, read_start
+from timerwheel.state.log_manifest import LogStart, begin_state, decode_start, log_directory
 from timerwheel.state.state import LogState
 from timerwheel.store import quarantine
-from timerwheel.store.errors import CorruptionError, IndexDamagedError
-from timerwheel.store.files import DiskFiles
+from timerwheel.store.errors import CorruptionError, IndexDamagedError, OffsetError
+from timerwheel.store.files import DiskFiles, read_whole
 from timerwheel.store.index import Index, IndexTransaction
 from timerwheel.store.lock import is_locked
-from timerwheel.store.log_reader import LogReader
+from timerwheel.store.log_reader import START_FILE, LogReader
 from timerwheel.store.record import NO_OFFSET, Kind, decode
 from timerwheel.store.segment import Gap, Scanned, resume
 from timerwheel.wheel.geometry import Horizons, first_horizons
@@ -53,10 +54,19 @@ class LogRecord(msgspec.Struct, frozen=True):
     body: bytes
 
 
+class Opened(NamedTuple):
+    """A log with the manifest that says where it begins, and a snapshot of the index, if there is one."""
+
+    log: LogReader
+    start: LogStart | None
+    txn: IndexTransaction | None
+
+
 class Snapshot:
     """The contents of a data directory at the moment it was opened."""
 
-    def __init__(self, log: LogReader, txn: IndexTransaction | None, now_ms: int) -> None:
+    def __init__(self, opened: "Opened", now_ms: int) -> None:
+        log, start, txn = opened
         self.log = log
         self._ids = Ids(log.log_id)
         self.txn = txn
@@ -75,7 +85,6 @@ class Snapshot:
         else:
             self.log_state.memtable.until = log.start
             self.log_state.origin_floor = log.start
-            start = read_start(log.files, log.directory)
             if start is not None:
                 begin_state(self.log_state, start, log.start)
         self.torn: CorruptionError | None = None
@@ -150,11 +159,38 @@ def open_snapshot(data: Path) -> Iterator[Snapshot]:
     Raises FormatError if `data` is not one, IndexDamagedError if the index must be rebuilt.
     """
     now_ms = time.time_ns() // 1_000_000
-    with contextlib.ExitStack() as stack:
-        txn = stack.enter_context(open_index(data)) if (data / INDEX_DIRECTORY).exists() else None
-        # Opened after the index snapshot, so the log is never behind it.
-        log = stack.enter_context(contextlib.closing(open_log(data)))
-        yield Snapshot(log, txn, now_ms)
+
+    def index() -> contextlib.AbstractContextManager[IndexTransaction | None]:
+        return open_index(data) if (data / INDEX_DIRECTORY).exists() else contextlib.nullcontext()
+
+    with open_together(data, index) as opened:
+        yield Snapshot(opened, now_ms)
+
+
+@contextlib.contextmanager
+def open_together(
+    data: Path, index: Callable[[], contextlib.AbstractContextManager[IndexTransaction | None]]
+) -> Iterator[Opened]:
+    """Open an index by `index`, and the log, both as of one manifest, for a block. FormatError as above.
+
+    Retention commits the timers that it moved, then writes the manifest, then removes segments. So an index
+    from before a manifest may still have timers in segments that are gone.
+    """
+    directory = log_directory(data)
+    while True:
+        with contextlib.ExitStack() as stack:
+            raw = _manifest(directory)
+            # Before the log, which is never behind it then.
+            txn = stack.enter_context(index())
+            try:
+                log = stack.enter_context(contextlib.closing(_open_log(directory, raw)))
+            except OffsetError:
+                if raw == _manifest(directory):
+                    raise
+                continue
+            if raw == _manifest(directory):
+                yield Opened(log, _decoded(directory, raw), txn)
+                return
 
 
 @contextlib.contextmanager
@@ -168,9 +204,32 @@ def open_index(data: Path) -> Iterator[IndexTransaction]:
 def open_log(data: Path) -> LogReader:
     """Open the commit log of a data directory, read-only; FormatError if `data` is not one."""
     directory = log_directory(data)
+    while True:
+        raw = _manifest(directory)
+        try:
+            return _open_log(directory, raw)
+        except OffsetError:
+            if raw == _manifest(directory):  # else retention has removed a segment that was just listed
+                raise
+
+
+def _manifest(directory: Path) -> bytes | None:
+    return read_whole(DiskFiles(), directory / START_FILE)
+
+
+def _decoded(directory: Path, raw: bytes | None) -> LogStart | None:
+    return None if raw is None else decode_start(directory / START_FILE, raw)
+
+
+def _open_log(directory: Path, raw: bytes | None) -> LogReader:
+    """Open the log as of a manifest; OffsetError if a segment goes at the same time."""
+    start = _decoded(directory, raw)
     log = LogReader(directory, DiskFiles())
-    start = read_start(log.files, directory)
-    log.open_readonly(keep_from=0 if start is None else start.offset)
+    try:
+        log.open_readonly(keep_from=0 if start is None else start.offset)
+    except BaseException:
+        log.close()
+        raise
     return log
 
 

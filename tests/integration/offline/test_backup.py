@@ -5,6 +5,7 @@ import fcntl
 import shutil
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -367,11 +368,13 @@ async def test_a_backup_that_is_replaced_while_it_is_read_is_not_called_damaged(
         if done == 0:
             back_up(lived.directory, target, 1)
 
+    read = (
+        partial(verify_files, target)
+        if reads == "verify"
+        else partial(restore_backup, target, room / "new", 0)
+    )
     with pytest.raises(LockedError, match="was replaced by a run"):
-        if reads == "verify":
-            verify_files(target, replace)
-        else:
-            restore_backup(target, room / "new", 0, replace)
+        read(replace)
     assert not (room / "new").exists()
     verify_files(target)
 

@@ -1,9 +1,11 @@
 """Reading a data directory from outside, and the check of log and wheel against each other."""
 
+import asyncio
 import json
 import shutil
 import subprocess
 import sys
+from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import msgspec
@@ -41,6 +43,20 @@ report = fsck(data)
 seen |= {"ok": report.ok, "fsck": [report.pending, report.visible, report.records]}
 seen["findings"] = [[f.code, f.detail] for f in report.findings]
 print(json.dumps(seen))
+"""
+
+PAUSED = """
+import os, sys
+name, left, real = sys.argv[2], int(sys.argv[3]), os.open
+def paused(path, *rest):
+    global left
+    if str(path).endswith(name):
+        left -= 1
+        if left == 0:
+            print("paused", flush=True)
+            sys.stdin.readline()
+    return real(path, *rest)
+os.open = paused
 """
 
 
@@ -129,6 +145,31 @@ async def test_fsck_agrees_after_retention_moved_and_dropped(on_disk):
     report = fsck(on_disk.directory)
     assert (report.ok, report.findings) == (True, [])
     assert report.pending == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "nth"), [("/start", 1), ("/start", 2), ("/start", 4), (".log", 1), (".log", 4)]
+)
+async def test_retention_may_move_and_drop_while_another_process_opens_the_directory(on_disk, name, nth):
+    """It comes just before that process opens, for the nth time, a file whose name ends so."""
+    await on_disk.open(retention_ms=5_000)
+    for turn in range(2):
+        for delays in ([0] * 30, [900_000_000, 950_000_000], [0] * 30):
+            await on_disk.send(*delays, body=b"v" * 300)
+        await on_disk.engine.indexer.commit()
+        for _ in range(10):
+            await on_disk.advance(1_000)
+        if not turn:
+            assert await on_disk.retention_turn() > 0
+    command = (sys.executable, "-c", PAUSED + OUTSIDE, str(on_disk.directory), name, str(nth))
+    other = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=ROOT)
+    assert await other.stdout.readline() == b"paused\n"
+    assert await on_disk.retention_turn() > 0
+    out, errors = await other.communicate(b"\n")
+    assert other.returncode == 0, errors.decode()
+    seen = json.loads(out)
+    assert seen["pending"] == await on_disk.pending_ids()
+    assert seen["ok"], seen["findings"]
 
 
 def change_index(world, change):

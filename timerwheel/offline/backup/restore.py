@@ -59,7 +59,7 @@ def _restore(backup: Path, data: Path, manifest: Manifest, progress: Progress) -
     remove(building)
     make_directory(building)
     for file in manifest.files:
-        # Before the log, which takes long: nobody has made tokens here yet, and later ones are added to these.
+        # Before the log, which takes long: tokens that somebody creates later are added to these.
         to = (data if file.name in BESIDE else building) / file.name
         check_file(log / file.name, file, functools.partial(_copied, to))
         check_start(to, log / file.name, manifest)
