@@ -25,6 +25,7 @@ from timerwheel.clock import SystemClock
 from timerwheel.index.swap import new_path, swap_in
 from timerwheel.index.writer import read_state
 from timerwheel.model.durations import format_ms
+from timerwheel.offline.snapshot import index_of
 from timerwheel.runtime.recovery import INDEX_DIRECTORY, REBUILD_MARK
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.logs import NodeLog
@@ -51,7 +52,6 @@ from timerwheel.state.memtable import SegmentCount
 from timerwheel.state.state import LogState
 from timerwheel.store.errors import StoreError
 from timerwheel.store.files import DiskFiles, Files
-from timerwheel.store.index import Index
 from timerwheel.store.lock import DirectoryLock
 from timerwheel.store.segment import segment_name
 from timerwheel.wheel.geometry import Horizons, first_horizons
@@ -185,7 +185,7 @@ class Rebuild:
             with self._progress.stage("check"):
                 books = read_books(index, check=horizons)
                 check_complete(books, made.stats, sum(one.keys for one in made.keys))
-                before = _inspect_old(path, books) if dry_run and is_local(log.url) else None
+                before = _inspect_old(Path(log.url), books) if dry_run and is_local(log.url) else None
         aside = None
         if not dry_run:
             with self._progress.stage("swap"):
@@ -257,12 +257,13 @@ def _count(log_state: LogState, found: Survey, stats: list[SegmentStats]) -> Non
         log_state.memtable.until = max(log_state.memtable.until, seen.until)
 
 
-def _inspect_old(path: Path, new: Books) -> OldIndex | None:
-    """Compare the existing index with the new one."""
-    if not path.exists():
-        return None
+def _inspect_old(data: Path, new: Books) -> OldIndex | None:
+    """Compare the existing index of a data directory, whether its service runs or not, with the new one."""
     try:
-        with contextlib.closing(Index(path, MAP_SIZE_BYTES, readonly=True)) as index:
+        index = index_of(data)
+        if index is None:
+            return None
+        with contextlib.closing(index):
             with index.read() as txn:
                 state = read_state(txn)
             books = read_books(index)

@@ -121,13 +121,15 @@ class _Check:
         self.findings.clear()  # of an index that was looked at too early
         with contextlib.ExitStack() as stack:
             txn = None
-            if not self.index_path.exists():
-                self.find("index_missing", self.index_path, None, "the next start rebuilds it from the log")
+            try:
+                txn = stack.enter_context(open_index(self.data))
+            except IndexDamagedError as error:
+                self.find("index_damaged", self.index_path, None, str(error))
             else:
-                try:
-                    txn = stack.enter_context(open_index(self.data))
-                except IndexDamagedError as error:
-                    self.find("index_damaged", self.index_path, None, str(error))
+                if txn is None:
+                    self.find(
+                        "index_missing", self.index_path, None, "the next start rebuilds it from the log"
+                    )
             yield txn
 
     def _checkpoint(self, txn: IndexTransaction, log: LogReader) -> int | None:

@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from timerwheel.state.state import LogState
 from timerwheel.store import quarantine
 from timerwheel.store.errors import CorruptionError, IndexDamagedError, OffsetError
 from timerwheel.store.files import DiskFiles, read_whole
-from timerwheel.store.index import Index, IndexTransaction
+from timerwheel.store.index import DATA_FILE, Index, IndexTransaction
 from timerwheel.store.lock import is_locked
 from timerwheel.store.log_reader import START_FILE, LogReader
 from timerwheel.store.record import NO_OFFSET, Kind, decode
@@ -35,6 +36,7 @@ from timerwheel.store.segment import Gap, Scanned, resume
 from timerwheel.wheel.geometry import Horizons, first_horizons
 
 MAP_SIZE_BYTES = 1 << 38
+TRIES_MAX = 10
 
 
 class LogRecord(msgspec.Struct, frozen=True):
@@ -160,10 +162,7 @@ def open_snapshot(data: Path) -> Iterator[Snapshot]:
     """
     now_ms = time.time_ns() // 1_000_000
 
-    def index() -> contextlib.AbstractContextManager[IndexTransaction | None]:
-        return open_index(data) if (data / INDEX_DIRECTORY).exists() else contextlib.nullcontext()
-
-    with open_together(data, index) as opened:
+    with open_together(data, partial(open_index, data)) as opened:
         yield Snapshot(opened, now_ms)
 
 
@@ -194,11 +193,45 @@ def open_together(
 
 
 @contextlib.contextmanager
-def open_index(data: Path) -> Iterator[IndexTransaction]:
-    """Open the index of a data directory for reading, for a block, whether its service runs or not."""
-    index = Index(data / INDEX_DIRECTORY, MAP_SIZE_BYTES, readonly=True, in_use=is_locked(data))
+def open_index(data: Path) -> Iterator[IndexTransaction | None]:
+    """Open the index of a data directory for reading, for a block, whether its service runs or not.
+
+    Yields None if there is no index. Raises IndexDamagedError.
+    """
+    index = index_of(data)
+    if index is None:
+        yield None
+        return
     with contextlib.closing(index), index.read() as txn:
         yield txn
+
+
+def index_of(data: Path) -> Index | None:
+    """Open the index of a data directory, None if there is none; IndexDamagedError. The caller closes it.
+
+    What changes while it is verified only looks damaged. That happens when a service starts, and once its
+    lock can be seen, its index is not verified any more; where locks cannot be seen, this gives up.
+    """
+    path = data / INDEX_DIRECTORY
+    for again in reversed(range(TRIES_MAX)):
+        if not path.exists():
+            break
+        before, in_use = _change(path), is_locked(data)
+        try:
+            return Index(path, MAP_SIZE_BYTES, readonly=True, in_use=in_use)
+        except IndexDamagedError:
+            if not again or (_change(path) == before and is_locked(data) <= in_use):
+                raise
+    return None
+
+
+def _change(index: Path) -> tuple[int, ...] | None:
+    """What differs once an index has been written to or replaced."""
+    try:
+        found = (index / DATA_FILE).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def open_log(data: Path) -> LogReader:

@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 
 from timerwheel.errors import ShardMismatchError
-from timerwheel.index.swap import STAGING_NAME, aside_path, new_path
+from timerwheel.index.swap import STAGING_NAME, aside_path, new_path, swap_in
 from timerwheel.index.writer import IndexWriter, new_state, read_kept, read_state
 from timerwheel.model.shards import ALONE, Shard, log_id_of, shard_of_log
 from timerwheel.runtime.data_directory import is_backup
@@ -578,7 +578,7 @@ def _open_index(settings: Settings, log: CommitLog) -> tuple[Index, _Found | Non
         why = "the index was missing" if log.tail > log.start else None
         if why is not None:
             logger.warning("rebuilding the index from the log: %s", why)
-        return Index(path, settings.index_map_size_bytes), None, why
+        return _new_index(settings), None, why
     index = None
     try:
         _refuse_marked(settings)
@@ -598,7 +598,16 @@ def _open_index(settings: Settings, log: CommitLog) -> tuple[Index, _Found | Non
     aside = _move_aside(path)
     (settings.data / REBUILD_MARK).unlink(missing_ok=True)
     logger.warning("rebuilding the index from the log: %s; the old one is kept as %s", why, aside.name)
-    return Index(path, settings.index_map_size_bytes), None, why
+    return _new_index(settings), None, why
+
+
+def _new_index(settings: Settings) -> Index:
+    """Make an empty index: under another name first, so that no reader finds one without all its tables."""
+    path = settings.data / INDEX_DIRECTORY
+    remove(new_path(path))
+    Index(new_path(path), settings.index_map_size_bytes).close()
+    swap_in(path)
+    return Index(path, settings.index_map_size_bytes)
 
 
 def _read_index(index: Index, log: CommitLog) -> _Found | None:

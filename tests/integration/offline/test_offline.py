@@ -8,6 +8,7 @@ import sys
 from asyncio.subprocess import PIPE
 from pathlib import Path
 
+import lmdb
 import msgspec
 import numpy as np
 import pytest
@@ -45,6 +46,13 @@ seen["findings"] = [[f.code, f.detail] for f in report.findings]
 print(json.dumps(seen))
 """
 
+FSCK = """
+import json, sys
+from pathlib import Path
+from timerwheel.offline.fsck import fsck
+print(json.dumps([finding.code for finding in fsck(Path(sys.argv[1])).findings]))
+"""
+
 PAUSED = """
 import os, sys
 name, left, real = sys.argv[2], int(sys.argv[3]), os.open
@@ -66,9 +74,9 @@ def on_disk(world):
     return world
 
 
-def look_from_outside(directory):
+def look_from_outside(directory, program=OUTSIDE):
     done = subprocess.run(
-        [sys.executable, "-c", OUTSIDE, str(directory)], capture_output=True, text=True, check=False, cwd=ROOT
+        [sys.executable, "-c", program, str(directory)], capture_output=True, text=True, check=False, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -170,6 +178,83 @@ async def test_retention_may_move_and_drop_while_another_process_opens_the_direc
     seen = json.loads(out)
     assert seen["pending"] == await on_disk.pending_ids()
     assert seen["ok"], seen["findings"]
+
+
+VERIFYING = """
+import builtins, sys
+from lmdb import verify
+class Paused:
+    def __init__(self, path, mode):
+        self.file, self.left = builtins.open(path, mode), int(sys.argv[2])
+    def read(self, size):
+        self.left -= 1
+        if self.left == 0:
+            print("paused", flush=True)
+            sys.stdin.readline()
+        return self.file.read(size)
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+    def __enter__(self):
+        return self
+    def __exit__(self, *_):
+        self.file.close()
+verify.open = Paused
+"""
+
+
+@pytest.mark.parametrize("page", [2, 4, 6])
+async def test_a_service_may_start_and_write_while_another_process_verifies_its_index(on_disk, page):
+    async def fill():
+        for number in range(20):
+            await on_disk.send(*range(1_000_000, 50_000_000, 1_000_000), topic=f"topic-{number}")
+            await on_disk.engine.indexer.commit()
+
+    await on_disk.open()
+    await fill()
+    await on_disk.engine.close()
+    command = (sys.executable, "-c", VERIFYING + OUTSIDE, str(on_disk.directory), str(page))
+    other = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=ROOT)
+    assert await other.stdout.readline() == b"paused\n"
+    await on_disk.open()
+    await fill()
+    out, errors = await other.communicate(b"\n")
+    assert other.returncode == 0, errors.decode()
+    seen = json.loads(out)
+    assert seen["pending"] == await on_disk.pending_ids()
+    assert seen["ok"], seen["findings"]
+
+
+class LookedAt:
+    """An environment of LMDB; calls `look` before it makes some of its tables."""
+
+    def __init__(self, env, look):
+        self._env = env
+        self._look = look
+
+    def open_db(self, name, *, create):
+        if name in (b"meta", b"wheel", b"key_parts"):
+            self._look()
+        return self._env.open_db(name, create=create)
+
+    def __getattr__(self, name):
+        return getattr(self._env, name)
+
+
+async def test_no_process_sees_an_index_without_all_its_tables(on_disk, monkeypatch):
+    """A start makes an index in several steps; another process looks at the directory before each."""
+    seen = []
+    lmdb_open = lmdb.open
+
+    def look():
+        seen.append(look_from_outside(on_disk.directory, FSCK))
+
+    def looked_at(path, **options):
+        look()
+        return LookedAt(lmdb_open(path, **options), look)
+
+    monkeypatch.setattr(lmdb, "open", looked_at)
+    await on_disk.open()
+    assert seen == [["index_missing"]] * 8, "made under another name, then opened under its own"
 
 
 def change_index(world, change):
