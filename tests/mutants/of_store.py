@@ -497,7 +497,7 @@ MUTANTS = [
         "restore-leaves-parts",
         "timerwheel/runtime/data_directory.py",
         "a refused restore leaves nothing behind",
-        "                for name in (UNFINISHED_LOG, *sorted(made)):",
+        "                for name in (UNFINISHED_LOG, *sorted(made - before)):",
         "                for name in ():",
         (HOSTILE,),
     ),
