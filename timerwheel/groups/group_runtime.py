@@ -8,7 +8,7 @@ What cannot be stored now is tried again. After a start the runtime looks for ex
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ from timerwheel.groups.outlook import Outlook, attempts_max_of, sorted_out
 from timerwheel.groups.parts import GroupParts, stored_offset
 from timerwheel.model.messages import Delivery, ReceiptResult
 from timerwheel.state import lease_records
-from timerwheel.state.config_table import CONTROL_TOPIC, Put, encode_puts
+from timerwheel.state.config_table import CONTROL_TOPIC, ConfigTable, Put, encode_puts
 from timerwheel.state.groups import DEAD_QUEUE, OFFSET_BITS, GroupState
 from timerwheel.store.errors import NoSpaceError
 from timerwheel.store.record import unit_of
@@ -325,8 +325,33 @@ class GroupRuntime:
 
     # ------------------------------------------------------------------ ending what it holds
 
-    async def forget_items(self, puts: list[Put]) -> None:
-        """Store a change that makes the group forget what it holds, in one unit with its timers' ends."""
+    async def rewind(self, cursors: Mapping[int, int]) -> None:
+        """Set these queues' cursors; see `Groups.rewind` for the queues that are not among them."""
+        state = self.state
+
+        def change(now_ms: int) -> tuple[list[bytes], list[str]]:
+            others = state.done_with(state.passed.keys() - cursors.keys())
+            packed = {queue: done.pack() for queue, done in others.items()} | dict(cursors)
+            texts = {str(queue): value for queue, value in packed.items()}
+            records = [encode_puts([Put(ConfigTable.CURSOR, state.name, texts)], now_ms)]
+            if len(cursors) < self._parts.queues.queues_of(state.topic):
+                places = [(DEAD_QUEUE, key & _OFFSETS) for key in state.redriven]
+                records += [lease_records.redrive(state.name.encode(), place, now_ms) for place in places]
+            return records, [CONTROL_TOPIC, *[state.name] * (len(records) - 1)]
+
+        await self._forget_items(change)
+
+    async def delete(self) -> None:
+        """Remove the group."""
+        put = Put(ConfigTable.GROUP, self.state.name, None)
+        await self._forget_items(lambda now_ms: ([encode_puts([put], now_ms)], [CONTROL_TOPIC]))
+
+    async def _forget_items(self, change: Callable[[int], tuple[list[bytes], list[str]]]) -> None:
+        """Store a change that makes the group forget what it holds, in one unit with its timers' ends.
+
+        `change` gives its records and their topics, for this time. It is called once nothing is being stored
+        about any message, so the acknowledgements that came before are in the state.
+        """
         leasing, state, in_flight = self.leasing, self.state, self._parts.core.in_flight
         async with leasing.turn:
             while True:
@@ -339,9 +364,9 @@ class GroupRuntime:
             timed = [item for item in state.items.values() if item.timed]
             unit = [lease_records.end(state.name.encode(), item, now_ms) for item in timed]
             topics = [state.name] * len(unit)
+            records, places = change(now_ms)
             taken = in_flight.take(self._parts.entries(state, timed))
-            records = unit_of([*unit, encode_puts(puts, now_ms)])
-            leasing.resetting = taken.submit(records, [*topics, CONTROL_TOPIC])
+            leasing.resetting = taken.submit(unit_of([*unit, *records]), [*topics, *places])
             try:
                 await stored_offset(leasing.resetting)
                 leasing.restart()

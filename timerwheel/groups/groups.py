@@ -360,7 +360,7 @@ class Groups:
                 return
             runtime = self._runtime_of(name)
             async with self.dead.turn:
-                await runtime.forget_items([Put(ConfigTable.GROUP, name, None)])
+                await runtime.delete()
             self.runtimes.pop(name, None)
             runtime.wake()
             await runtime.close()
@@ -378,7 +378,9 @@ class Groups:
         """Have a group go on from the head, the tail, a time of delivery, or offsets by queue.
 
         It forgets what it holds: receipts end, and what lies behind the new place is delivered again, what
-        lies before it is not. Offsets are kept within the queues. UnknownGroupError.
+        lies before it is not. Of a queue that `offsets` does not name, it is still done with what it was done
+        with, and what it held is fresh again; redriven dead letters then start over, from whichever queue
+        they came. Offsets are kept within the queues. UnknownGroupError.
         """
         state = self._known(topic, group)
         async with self._lock(state.name):
@@ -387,11 +389,9 @@ class Groups:
             if self._parts.keeps_offsets(state):
                 await self.offsets.rewind(state, cursors)
                 return self.info(topic, group)
-            cursors = state.cursors | cursors
             runtime = self._runtime_of(state.name)
-            texts = {str(queue): offset for queue, offset in cursors.items()}
             async with self.dead.turn:
-                await runtime.forget_items([Put(ConfigTable.CURSOR, state.name, texts)])
+                await runtime.rewind(cursors)
         runtime.wake()
         return self.info(topic, group)
 

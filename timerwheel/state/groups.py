@@ -34,7 +34,7 @@ Belongs to the event loop (and to the recovering thread before the loop uses it)
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -217,8 +217,20 @@ class GroupState:
         self._remove(item)
         return item.key
 
-    def reset(self, cursors: dict[int, int]) -> list[int]:
-        """Continue from these cursors without any item; returns the keys of the removed ones."""
+    def done_with(self, queues: Iterable[int]) -> dict[int, OffsetSet]:
+        """Return for each of these queues the offsets that the group is done with, so without items."""
+        held: dict[int, list[int]] = {}
+        for key in sorted(self.items):
+            held.setdefault(key >> OFFSET_BITS, []).append(key & (1 << OFFSET_BITS) - 1)
+        return {queue: self.passed[queue].without(held.get(queue, ())) for queue in queues}
+
+    @property
+    def redriven(self) -> list[int]:
+        """Return the keys of the items that were taken back from the dead-letter topic."""
+        return [key for key in self.items if key >> OFFSET_BITS == DEAD_QUEUE]
+
+    def reset(self, cursors: Mapping[int, int | list[int]]) -> list[int]:
+        """Continue from these cursors, or packed sets, without any item; returns the keys of the removed."""
         keys = list(self.items)
         for item in list(self.items.values()):
             self._remove(item)
@@ -486,7 +498,9 @@ class GroupTables:
             # Emptied, so that callers that still hold it find nothing to change.
             changed.items |= {(group.topic_id, key) for key in group.reset({})}
 
-    def reset(self, name: str, cursors: dict[str, int], changed: Changed, since: int = 0) -> None:
+    def reset(
+        self, name: str, cursors: Mapping[str, int | list[int]], changed: Changed, since: int = 0
+    ) -> None:
         """Set a group's cursors, by the record at `since`, and drop everything it holds."""
         group = self.by_name.get(name)
         if group is not None:

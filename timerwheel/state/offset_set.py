@@ -5,7 +5,7 @@ end of a range that begins at 0 is the low-water mark.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 
 class OffsetSet:
@@ -51,6 +51,19 @@ class OffsetSet:
         """Yield the ranges: first offset, and one past the last."""
         edges = iter(self.edges)
         return zip(edges, edges, strict=True)
+
+    def without(self, offsets: Sequence[int]) -> "OffsetSet":
+        """Return the set without these offsets, which ascend."""
+        edges: list[int] = []
+        for start, end in self.stretches():
+            first = start
+            for hole in offsets[bisect_left(offsets, start) : bisect_left(offsets, end)]:
+                if first < hole:
+                    edges += [first, hole]
+                first = hole + 1
+            if first < end:
+                edges += [first, end]
+        return OffsetSet(edges)
 
     def pack(self) -> int | list[int]:
         """Return it as a JSON value: a single range from 0 as one number."""

@@ -7,6 +7,15 @@ import pytest
 from tests.harness.consumers import ack, bodies, items, put, receive, send, send_many
 from tests.harness.group_checks import check_groups
 from timerwheel.groups.config import IllegalGroupError
+from timerwheel.model.messages import Outgoing
+
+
+async def send_to_queues(world, count):
+    """Send this many messages to each of two queues, whose bodies are queue and number."""
+    places = [(queue, number) for queue in (0, 1) for number in range(count)]
+    await world.engine.sender.send(
+        [Outgoing("orders", f"{queue}:{number}".encode(), queue=queue) for queue, number in places]
+    )
 
 
 async def test_every_message_of_every_queue_comes_once_also_over_a_planned_restart(world):
@@ -53,6 +62,38 @@ async def test_rewinding_one_queue_leaves_the_cursors_of_the_others(world):
     assert len(await receive(world)) == 1
     with pytest.raises(IllegalGroupError):
         await world.engine.groups.rewind("orders", "g", offsets={3: 0})
+
+
+@pytest.mark.parametrize("how", [None, "restart", "crash", "lose_index"])
+async def test_rewinding_one_queue_loses_and_repeats_nothing_of_the_others(world, how):
+    await world.open(queues_per_topic=2)
+    await put(world)
+    await send_to_queues(world, 4)
+    got = {delivery.message.body.decode(): delivery for delivery in await receive(world)}
+    groups = world.engine.groups
+    await groups.nack("orders", "g", [got["1:0"].receipt])
+    await groups.give_up("orders", "g", [got["1:2"].receipt], "poison")
+    assert await groups.dead.redrive("g") == (1, 0)
+    await ack(world, *[got[name] for name in got if name not in {"1:0", "1:1", "1:2"}])
+    await groups.rewind("orders", "g", offsets={0: 3})
+    assert [q.lag for q in groups.info("orders", "g").queues] == [1, 2]
+    if how is not None:
+        await getattr(world, how)()
+    await world.advance(120_000)
+    assert sorted(bodies(await receive(world))) == ["0:3", "1:0", "1:1", "1:2"]
+    check_groups(world.engine)
+
+
+async def test_rewinding_all_queues_forgets_the_redriven_ones_too(world):
+    await world.open(queues_per_topic=2)
+    await put(world)
+    await send_to_queues(world, 1)
+    got = await receive(world)
+    await world.engine.groups.give_up("orders", "g", [delivery.receipt for delivery in got], "poison")
+    assert await world.engine.groups.dead.redrive("g") == (2, 0)
+    await world.engine.groups.rewind("orders", "g", offsets={0: 0, 1: 1})
+    await world.advance(1_000)
+    assert bodies(await receive(world)) == ["0:0"]
 
 
 @pytest.mark.parametrize("how", ["restart", "lose_index"])

@@ -45,6 +45,14 @@ def test_its_marks_and_counts_are_those_of_the_offsets_that_it_holds(added):
         assert found.count(offset) == sum(at >= offset for at in plain)
 
 
+@given(stretches, st.sets(st.integers(0, OFFSET_MAX + 10)))
+def test_it_is_left_without_the_offsets_that_are_taken_out(added, taken):
+    found, plain = both(added)
+    left = found.without(sorted(taken))
+    check_edges(left)
+    assert {offset for offset in range(OFFSET_MAX + 20) if offset in left} == plain - taken
+
+
 @given(stretches, st.randoms(use_true_random=False))
 def test_the_order_in_which_stretches_are_added_does_not_matter(added, dice):
     mixed = list(added)
