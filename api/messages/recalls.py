@@ -124,7 +124,7 @@ class RecallCalls:
             else RescheduleOutcome(one, found[one].code is None, found[one].code, found[one].due_ms)
             for one in ids
         ]
-        return RescheduledIds(outcomes, sum(outcome.ok for outcome in outcomes))
+        return RescheduledIds(outcomes, len({outcome.id for outcome in outcomes if outcome.ok}))
 
     async def _reschedule_where(
         self, request: web.Request, wanted: NewTimes, time_of: TimeOf

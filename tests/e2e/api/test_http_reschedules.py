@@ -51,6 +51,14 @@ async def test_ids_get_one_time_and_a_result_each(service):
     assert await due(service, second["id"]) == 1_900_000_000_000
 
 
+async def test_an_id_that_is_given_twice_is_rescheduled_and_counted_once(service):
+    first = await send(service)
+    answer = await service.call("POST", PATH, json={"ids": [first["id"]] * 2, "shift": "1h"})
+    due_ms = first["due_ms"] + 3_600_000
+    assert answer.content["results"] == [{"id": first["id"], "ok": True, "due_ms": due_ms}] * 2
+    assert answer.content["rescheduled"] == 1
+
+
 @pytest.mark.parametrize(
     ("content", "code"),
     [
