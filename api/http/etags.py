@@ -17,7 +17,8 @@ IF_MATCH, IF_NONE_MATCH, ETAG = istr("If-Match"), istr("If-None-Match"), hdrs.ET
 TAGS_MAX = 100
 REFUSED = "invalid_field"
 
-_TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
+# A tag of a list, with the comma behind it: there may be commas in the tag, too.
+_TAG = re.compile(r'[ \t]*(W/)?"([\x21\x23-\x7e\x80-\xff]*)"[ \t]*(,(?=.)|$)')
 
 
 def precondition(request: web.Request) -> Precondition:
@@ -58,14 +59,15 @@ def _tags(request: web.Request, name: istr) -> tuple[frozenset[str] | None, bool
         return None, False
     if [one.strip() for one in given] == ["*"]:
         return None, True
+    text, at, count = ",".join(given), 0, 0
     found: set[str] = set()
-    parts = [part.strip() for one in given for part in one.split(",")]
-    for part in parts:
-        tag = _TAG.fullmatch(part)
-        if tag is None or len(parts) > TAGS_MAX:
+    while at < len(text) or not count:
+        tag, count = _TAG.match(text, at), count + 1
+        if tag is None or count > TAGS_MAX:
             raise RequestError(
                 "invalid_field", f'{name} must be * or up to {TAGS_MAX} tags in quotes, such as "5f0c"'
             )
         if tag[1] is None:
             found.add(tag[2])
+        at = tag.end()
     return frozenset(found), False

@@ -146,6 +146,15 @@ async def test_a_malformed_condition_is_refused(service, headers):
     assert message["due_ms"] - message["enqueue_ms"] == HOUR_MS
 
 
+async def test_a_tag_may_have_commas_and_one_of_several_is_enough(service):
+    path, method, first, _ = await _message(service)
+    seen = (await service.call("GET", path)).headers["ETag"]
+    other = await service.call(method, path, json=first, headers={"If-Match": '"a,b","c"'})
+    assert (other.status, other.code) == (412, "precondition_failed")
+    answer = await service.call(method, path, json=first, headers={"If-Match": f'"a,b" ,W/"c,",  {seen}'})
+    assert answer.status == 200
+
+
 @pytest.mark.parametrize("name", ["If-Match", "If-None-Match"])
 async def test_a_change_that_has_no_conditions_refuses_them(service, name):
     for method, path in (
