@@ -32,7 +32,7 @@ from timerwheel.errors import (
     UnknownMessageError,
 )
 from timerwheel.index import dedup
-from timerwheel.model.admission import SCHEDULE_KEY_PREFIX
+from timerwheel.model.admission import SCHEDULE_KEY_PREFIX, TASK_PREFIX
 from timerwheel.model.messages import MessageView, Outgoing, Receipt, State
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.current_record import cancel_of
@@ -424,6 +424,12 @@ def _carries_on(current: KeyEntry | None, ended: KeyEntry) -> bool:
 
 
 def _repeats_recalled(place: int, message: Outgoing, holder: Holder) -> Fault:
+    if message.topic.startswith(TASK_PREFIX):  # a task names no message that it follows
+        detail = (
+            f"the same call was made a task with the key {message.dedup_key!r} before, and cancelled, so "
+            "nothing was stored. To have it made on purpose, give another dedup_key"
+        )
+        return Fault(place, "key_recalled", detail)
     detail = (
         f"the message with the key {message.dedup_key!r} was sent before and recalled or replaced, so "
         f"nothing was stored. To send it again on purpose, give after_recall = {holder.receipt.id}"

@@ -97,6 +97,16 @@ async def test_cron_makes_a_schedule_whose_runs_are_tasks(service, receiver):
     assert (await service.call("POST", "/v1/schedules/every-minute/pause")).content["paused"]
 
 
+async def test_the_same_call_after_a_cancelled_one_needs_another_key(service):
+    content = {"url": "http://127.0.0.1:9/", "delay": "1h", "dedup_key": "k"}
+    task = (await service.call("POST", "/v1/tasks", json=content)).content
+    await service.call("DELETE", f"/v1/tasks/{task['id']}")
+    again = await service.call("POST", "/v1/tasks", json=content)
+    assert (again.status, again.content["code"]) == (409, "key_recalled")
+    assert "give another dedup_key" in again.content["detail"]
+    assert (await service.call("POST", "/v1/tasks", json=content | {"dedup_key": "k2"})).status == 201
+
+
 async def test_a_run_on_demand_of_a_task_with_cron_is_called_once_for_each_key(service, receiver):
     content = {"url": receiver.url(), "cron": "@yearly", "schedule": "yearly", "json": {"year": 1}}
     assert (await service.call("POST", "/v1/tasks", json=content)).status == 201
