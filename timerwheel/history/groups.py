@@ -15,6 +15,7 @@ ones. Of those, the message is one that its filter excludes now.
 
 import contextlib
 from collections.abc import Callable, Generator, Mapping
+from copy import copy
 from typing import NamedTuple
 
 import msgspec
@@ -116,6 +117,14 @@ class _Before(msgspec.Struct):
     topic: str
 
 
+class _Ended(NamedTuple):
+    """An end that may be a group's forgetting: its place in `events`, the group, and its part before that."""
+
+    at: int
+    group: str
+    part: _Part
+
+
 class Follower:
     """Collects `events` from tables that are fed in log order, starting after the delivery."""
 
@@ -132,6 +141,7 @@ class Follower:
         self._before: _Before | None = None
         self._unit: set[str] = set()  # topics of the unit that the last table left unfinished
         self._unexplained: int | None = None  # place in `events` of a nack; its unit may end with a reason
+        self._ended: _Ended | None = None  # while its unit goes on in the next table
         self.events: list[Event] = []
 
     def parts(self, *, complete: bool) -> list[GroupPart]:
@@ -168,6 +178,7 @@ class Follower:
         rows = table.rows
         if self._unexplained is not None:
             self._explain(table, 0)
+        self._withdraw(table, 0)
         after = -1
         while groups or self._letters:
             for place in self._chosen(table, groups, after).tolist():
@@ -289,6 +300,7 @@ class Follower:
         """Add how the message ended for a group: by an ACK, or the CANCEL of its item."""
         row = table.rows[place]
         part = self._known[group]
+        earlier = copy(part)
         before = self._row_before(table, place)
         letter = None if before is None else self._letter(before, group)
         given_up = int(row["flags"]) & FLAG_ENDED
@@ -306,12 +318,43 @@ class Follower:
             self._add(row, What.GIVEN_UP, group, attempt=part.attempt)
         elif before is None or letter is None:
             self._add(row, What.ACKNOWLEDGED, group, attempt=part.attempt)
+            if int(row["flags"]) & FLAG_MORE and not fresh:
+                self._ended = _Ended(len(self.events) - 1, group, earlier)
+                self._withdraw(table, place + 1)
         else:
             attempt = part.attempt if letter.attempts is None else letter.attempts
             self._add(row, What.DEAD_LETTERED, group, reason=letter.reason, attempt=attempt)
             queue_offset = yield Question(dead_topic(group), before.offset)
             if queue_offset is not None:
                 self._letters.setdefault(dead_topic(group), set()).add(queue_offset)
+
+    def _withdraw(self, table: Table, start: int) -> None:
+        """Take back an end that is none: its unit goes on here, and rewinds or deletes the group.
+
+        Of what a group holds then, the unit ends what has a timer.
+        """
+        if self._ended is None:
+            return
+        at, group, part = self._ended
+        flags, kinds = table.rows["flags"][start:], table.rows["kind"][start:]
+        ends = np.flatnonzero(flags & FLAG_MORE == 0)
+        until = int(ends[0]) + 1 if len(ends) else len(flags)
+        if len(ends):
+            self._ended = None
+        for place in np.flatnonzero(kinds[:until] == Kind.CONTROL).tolist():
+            if self._resets(int(table.rows["offset"][start + place]), group):
+                del self.events[at]
+                self._known[group], self._ended = part, None
+                return
+
+    def _resets(self, offset: int, group: str) -> bool:
+        """Whether this CONTROL record rewinds or deletes the group."""
+        with contextlib.suppress(StoreError):
+            return any(
+                put.table in (ConfigTable.CURSOR, ConfigTable.GROUP) and put.key == self._prefix + group
+                for put in decode_puts(self._log.read(offset))
+            )
+        return False
 
     def _letter(self, before: _Before, group: str) -> _Letter | None:
         """Return what a dead letter of this message says, None if the record is not one."""

@@ -17,6 +17,8 @@ from timerwheel.store.record import decode
 
 NAME = "orders/g"
 LETTERS = dead_topic("g")
+TABLE_RECORDS = 50_000
+"""As many as a table has at most."""
 
 
 class Told:
@@ -316,3 +318,31 @@ def test_a_message_that_an_earlier_version_kept_behind_another_was_parked(told):
 def test_what_an_earlier_version_took_or_passed_over_before_it_was_not_received(told):
     told.step(old_leases.lease(told.name, (0, 2), told.log.now_ms, told.log.now_ms + 30_000))
     assert (told.whats(), told.standing()) == ([], (Standing.PASSED_OVER, 0))
+
+
+@pytest.mark.parametrize("redrives", [False, True])
+@pytest.mark.parametrize(
+    ("put", "standing"),
+    [
+        (Put(ConfigTable.CURSOR, NAME, {"0": 0}), Standing.NOT_RECEIVED),
+        (Put(ConfigTable.GROUP, NAME, None), None),
+        (Put(ConfigTable.CURSOR, "orders/other", {"0": 0}), Standing.ACKNOWLEDGED),
+    ],
+)
+def test_a_retry_that_a_rewind_or_a_deletion_ends_was_not_acknowledged(told, put, standing, redrives):
+    told.step(told.retry(1, ended=True))
+    more = [lease_records.redrive(told.name, (DEAD_QUEUE, 7), told.log.now_ms)] if redrives else []
+    told.step(told.end(), encode_puts([put], told.log.now_ms), *more)
+    is_end = standing is Standing.ACKNOWLEDGED
+    assert told.whats() == [What.GIVEN_BACK, What.ACKNOWLEDGED][: 1 + is_end]
+    assert [part.standing for part in told.history().groups] == [standing or Standing.WAITING]
+
+
+def test_the_change_of_a_group_may_be_in_the_next_table_of_the_log(told):
+    told.step(told.retry(1, ended=True))
+    rewind = encode_puts([Put(ConfigTable.CURSOR, NAME, {"0": 0})], told.log.now_ms)
+    told.step(told.end(), *[told.ack(2, 3)] * TABLE_RECORDS, rewind)
+    assert told.whats() == [What.GIVEN_BACK]
+    told.step(told.retry(1, ended=True))
+    told.step(told.end(), *[told.ack(2, 3)] * TABLE_RECORDS)
+    assert told.whats() == [What.GIVEN_BACK, What.GIVEN_BACK, What.ACKNOWLEDGED]
