@@ -126,13 +126,13 @@ class Connection(web.RequestHandler):
         """
         if self._close and not resp.prepared:
             resp.force_close()
-        found = await super().finish_response(request, resp, start_time)
-        self._is_answering = False
-        if not resp.keep_alive:
+        answer, is_broken = await super().finish_response(request, resp, start_time)
+        self._is_answering = is_broken
+        if not answer.keep_alive:
             self._farewell = b""  # parsers refuse what comes behind such an answer
         elif self._close:  # aiohttp reads no further request, and closes the connection by itself
             self._part()
-        return found
+        return answer, is_broken
 
     # ------------------------------------------------------------------ what is not HTTP
 
