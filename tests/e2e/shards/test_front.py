@@ -392,6 +392,7 @@ async def test_calls_to_a_process_that_was_replaced_end_and_so_do_streams(
         ),
     ]
     while len(place.calls) < len(waiting):
+        assert not [one.result() for one in waiting if one.done()]
         await asyncio.sleep(0.01)
     place.own_url = place.public_url = shards.urls[2]
     watching = asyncio.create_task(node.leaders.watch())
