@@ -177,7 +177,11 @@ class History:
 
     async def rewind(self) -> None:
         topic, group = self.random.choice(GROUPS)
-        await self.world.engine.groups.rewind(topic, group, to=self.random.choice(("head", "tail")))
+        rewind, queues = self.world.engine.groups.rewind, self.world.engine.queues.queues_of(topic)
+        if self.random.random() < 0.5:
+            await rewind(topic, group, to=self.random.choice(("head", "tail")))
+        else:
+            await rewind(topic, group, offsets={self.random.randrange(queues): self.random.randint(0, 9)})
 
     async def order(self) -> None:
         await self.world.engine.topics.change("tickets", ordered=self.random.random() < 0.7)
