@@ -161,7 +161,6 @@ def open_snapshot(data: Path) -> Iterator[Snapshot]:
     Raises FormatError if `data` is not one, IndexDamagedError if the index must be rebuilt.
     """
     now_ms = time.time_ns() // 1_000_000
-
     with open_together(data, partial(open_index, data)) as opened:
         yield Snapshot(opened, now_ms)
 
