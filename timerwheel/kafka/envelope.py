@@ -7,7 +7,7 @@ value is the body. HEADER is `NAME:VALUE`, both like KEY. All headers are here, 
 shown as properties: a property can neither be repeated nor hold bytes that are not UTF-8.
 """
 
-from base64 import b64decode, b64encode
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -50,8 +50,7 @@ class Envelope(NamedTuple):
 
     def encode(self) -> str:
         """Return the text."""
-        headers = [f"{_text(name.encode())}:{_text(value)}" for name, value in self.headers]
-        return " ".join((_TAG, _text(self.key), _NULL if self.is_null else _BODY, *headers))
+        return text_of(self.key, self.headers, is_null=self.is_null)
 
     @classmethod
     def decode(cls, text: str) -> "Envelope | None":
@@ -65,9 +64,17 @@ class Envelope(NamedTuple):
         return cls(_bytes(key), headers, value == _NULL)
 
 
+def text_of(key: bytes | None, headers: Sequence[Header], *, is_null: bool) -> str:
+    """Return the text of an envelope."""
+    text = f"{_TAG} {_text(key)} {_NULL if is_null else _BODY}"
+    for name, value in headers:
+        text += f" {_text(name.encode())}:{_text(value)}"
+    return text
+
+
 def _text(data: bytes | None) -> str:
-    return _NULL if data is None else b64encode(data).decode()
+    return _NULL if data is None else b2a_base64(data, newline=False).decode()
 
 
 def _bytes(text: str) -> bytes | None:
-    return None if text == _NULL else b64decode(text)
+    return None if text == _NULL else a2b_base64(text)

@@ -149,7 +149,7 @@ class Inlet:
 
     def _with_room(self, items: Sequence[Item]) -> Sequence[Item]:
         """Refuse messages to new topics if there is no room for them."""
-        topics = [item.wanted.topic for item in items if isinstance(item.wanted, Outgoing)]
+        topics = {item.wanted.topic for item in items if isinstance(item.wanted, Outgoing)}
         full = self._engine.sender.topics_without_room(topics)
         if not full:
             return items
@@ -218,13 +218,18 @@ def _alone_refused(item: Item, error: CongestedError | UnitTooLargeError | Contr
 
 def _units(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
     """Yield what is stored as one unit: messages of UNIT_BYTES_MAX, or one recall."""
+    sizes = [len(item.taken.value or b"") for item in items]
+    recalls = sum([isinstance(item.wanted, Recall) for item in items])
+    if items and not recalls and sum(sizes) <= UNIT_BYTES_MAX:
+        yield items
+        return
     begin, size_bytes = 0, 0
     for place, item in enumerate(items):
-        size_bytes += len(item.taken.value or b"")
+        size_bytes += sizes[place]
         is_recall = isinstance(item.wanted, Recall)
         if place > begin and (is_recall or size_bytes > UNIT_BYTES_MAX):
             yield items[begin:place]
-            begin, size_bytes = place, len(item.taken.value or b"")
+            begin, size_bytes = place, sizes[place]
         if is_recall:
             yield items[place : place + 1]
             begin, size_bytes = place + 1, 0

@@ -33,9 +33,9 @@ from timerwheel.kafka.producer import FencedError, Opened, TransactionalProducer
 from timerwheel.kafka.translation import Produced, produced_of
 from timerwheel.model.ids import Ids, root_in
 from timerwheel.model.kafka_counts import BridgeState, KafkaCounts
-from timerwheel.runtime.message_views import id_of
+from timerwheel.runtime.message_views import id_of, ids_of
 from timerwheel.store.errors import CorruptionError, StoreError
-from timerwheel.store.record import decode
+from timerwheel.store.record import Record, decode
 from timerwheel.telemetry.background import in_background
 from timerwheel.telemetry.throttled_log import ThrottledLog
 
@@ -404,12 +404,7 @@ class Outlet:
         return {queue.number: queue.next_offset for queue in self._queues.values() if queue.topic == topic}
 
     def _send_records(self, parts: Sequence[Part], reached: dict[str, dict[int, int]]) -> tuple[int, int]:
-        records = [
-            record
-            for part in parts
-            for data, root in zip(part.records, part.roots, strict=True)
-            if (record := _produced(self._engine.core.ids, data, root)) is not None
-        ]
+        records = [record for part in parts for record in _produced(self._engine.core.ids, part)]
         refused = self._producer.send(records, reached)
         for refusal in refused[:1]:
             logger.warning(
@@ -460,10 +455,14 @@ class Outlet:
         self._thread.shutdown()
 
 
-def _produced(ids: Ids, data: bytes | CorruptionError, root: int) -> Produced | None:
-    """Return what a record becomes; None for a damaged one, which readers by offset see as such."""
-    if isinstance(data, CorruptionError):
-        logger.error("a message does not go to Kafka, because its record is damaged: %s", data)
-        return None
-    record = decode(data)
-    return produced_of(record, id_of(ids, record, root))
+def _produced(ids: Ids, part: Part) -> list[Produced]:
+    """Return what records become, without damaged ones, which readers by offset see as such."""
+    records: list[Record] = []
+    roots: list[int] = []
+    for data, root in zip(part.records, part.roots, strict=True):
+        if isinstance(data, CorruptionError):
+            logger.error("a message does not go to Kafka, because its record is damaged: %s", data)
+        else:
+            records.append(decode(data))
+            roots.append(root)
+    return list(map(produced_of, records, ids_of(ids, [record.header for record in records], roots)))

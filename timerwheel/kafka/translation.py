@@ -23,13 +23,14 @@ an event long ago. Of several headers with one name the last counts, as in Kafka
 
 from base64 import b64encode
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
 import orjson
 
 from timerwheel.kafka import names
-from timerwheel.kafka.envelope import Envelope, Header
+from timerwheel.kafka.envelope import Envelope, Header, text_of
 from timerwheel.kafka.names import KafkaTopics
 from timerwheel.model.admission import (
     DELAY_PROPERTIES,
@@ -41,12 +42,18 @@ from timerwheel.model.admission import (
     RESERVED_PREFIXES,
     RESERVED_PROPERTIES,
     Rules,
+    are_plain,
 )
 from timerwheel.model.messages import Outgoing
 from timerwheel.store.record import Record
 
 SHARDING_KEY: Final = "__SHARDINGKEY"
 SHOWN_CHARACTERS: Final = 40
+USUAL_HEADERS_MAX: Final = 32
+USUAL_NAMES_MAX: Final = 1_024
+"""Most characters in the names of a usual record's headers."""
+_SHORT_DIGITS: Final = 18
+_UTF8_BYTES_MAX: Final = 4
 NOT_SHOWN: Final = frozenset({*RESERVED_PROPERTIES, *DELAY_PROPERTIES, HALF_PROPERTY, SHARDING_KEY, ""})
 _NOT_SENT: Final = (HASH_PROPERTY, DOMAIN_PROPERTY, ENVELOPE_PROPERTY, KEY_PROPERTY, SHARDING_KEY)
 
@@ -108,6 +115,95 @@ class Produced(msgspec.Struct, frozen=True, gc=False):
 
 def wanted_of(taken: Taken, topics: KafkaTopics, rules: Rules) -> Wanted:
     """Return what a record asks for. What the engine checks anyway is not checked here."""
+    return usual_message(taken, topics, rules) or in_full(taken, topics, rules)
+
+
+def usual_message(taken: Taken, topics: KafkaTopics, rules: Rules) -> Outgoing | None:
+    """Return the message that a usual record asks for, at a third of the cost; None if `in_full` has to say.
+
+    A usual record has a target, TIMER_DELAY_MS or TIMER_DELIVER_MS in plain digits, a few headers with texts
+    for whose names admission has no rules, and a text or nothing as its key. Property tests hold that both
+    store the same.
+    """
+    headers = taken.headers
+    if not headers or len(headers) > USUAL_HEADERS_MAX:
+        return None
+    names_of = tuple([name for name, _ in headers])
+    shape = _shape_of(names_of) if sum(map(len, names_of)) <= USUAL_NAMES_MAX else None
+    if shape is None:
+        return None
+    number = headers[shape.due_at][1] or b""
+    topic = _usual_topic(headers[shape.topic_at][1] or b"", topics)
+    if topic is None or len(number) > _SHORT_DIGITS or not number.isdigit():
+        return None
+    kept = [headers[place] for place in shape.kept]
+    properties = _usual_properties(taken.key, kept, rules)
+    if properties is None:
+        return None
+    properties[ENVELOPE_PROPERTY] = text_of(taken.key, kept, is_null=taken.value is None)
+    plain, body = orjson.dumps(properties), taken.value or b""
+    if shape.is_delay:
+        return Outgoing(topic, body, after_ms=int(number), from_ms=taken.stored_ms, plain=plain)
+    return Outgoing(topic, body, at_ms=int(number), plain=plain)
+
+
+class _Shape(NamedTuple):
+    """Where a usual record with certain headers has what; `kept` are the headers of the message itself."""
+
+    topic_at: int
+    due_at: int
+    is_delay: bool
+    kept: tuple[int, ...]
+
+
+@lru_cache(maxsize=256)
+def _shape_of(headers: tuple[str, ...]) -> _Shape | None:
+    """Return the shape of records with headers of these names; None if they are not usual."""
+    own = {name: place for place, name in enumerate(headers) if name in names.OWN_HEADERS}
+    kept = tuple(place for place, name in enumerate(headers) if name not in names.OWN_HEADERS)
+    texts = [headers[place] for place in kept]
+    is_delay = names.DELAY_MS in own
+    due = names.DELAY_MS if is_delay else names.DELIVER_MS
+    is_usual = own.keys() == {names.TOPIC, due} and are_plain(texts) and NOT_SHOWN.isdisjoint(texts)
+    if not is_usual or len(set(headers)) < len(headers):
+        return None
+    return _Shape(own[names.TOPIC], own[due], is_delay, kept)
+
+
+def _usual_topic(target: bytes, topics: KafkaTopics) -> str | None:
+    """Return the topic of this service for the one that a record names; None if it is refused."""
+    return _known_topic(target, topics) if len(target) <= names.NAME_CHARACTERS_MAX else None
+
+
+@lru_cache(maxsize=1024)
+def _known_topic(target: bytes, topics: KafkaTopics) -> str | None:
+    try:
+        return _topic({names.TOPIC: target.decode("ascii")}, topics)
+    except (UnicodeDecodeError, _RefusedError):
+        return None
+
+
+def _usual_properties(key: bytes | None, headers: Sequence[Header], rules: Rules) -> dict[str, str] | None:
+    """Return the properties that show a key and headers; None if they are no texts, or near a limit."""
+    properties: dict[str, str] = {}
+    size_bytes = 0
+    try:
+        for name, value in headers:
+            if value is None:
+                return None
+            properties[name] = value.decode()
+            size_bytes += len(name) * _UTF8_BYTES_MAX + len(value)
+        if key is not None:
+            properties[SHARDING_KEY] = key.decode()
+            size_bytes += len(SHARDING_KEY) + len(key)
+    except UnicodeDecodeError:
+        return None
+    few = len(properties) <= rules.properties_max and size_bytes <= rules.properties_bytes_max
+    return properties if few else None
+
+
+def in_full(taken: Taken, topics: KafkaTopics, rules: Rules) -> Wanted:
+    """Return what any record asks for."""
     try:
         read = _readable(taken)
         own = _own_headers(read)

@@ -147,7 +147,7 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
     due_ms = _short_time(outgoing, now_ms) if outgoing.from_ms is None else 0
     if now_ms < due_ms <= now_ms + rules.max_delay_ms:
         return Plan(due_ms, 0, True, {})  # noqa: FBT003 - keywords would double the cost of the hot path
-    if due_ms == now_ms:
+    if 0 < due_ms <= now_ms:
         return Plan(now_ms, 0, False, {})  # noqa: FBT003 - as above
     properties = outgoing.spelled
     if TRACEPARENT in properties:

@@ -33,7 +33,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     another protocol keeps with the message: stored as the property ENVELOPE_PROPERTY, which does not count.
     Only the service sets `to_reserved`: the topic is one of its own, that of a task queue or of traces.
     `plain` are the properties as the log stores them, with the envelope, instead of `properties`: JSON whose
-    names `admission.are_plain` allows, within the limits. Then the message has neither a delay nor a key.
+    names `admission.are_plain` allows, within the limits. Then a delay is a number, and there is no key.
     A delay counts from `from_ms`, if that is in the past, instead of from now.
 
     With `replaces` the message is stored in any case: it takes the key, and the place of the message that

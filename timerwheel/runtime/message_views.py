@@ -48,6 +48,12 @@ def id_of(ids: Ids, record: Record, root: int) -> str:
     return ids.encode(root, record.header.identity(root).root_crc)
 
 
+def ids_of(ids: Ids, headers: Sequence[tuple[int, ...]], roots: Sequence[int]) -> list[str]:
+    """Return the ids of the messages that records with these headers belong to; their roots are here."""
+    crcs = [header[_CRC] if header[_ROOT] == NO_OFFSET else header[_ROOT_CRC] for header in headers]
+    return ids.encode_each(roots, crcs)
+
+
 def message_view(
     record: Record,
     message_id: str,
@@ -99,8 +105,7 @@ def delivered_views(
     """
     headers = list(map(unpack_header, records))
     views: list[MessageView] = []
-    crcs = [header[_CRC] if header[_ROOT] == NO_OFFSET else header[_ROOT_CRC] for header in headers]
-    made_ids = ids.encode_each(roots, crcs)
+    made_ids = ids_of(ids, headers, roots)
     for header, data, made_id, queue_offset in zip(headers, records, made_ids, queue_offsets, strict=True):
         # fmt: off
         (_, _, _, _, _, level, queue, rolls, topic_len, _, properties_len, body_len,

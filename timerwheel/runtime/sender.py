@@ -69,6 +69,12 @@ def number_of_key(properties: dict[str, str]) -> int | None:
     return None if key is None else zlib.crc32(key.encode())
 
 
+def _plain(message: Outgoing) -> dict[str, str]:
+    """Return the properties of a message that has them as the log stores them; none for any other."""
+    properties: dict[str, str] = orjson.loads(message.plain) if message.plain else {}
+    return properties
+
+
 def is_keyed(messages: Iterable[Outgoing]) -> bool:
     """Whether any of the messages has a deduplication key."""
     return any([message.dedup_key is not None for message in messages])  # noqa: C419 - twice as fast so
@@ -366,7 +372,7 @@ class Sender:
             name, queues = known
             queue = message.queue
             if queue is None:
-                queue = 0 if queues == 1 else self._queue_for(topic, properties, queues)
+                queue = 0 if queues == 1 else self._queue_for(topic, properties or _plain(message), queues)
             text = orjson.dumps(properties) if properties else message.plain
             kind = _TIMER if plan.waits else _MESSAGE
             # From here its delay counts, so that of a message which waits is what its sender asked for.
@@ -432,7 +438,8 @@ class Sender:
         queues = self._topics.send_queues_of(message.topic)
         if message.queue is not None:
             return message.queue
-        return 0 if queues == 1 else self._queue_for(message.topic, message.properties, queues)
+        properties = message.properties or _plain(message)
+        return 0 if queues == 1 else self._queue_for(message.topic, properties, queues)
 
     def _queue_for(self, topic: str, properties: dict[str, str], queues: int) -> int:
         """Choose the queue: by sharding key if there is one, so a key keeps its order; else round robin."""

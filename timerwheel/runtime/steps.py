@@ -15,9 +15,13 @@ def steps(messages: Sequence[Outgoing]) -> Iterator[slice]:
     if len(messages) == 1:
         yield slice(0, 1)
         return
+    sizes = list(map(_size, messages))
+    if sum(sizes) <= AT_ONCE_BYTES:  # so their number alone counts
+        for begin in range(0, max(len(messages), 1), AT_ONCE_MAX):
+            yield slice(begin, min(begin + AT_ONCE_MAX, len(messages)))
+        return
     begin, size_bytes = 0, 0
-    for place, message in enumerate(messages):
-        size = _size(message)
+    for place, size in enumerate(sizes):
         size_bytes += size
         if place - begin == AT_ONCE_MAX or (size_bytes > AT_ONCE_BYTES and place > begin):
             yield slice(begin, place)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timerwheel.errors import AdmissionError
 from timerwheel.kafka.envelope import Envelope
 from timerwheel.kafka.names import OWN_HEADERS, KafkaTopics
 from timerwheel.kafka.translation import (
@@ -12,9 +13,11 @@ from timerwheel.kafka.translation import (
     Recall,
     Refusal,
     Taken,
+    in_full,
     produced_of,
     rejected,
     rejection_of,
+    usual_message,
     wanted_of,
 )
 from timerwheel.model.admission import ENVELOPE_PROPERTY, Rules, admit
@@ -46,7 +49,7 @@ def stored(message, now_ms=NOW_MS):
     data = encode(
         Kind.MESSAGE,
         message.topic.encode(),
-        orjson.dumps(properties),
+        message.plain or orjson.dumps(properties),
         message.body,
         now_ms,
         plan.due_ms,
@@ -161,3 +164,82 @@ def test_a_message_of_another_protocol_has_its_properties_as_headers():
     found = produced_of(stored(message), "id")
     assert (found.key, found.value, found.headers[0]) == (b"k", b"v", ("shop", b"7"))
     assert len(found.headers) == 3
+
+
+NUMBERS = st.one_of(
+    st.integers(-5, 40 * 86_400_000),
+    st.integers(NOW_MS - 5, NOW_MS + RULES.max_delay_ms + 5),
+    st.integers(-(2**70), 2**70),
+)
+TARGETS = st.sampled_from(
+    [b"orders", b"orders.new", b"timers", b"timers.rejected", b"..", b"a b", b"\xff", None]
+)
+NAMES = st.sampled_from(["a", "b", "", "TAGS", "KEYS", "__SHARDINGKEY", "REAL_TOPIC", "DLQ_X", "traceparent",
+                         "TIMER_TTL_MS", "TIMER_ID", "\n", "\u00e9"])  # fmt: skip
+TEXTS = st.none() | st.binary(max_size=4) | st.text(max_size=4).map(str.encode)
+OWN = st.one_of(
+    st.tuples(st.just("TIMER_TOPIC"), TARGETS),
+    st.tuples(
+        st.sampled_from(["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"]),
+        NUMBERS.map(lambda number: str(number).encode()) | st.sampled_from([None, b"", b"007", b"x"]),
+    ),
+    st.tuples(st.sampled_from(["TIMER_KEY", "TIMER_RECALL"]), st.sampled_from([b"true", b"k", None])),
+)
+RECORDS = st.builds(
+    lambda headers, key, value, stored_ms: taken(*headers, key=key, value=value, stored_ms=stored_ms),
+    st.lists(st.tuples(NAMES, TEXTS) | OWN, max_size=4).flatmap(
+        lambda more: (
+            st.permutations([*more, ("TIMER_TOPIC", b"orders"), ("TIMER_DELIVER_MS", b"1")])
+            | st.permutations([*more, *DUE])
+            | st.just(more)
+        )
+    ),
+    TEXTS,
+    st.none() | st.binary(max_size=4),
+    st.none() | st.integers(NOW_MS - 1000, NOW_MS + 5),
+)
+
+
+def outcome(message):
+    """What becomes of a message: its record and due time, or the fault."""
+    try:
+        plan = admit(message, NOW_MS, RULES)
+    except AdmissionError as error:
+        return error.code
+    return stored(message), plan.due_ms, plan.level, plan.waits
+
+
+@given(RECORDS)
+def test_a_usual_record_is_stored_as_the_rules_for_all_say(record):
+    quick = usual_message(record, TOPICS, RULES)
+    if quick is not None:
+        whole = in_full(record, TOPICS, RULES)
+        assert isinstance(whole, Outgoing)
+        assert outcome(quick) == outcome(whole)
+
+
+@pytest.mark.parametrize("record", [
+    taken(*DUE),
+    taken(*DUE, key=b"17", value=None),
+    taken(*DUE, ("source", b"web"), ("TAGS", b"new"), key="é".encode(), stored_ms=NOW_MS),
+    taken(("TIMER_DELIVER_MS", b"1795000000500"), ("TIMER_TOPIC", b"orders")),
+])  # fmt: skip
+def test_what_most_clients_send_is_usual(record):
+    message = usual_message(record, TOPICS, RULES)
+    assert message is not None
+    assert outcome(message) == outcome(in_full(record, TOPICS, RULES))
+
+
+@pytest.mark.parametrize("record", [
+    taken(*DUE, ("TIMER_KEY", b"k")),
+    taken(*DUE, ("a", None)),
+    taken(*DUE, ("a", b"1"), ("a", b"2")),
+    taken(*DUE, key=b"\xff"),
+    taken(*DUE, ("n" * 1_025, b"")),
+    taken(*DUE, ("a", bytes(RULES.properties_bytes_max))),
+    taken(*DUE, *((str(number), b"") for number in range(31))),
+    taken(("TIMER_TOPIC", b"t" * 250), ("TIMER_DELAY_MS", b"500")),
+    taken(("TIMER_TOPIC", b"orders"), ("TIMER_DELAY_MS", b"1" * 19)),
+])  # fmt: skip
+def test_what_is_rare_goes_the_whole_way(record):
+    assert usual_message(record, TOPICS, RULES) is None
