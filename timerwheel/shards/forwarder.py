@@ -23,6 +23,7 @@ from multidict import CIMultiDict
 from timerwheel.api.http.problems import end_event, problem
 from timerwheel.api.http.responses import REQUEST_ID_HEADER
 from timerwheel.api.http.route import EVENTS, Route
+from timerwheel.broken_connection import UnsentError
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.shards.doors import Doors
 from timerwheel.shards.leaders import Leaders, Place, ShardNotReadyError
@@ -198,6 +199,8 @@ class Forwarder:
                 raise ShardNotReadyError(shard, "this node has no file descriptor left to call it") from error
             self.leaders.gone(shard, url)
             raise ShardNotReadyError(shard, f"{url} cannot be reached") from error
+        except UnsentError as error:
+            raise ShardNotReadyError(shard, f"{url} closed the connection") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._broken(shard, url, call) from error
         if response.status == UNKNOWN:

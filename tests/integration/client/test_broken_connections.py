@@ -4,6 +4,8 @@ The connection was kept from a call before, the request arrives, and the connect
 it may have been carried out. Nobody may then say that it was not, or make it again unasked.
 """
 
+import asyncio
+
 import aiohttp
 import pytest
 from multidict import CIMultiDict
@@ -57,6 +59,31 @@ async def test_a_node_does_not_know_what_became_of_a_call_whose_shard_was_killed
     assert [request.method for request in service.requests] == ["GET", method]
 
 
+@pytest.mark.parametrize("body", [b"{}", b"[%b]" % (b" " * 200_000)])
+@pytest.mark.parametrize("method", CHANGING)
+async def test_a_node_makes_a_call_again_of_which_nothing_was_sent(monkeypatch, method, body):
+    """The other side ended the connection just as it was taken from the pool."""
+    connect, loop = aiohttp.TCPConnector.connect, asyncio.get_running_loop()
+
+    async def closing(self, *args, **more):
+        connection = await connect(self, *args, **more)
+        if len(taken) == 1:
+            loop.call_soon(connection.transport.close)
+        taken.append(connection)
+        return connection
+
+    taken = []
+    monkeypatch.setattr(aiohttp.TCPConnector, "connect", closing)
+    async with scripted(HERE, HERE) as service, Doors(Serving(), [service.url]) as doors:
+        leaders = Leaders([Place(0, service.url, service.url)], doors, SystemClock())
+        leaders.places[0].leads(service.url)
+        forwarder = Forwarder(leaders, doors)
+        for _ in range(2):
+            assert (await forwarder.ask(0, _call(method, body))).status == 200
+    assert len(taken) == 3
+    assert [request.method for request in service.requests] == [method, method]
+
+
 @pytest.mark.parametrize("method", READING)
 async def test_what_only_reads_is_made_again_on_a_new_connection(method):
     async with scripted(HERE, CLOSE, HERE) as service, Doors(Serving(), [service.url]) as doors:
@@ -92,5 +119,5 @@ async def test_a_call_of_a_receiver_is_made_once_more_at_most(method):
         await caller.close()
 
 
-def _call(method: str) -> Call:
-    return Call(method, "/v1/messages/1", CIMultiDict(), may_repeat=method == "GET")
+def _call(method: str, body: bytes | None = None) -> Call:
+    return Call(method, "/v1/messages/1", CIMultiDict(), body, may_repeat=method == "GET")
