@@ -144,7 +144,7 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
     elif outgoing.after_recall is not None or outgoing.replaces:
         field = "on_duplicate" if outgoing.replaces else "after_recall"
         raise AdmissionError("illegal_key", f"{field} needs a deduplication key; give dedup_key too")
-    due_ms = _short_time(outgoing, now_ms) if outgoing.from_ms is None else 0
+    due_ms = _short_time(outgoing, now_ms)
     if now_ms < due_ms <= now_ms + rules.max_delay_ms:
         return Plan(due_ms, 0, True, {})  # noqa: FBT003 - keywords would double the cost of the hot path
     if 0 < due_ms <= now_ms:
@@ -181,19 +181,16 @@ def _short_time(outgoing: Outgoing, now_ms: int) -> int:
     Return 0 for all others: the full path decides, and reports what is wrong.
     """
     properties = outgoing.properties
+    from_ms = now_ms if outgoing.from_ms is None else min(outgoing.from_ms, now_ms)
     if not properties:
         if outgoing.after_ms is not None:
-            return now_ms + outgoing.after_ms
+            return from_ms + outgoing.after_ms
         return now_ms if outgoing.at_ms is None else outgoing.at_ms
     if len(properties) > 1 or outgoing.after_ms is not None or outgoing.at_ms is not None:
         return 0
-    if (text := properties.get("TIMER_DELAY_MS")) is not None:
-        from_ms = now_ms
-    elif (text := properties.get("TIMER_DELIVER_MS")) is not None:
-        from_ms = 0
-    else:
-        return 0
-    if len(text) <= _SHORT_DIGITS and text.isascii() and text.isdecimal():
+    if (text := properties.get("TIMER_DELAY_MS")) is None:
+        text, from_ms = properties.get("TIMER_DELIVER_MS"), 0
+    if text is not None and len(text) <= _SHORT_DIGITS and text.isascii() and text.isdecimal():
         return from_ms + int(text)
     return 0
 
