@@ -35,7 +35,7 @@ from timerwheel.kafka.consumer import InletConsumer
 from timerwheel.kafka.outlets import Outlets
 from timerwheel.kafka.translation import Recall, Refusal, Taken, Wanted, rejection_of, wanted_of
 from timerwheel.model.kafka_counts import BridgeState, KafkaCounts, Lag
-from timerwheel.model.messages import Outgoing, Receipt
+from timerwheel.model.messages import Outgoing
 from timerwheel.state.config_table import ConfigTable, ControlValueError, Put
 from timerwheel.store.errors import StoreError
 from timerwheel.telemetry.throttled_log import ThrottledLog
@@ -126,11 +126,11 @@ class Inlet:
     async def _send(self, items: Sequence[Item]) -> None:
         """Store messages, and what is refused as rejected: one unit, or several if one is too large."""
         items = self._with_room(items)
-        receipts: list[Receipt] | None = None
-        while receipts is None:
+        repeats: int | None = None
+        while repeats is None:
             messages = [self._message(item) for item in items]
             try:
-                receipts = await self._engine.sender.send(messages, self._puts(items, messages))
+                repeats = await self._engine.sender.store(messages, self._puts(items, messages))
             except RefusedError as error:
                 items = self._without(items, error)
             except (CongestedError, UnitTooLargeError, ControlValueError) as error:
@@ -141,7 +141,6 @@ class Inlet:
                     return
                 items = [_alone_refused(items[0], error)]
         refused = sum(isinstance(item.wanted, Refusal) for item in items)
-        repeats = sum(receipt.duplicate for receipt in receipts)
         self._counts.rejected += refused
         self._counts.repeated += repeats
         self._counts.scheduled += len(items) - refused - repeats

@@ -167,13 +167,32 @@ class Sender:
                 begun.release()
                 raise
             return self.receipts(begun)
-        if not messages:
-            # A change of settings may be what stops the disk from filling: a full disk must not refuse it.
+        if not messages and not puts:
             self._life.check_ready()
-            if not puts:
-                return []
-        else:
+            return []
+        plans, now_ms = await self._admitted(messages)
+        if is_keyed(messages):
+            # Shielded: a cancelled sender must not release its keys before its messages are stored.
+            return await finished(self._send_keyed(messages, plans, now_ms, puts))
+        stored = await self._send_all(messages, plans, now_ms, puts)
+        return self._receipts(messages, *stored)
+
+    async def store(self, messages: Sequence[Outgoing], puts: Sequence[Put]) -> int:
+        """Do what `send` does, and return how many of the messages had been sent before.
+
+        For callers who need no receipts: those cost a fifth of a send in large arrays.
+        """
+        if is_keyed(messages):
+            return sum([receipt.duplicate for receipt in await self.send(messages, puts)])
+        await self._send_all(messages, *await self._admitted(messages), puts)
+        return 0
+
+    async def _admitted(self, messages: Sequence[Outgoing]) -> tuple[list[Plan], int]:
+        """Return the plans of messages, and the time for which they are made. Raises what `send` raises."""
+        if messages:
             self.check_accepting()
+        else:  # a change of settings may be what stops the disk from filling: a full disk must not refuse it
+            self._life.check_ready()
         now_ms = self._clock.now_ms()
         plans: list[Plan] = []
         faults: list[Fault] = []
@@ -186,10 +205,7 @@ class Sender:
         if faults:
             raise RefusedError(faults)
         self._check_topics(messages)
-        if is_keyed(messages):
-            # Shielded: a cancelled sender must not release its keys before its messages are stored.
-            return await finished(self._send_keyed(messages, plans, now_ms, puts))
-        return await self._send_all(messages, plans, now_ms, puts)
+        return plans, now_ms
 
     def begin(self, messages: Sequence[Outgoing], *, separate: bool = False) -> PendingSend:
         """Check and encode up to AT_ONCE_MAX messages without keys, and queue them for the log as one unit.
@@ -274,7 +290,9 @@ class Sender:
                 contents = [known.contents.get(place, ()) for place in fresh]
                 replaced = await self._keys.take_replaced(known)
                 keyed = _Keyed(contents, list(replaced.values()))
-                stored = await self._send_all(chosen, their_plans, now_ms, puts, keyed)
+                stored = self._receipts(
+                    chosen, *await self._send_all(chosen, their_plans, now_ms, puts, keyed)
+                )
             receipts: dict[int, Receipt] = dict(zip(fresh, stored, strict=True))
             for place, message_id in known.replaced.items():
                 if message_id in replaced:
@@ -293,8 +311,11 @@ class Sender:
         now_ms: int,
         puts: Sequence[Put],
         keyed: _Keyed = _NOT_KEYED,
-    ) -> list[Receipt]:
-        """Store messages that were admitted at `now_ms` and passed every check; they are accepted now."""
+    ) -> tuple[list[Plan], list[bytes], int]:
+        """Store messages that were admitted at `now_ms` and passed every check; they are accepted now.
+
+        Returns what `_receipts` takes.
+        """
         topics = [message.topic for message in messages]
         store_ms = self._clock.now_ms()
         plans = self._in_level_order([accepted_at(plan, now_ms, store_ms) for plan in plans])
@@ -327,7 +348,7 @@ class Sender:
                 one.taken.put_back()
             raise
         cancels = len(keyed.replaced)
-        return self._receipts(messages, plans, records[cancels:], offset + sum(map(len, records[:cancels])))
+        return plans, records[cancels:], offset + sum(map(len, records[:cancels]))
 
     def _receipts(
         self, messages: Sequence[Outgoing], plans: list[Plan], records: list[bytes], offset: int

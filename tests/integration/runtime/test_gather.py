@@ -3,9 +3,11 @@
 import asyncio
 
 import msgspec
+import pytest
 
 from tests.harness.world import SPINS_TO_SLEEP
 from timerwheel.model.messages import Alike
+from timerwheel.runtime import group_commit
 from timerwheel.runtime.group_commit import GATHER_TURNS, GATHER_TURNS_MS
 from timerwheel.settings import take_over
 
@@ -117,6 +119,12 @@ async def spin():
         await asyncio.sleep(0)
 
 
+@pytest.fixture
+def patient(monkeypatch):
+    """The loop's timer, which no manual clock stops, ends nobody's waiting."""
+    monkeypatch.setattr(group_commit, "PATIENCE_S", 3_600.0)
+
+
 async def with_two_senders_of_batches(world):
     """An engine that has just stored two batches together."""
     await world.open()
@@ -125,6 +133,7 @@ async def with_two_senders_of_batches(world):
     return syncs(world)
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_batch_waits_for_the_sender_with_whom_it_came_the_last_time(world):
     before = await with_two_senders_of_batches(world)
     first = begin_batch(world, b"3")
@@ -143,6 +152,7 @@ async def test_a_batch_that_waits_for_nobody_is_stored_and_the_next_one_does_not
     assert syncs(world) == before + 2
 
 
+@pytest.mark.usefixtures("patient")
 async def test_what_is_no_batch_waits_for_none_and_takes_those_that_wait_along(world):
     before = await with_two_senders_of_batches(world)
     waiting = begin_batch(world, b"3")
@@ -155,6 +165,7 @@ async def test_what_is_no_batch_waits_for_none_and_takes_those_that_wait_along(w
     assert syncs(world) == before + 1
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_large_batch_waits_for_none(world):
     await with_two_senders_of_batches(world)
     large = begin_batch(world, bytes(40_000))
@@ -162,6 +173,7 @@ async def test_a_large_batch_waits_for_none(world):
     assert large.done()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_an_engine_that_closes_does_not_let_batches_wait(world):
     await with_two_senders_of_batches(world)
     waiting = begin_batch(world, b"3")
