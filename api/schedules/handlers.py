@@ -64,13 +64,13 @@ class ScheduleCalls:
 
         names = await made_of(engine.clock, engine.schedules.names(), seen)
         page, cursor = list_cursor.page(names, list_cursor.name_key, params.count_max, params.after)
-        infos = await made_of(engine.clock, page, engine.schedules.find)
+        infos = await engine.schedules.find(page)
         return responses.json(Schedules([Schedule.of(info) for info in infos], params.answered(cursor)))
 
     @_reads("GET", SCHEDULE, "getSchedule", etag=True)
     async def one(self, _: web.Request, path: SchedulePath) -> web.Response:
         """Get a schedule."""
-        info = self._handle.engine.schedules.get(path.name)
+        info = await self._handle.engine.schedules.get(path.name)
         return etags.tagged(responses.json(Schedule.of(info)), tag_of(info.spec))
 
     @_changes(
@@ -104,7 +104,7 @@ class ScheduleCalls:
     async def delete(self, request: web.Request, path: SchedulePath) -> web.Response:
         """Delete a schedule and recall the runs that it sent ahead."""
         schedules = self._handle.engine.schedules
-        info = schedules.get(path.name)
+        info = await schedules.get(path.name)
         await schedules.delete(path.name, etags.precondition(request))
         return responses.json(Schedule.of(info))
 
@@ -145,8 +145,8 @@ class ScheduleCalls:
         if params.count is not UNSET and params.limit is not UNSET:
             raise RequestError("invalid_parameter", "count is the older name of limit: give only limit")
         limit = params.count_max or given(params.count) or RUNS_DEFAULT
-        after_ms = 0 if params.after is None else list_cursor.number_of(params.after)
-        found = self._handle.engine.schedules.next_runs(path.name, limit, after_ms)
+        after_run_ms = 0 if params.after is None else list_cursor.number_of(params.after)
+        found = await self._handle.engine.schedules.next_runs(path.name, limit, after_run_ms)
         # A full page may be the last: the next one is empty then.
         cursor = list_cursor.encode(list_cursor.number_key(found[-1].run_ms)) if len(found) == limit else None
         return responses.json(NextRuns(found, params.answered(cursor)))

@@ -12,7 +12,6 @@ from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.errors import DeletedMessageError, UnknownMessageError
 from timerwheel.push.subscription import UnknownSubscriptionError
 from timerwheel.push.tasks.task import topic_of
-from timerwheel.schedules.errors import UnknownScheduleError
 from timerwheel.state.groups import dead_topic
 from timerwheel.wire.acks import AckPath
 from timerwheel.wire.groups import DeadPath, GroupPath
@@ -38,10 +37,7 @@ async def _of_message(handle: EngineHandle, path: MessagePath) -> str:
 
 
 async def _of_schedule(handle: EngineHandle, path: SchedulePath) -> str | None:
-    try:
-        return handle.engine.schedules.get(path.name).spec.topic
-    except UnknownScheduleError:
-        return None
+    return handle.engine.schedules.topic_of(path.name)
 
 
 async def _of_subscription(handle: EngineHandle, path: SubscriptionPath) -> str | None:

@@ -87,7 +87,7 @@ async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books:
     was_deleted = "orders" in state.control.topic_ends
     if was_deleted:
         assert engine.groups.all("orders") == []
-        assert engine.schedules.all() == []
+        assert await engine.schedules.all() == []
         assert engine.transactions.page().transactions == []
     clock.advance(100 * HOUR_MS)
     await settle(engine)

@@ -154,7 +154,7 @@ async def told(world: World) -> dict[str, Any]:
             for one in engine.groups.all()
         ],
         "dead": [[one.offset, one.origin_id, one.reason, one.attempts] for one in letters],
-        "schedules": [[one.name, one.spec.topic, one.next_run_ms] for one in engine.schedules.all()],
+        "schedules": [[one.name, one.spec.topic, one.next_run_ms] for one in await engine.schedules.all()],
         "key": await _key(engine),
     }
     if queues := engine.control.items(ConfigTable.TASK_QUEUE):

@@ -135,7 +135,7 @@ async def test_groups_settings_and_schedules_go_on_with_nothing_in_flight(world)
     assert info["hasty"].config["max_attempts"] == 1
     assert all(one.lag == one.in_flight == one.dead_letters == 0 for one in info.values())
     assert engine.queues.topic("tickets").ordered
-    assert [one.name for one in engine.schedules.all()] == ["daily"]
+    assert [one.name for one in await engine.schedules.all()] == ["daily"]
     await world.send(0, body=b"after")
     assert bodies(await receive(world)) == ["after"]
 

@@ -362,6 +362,13 @@ class DedupKeys:
 
     async def id_of(self, topic: str, key: str) -> str:
         """Return the id of the message that a key names, a client's key or a run's; UnknownMessageError."""
+        receipt = await self.find(topic, key)
+        if receipt is None:
+            raise UnknownMessageError(key)
+        return receipt.id
+
+    async def find(self, topic: str, key: str) -> Receipt | None:
+        """Return the message that a key names, a client's key or a run's; None if it names none."""
         digests = [digest_of(topic, key)]
         if key.startswith(SCHEDULE_KEY_PREFIX):
             # Runs that were sent before schedules had a separate digest domain have keys like clients' keys.
@@ -371,8 +378,8 @@ class DedupKeys:
         entries = await self._entries(digests)
         for digest in digests:
             if digest in entries and (receipt := await self._alive(topic, entries[digest])) is not None:
-                return receipt.id
-        raise UnknownMessageError(key)
+                return receipt
+        return None
 
     async def run(self) -> None:
         """Forget keys that have ended, until cancelled."""

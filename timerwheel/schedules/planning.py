@@ -17,7 +17,8 @@ missed runs become
 
 and unwanted overdue runs are revoked.
 
-Invariant: `planned_until_ms` never decreases, so a clock that steps back plans nothing twice.
+Invariant: `planned_until_ms` decreases only if the clock was stepped back (`Stored.rewound`). Of the runs
+that are planned again then, the scheduler sends none whose key it has used.
 """
 
 from collections.abc import Sequence

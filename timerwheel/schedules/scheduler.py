@@ -14,7 +14,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -160,14 +159,19 @@ class Scheduler:
         (receipt,) = await self._sender.send([stored.spec.message_now(name, key)])
         return receipt
 
-    def get(self, name: str) -> ScheduleInfo:
+    async def get(self, name: str) -> ScheduleInfo:
         """Return one schedule. Raises UnknownScheduleError."""
-        return self._info(name, self._known(name))
+        return await self._info(name, self._known(name))
 
-    def find(self, name: str) -> ScheduleInfo | None:
-        """Return one schedule; None if there is none of this name."""
-        stored = self._find(name)
-        return None if stored is None else self._info(name, stored)
+    async def find(self, names: Sequence[str]) -> list[ScheduleInfo]:
+        """Return the schedules of these names, in order, without those that do not exist."""
+        found: list[ScheduleInfo] = []
+        for at in range(0, len(names), STEPS_AT_ONCE):
+            known = [(name, self._find(name)) for name in names[at : at + STEPS_AT_ONCE]]
+            found += await asyncio.gather(
+                *(self._info(name, stored) for name, stored in known if stored is not None)
+            )
+        return found
 
     def topic_of(self, name: str) -> str | None:
         """Return the topic that a schedule sends to; None if there is none of this name."""
@@ -178,23 +182,37 @@ class Scheduler:
         """Return the names of all schedules, sorted; some may be about to be deleted."""
         return sorted(self._control.items(ConfigTable.SCHEDULE))
 
-    def all(self) -> list[ScheduleInfo]:
-        """Return every schedule, by name; all in one step of the event loop."""
-        return [info for name in self.names() if (info := self.find(name)) is not None]
+    async def all(self) -> list[ScheduleInfo]:
+        """Return every schedule, by name."""
+        return await self.find(self.names())
 
-    def next_runs(self, name: str, count: int, after_ms: int = 0) -> list[NextRun]:
-        """Return the next runs after `after_ms`, at most NEXT_RUNS_MAX, in order; none if it is paused.
+    async def next_runs(self, name: str, count: int, after_run_ms: int = 0) -> list[NextRun]:
+        """Return the next runs behind the run of `after_run_ms`, at most NEXT_RUNS_MAX, in order.
 
-        Raises UnknownScheduleError.
+        None if it is paused. Runs whose messages were recalled are left out. Raises UnknownScheduleError.
         """
-        stored = self._known(name)
+        return await self._next_runs(name, self._known(name), min(count, NEXT_RUNS_MAX), after_run_ms)
+
+    async def _next_runs(self, name: str, stored: Stored, count: int, after_run_ms: int = 0) -> list[NextRun]:
+        found: list[NextRun] = []
         if stored.spec.paused:
-            return []
-        runs = stored.due_after(name, max(self._clock.now_ms(), after_ms))
-        return [
-            NextRun(run_ms, stored.spec.jittered(name, run_ms))
-            for run_ms in islice(runs, max(min(count, NEXT_RUNS_MAX), 0))
-        ]
+            return found
+        for run_ms in stored.due_after(name, self._clock.now_ms(), after_run_ms):
+            if len(found) >= count:
+                break
+            due_ms = stored.spec.jittered(name, run_ms)
+            sent = await self._sent(name, stored, run_ms)
+            if sent is not None and sent.state is State.SCHEDULED:
+                found.append(NextRun(run_ms, sent.due_ms))
+            elif sent is None and run_ms > stored.planned_until_ms:
+                found.append(NextRun(run_ms, due_ms))
+        return found
+
+    async def _sent(self, name: str, stored: Stored, run_ms: int) -> Receipt | None:
+        """Return the message of a run; None if it was not sent, or ended a day ago."""
+        if run_ms > stored.sent_until_ms:
+            return None
+        return await self._keys.find(stored.spec.topic, run_key(name, stored.generation, run_ms))
 
     # ------------------------------------------------------------------ for the engine
 
@@ -266,7 +284,7 @@ class Scheduler:
                 self._look_at(name, now_ms)
                 await self._finished(name)
         await self._try_step(name)
-        return self.get(name), old is None
+        return await self.get(name), old is None
 
     async def _delete(self, name: str, when: Precondition) -> None:
         async with self._lock(name):
@@ -285,7 +303,14 @@ class Scheduler:
     async def _finished(self, name: str) -> Stored | None:
         """Return the schedule, after the recalls that a change has left to do; None if it does not exist."""
         stored = self._load(name)
-        if stored is None or (stored.leaving is None and not stored.deleted):
+        if stored is None:
+            return None
+        rewound = stored.rewound(self._clock.now_ms())
+        if rewound is not stored:
+            # Stored before anything is planned: which runs come next must not depend on when that succeeds.
+            stored = rewound
+            await self._store(name, stored)
+        if stored.leaving is None and not stored.deleted:
             return stored
         if stored.leaving is not None:
             await self._recall(stored.leaving.topic, stored.leaving.keys(name))
@@ -360,6 +385,8 @@ class Scheduler:
         """
         if until_ms == stored.planned_until_ms:
             return
+        if stored.sent_ahead:
+            runs = [run_ms for run_ms in runs if await self._sent(name, stored, run_ms) is None]
         spec, settings = stored.spec, self._settings
         late_ms = min(LATE_MS, settings.max_delay_ms)
         properties_bytes = sum(len(key) + len(value) for key, value in spec.properties.items())
@@ -371,8 +398,8 @@ class Scheduler:
         for at in range(0, max(len(runs), 1), count):
             part = runs[at : at + count]
             reached_ms = until_ms if at + count >= len(runs) else part[-1]
-            progress = msgspec.structs.replace(stored, planned_until_ms=reached_ms)
             now_ms = self._clock.now_ms()
+            progress = stored.planned(reached_ms, now_ms)
             messages = [
                 spec.message(
                     *(name, stored.generation, run_ms),
@@ -412,7 +439,7 @@ class Scheduler:
             stored = self._load(name)
         except ScheduleError:
             return None
-        return None if stored is None or stored.deleted else stored
+        return None if stored is None or stored.deleted else stored.rewound(self._clock.now_ms())
 
     def _known(self, name: str) -> Stored:
         stored = self._find(name)
@@ -423,9 +450,9 @@ class Scheduler:
     async def _store(self, name: str, stored: Stored) -> None:
         await self._control.put([Put(ConfigTable.SCHEDULE, name, stored.encode())])
 
-    def _info(self, name: str, stored: Stored) -> ScheduleInfo:
+    async def _info(self, name: str, stored: Stored) -> ScheduleInfo:
         try:
-            runs = self.next_runs(name, 1)
+            runs = await self._next_runs(name, stored, 1)
         except ScheduleError:  # for example, its zone no longer exists; `problem` says so
             runs = []
         next_run_ms = runs[0].run_ms if runs else None

@@ -2,6 +2,8 @@
 
     put, resumed   a new generation; `leaving` = what the one before sent ahead; this is recalled; planned
     planned        `planned_until_ms` grows, in one unit with the messages of the runs
+    rewound        the clock was stepped back: `planned_until_ms` is again the present, and `sent_ahead` says
+                   what was planned beyond it
     paused         as put, but nothing is planned
     deleted        `deleted` is set; then `leaving` is recalled, then the setting removed
 
@@ -11,7 +13,9 @@ interrupted, and a schedule that was stopped does not fire once more.
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from itertools import takewhile
+from operator import ge
 from typing import Any
 
 import msgspec
@@ -38,7 +42,8 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
     `made_ms` is when the recurrence was put: an interval without a start counts from it. The runs of this
     generation are those after `since_ms` that fall due after `begun_ms`. Those up to `planned_until_ms` were
-    sent, or skipped by policy. Those due at `planned_ms` have fired.
+    sent, or skipped by policy; the clock then read `planned_at_ms`. Those due at `planned_ms` have fired.
+    `sent_ahead` has the pairs (`planned_at_ms`, `planned_until_ms`) from before the clock was stepped back.
     """
 
     spec: ScheduleSpec
@@ -48,6 +53,8 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     begun_ms: int
     planned_until_ms: int
     planned_ms: int
+    planned_at_ms: int = 0
+    sent_ahead: list[tuple[int, int]] = []
     leaving: Leaving | None = None
     deleted: bool = False
 
@@ -91,6 +98,36 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
         """Encode a setting; the body becomes base64."""
         return msgspec.to_builtins(self)
 
+    def rewound(self, now_ms: int) -> "Stored":
+        """Return what is planned by a clock that may have been stepped back since; self if that is the same.
+
+        A schedule that was planned while the clock was ahead would otherwise send nothing until the clock is
+        there again. The runs up to `sent_until_ms` may have been sent: their keys tell.
+        """
+        at_ms = max(self.planned_at_ms, self.planned_ms)  # older versions stored only the latter
+        until_ms = max(now_ms, self.since_ms)
+        if now_ms >= at_ms or until_ms >= self.planned_until_ms:
+            return self
+        return msgspec.structs.replace(
+            self,
+            planned_until_ms=until_ms,
+            planned_ms=min(now_ms, self.planned_ms),
+            planned_at_ms=now_ms,
+            sent_ahead=[*self.sent_ahead, (at_ms, self.planned_until_ms)],
+        )
+
+    def planned(self, until_ms: int, now_ms: int) -> "Stored":
+        """Return the schedule, now planned up to `until_ms`."""
+        sent_ahead = [one for one in self.sent_ahead if one[1] > until_ms]
+        return msgspec.structs.replace(
+            self, planned_until_ms=until_ms, planned_at_ms=now_ms, sent_ahead=sent_ahead
+        )
+
+    @property
+    def sent_until_ms(self) -> int:
+        """Up to when runs may have been sent."""
+        return max([self.planned_until_ms, *(until_ms for _, until_ms in self.sent_ahead)])
+
     @property
     def recurrence(self) -> Recurrence:
         """With its start."""
@@ -101,18 +138,27 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
         The last one is known as it was sent, even if new zone data moves it, or the zone no longer exists.
         """
-        planned = {self.planned_until_ms} if self.planned_until_ms > self.since_ms else set()
-        with contextlib.suppress(ScheduleError):
-            runs = self._runs_from(after_ms)
-            planned.update(takewhile(lambda run_ms: run_ms <= self.planned_until_ms, runs))
+        planned: set[int] = set()
+        for at_ms, until_ms in [(after_ms, self.planned_until_ms), *self.sent_ahead]:
+            if until_ms <= self.since_ms:
+                continue
+            planned.add(until_ms)
+            with contextlib.suppress(ScheduleError):
+                runs = self._runs_from(max(after_ms, at_ms))
+                planned.update(takewhile(partial(ge, until_ms), runs))
         return sorted(run_ms for run_ms in planned if self._is_due_after(name, run_ms, after_ms))
 
-    def due_after(self, name: str, after_ms: int) -> Iterator[int]:
-        """Yield the runs of this generation that fall due after a moment, sent ahead or not, in order."""
-        return (run_ms for run_ms in self._runs_from(after_ms) if self._is_due_after(name, run_ms, after_ms))
+    def due_after(self, name: str, after_ms: int, after_run_ms: int = 0) -> Iterator[int]:
+        """Yield the runs of this generation that fall due after a moment, sent ahead or not, in order.
 
-    def _runs_from(self, after_ms: int) -> Iterator[int]:
-        return self.recurrence.runs_after(max(self.since_ms, after_ms - self.spec.jitter_ms - 1))
+        Those up to `after_run_ms` are left out: with jitter they may be due later than runs behind them.
+        """
+        runs = self._runs_from(after_ms, after_run_ms)
+        return (run_ms for run_ms in runs if self._is_due_after(name, run_ms, after_ms))
+
+    def _runs_from(self, after_ms: int, after_run_ms: int = 0) -> Iterator[int]:
+        first_ms = max(self.since_ms, after_ms - self.spec.jitter_ms - 1, after_run_ms)
+        return self.recurrence.runs_after(first_ms)
 
     def _is_due_after(self, name: str, run_ms: int, after_ms: int) -> bool:
         return self.spec.jittered(name, run_ms) > max(after_ms, self.begun_ms)

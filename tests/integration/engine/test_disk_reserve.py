@@ -140,12 +140,12 @@ async def test_a_schedule_is_paused_while_sends_are_refused_and_one_that_is_not_
         await rest(engine)
     assert await run_moments(engine, "stops") == []
     before = await run_moments(engine, "stays")
-    assert "disk_reserve = " in (engine.schedules.get("stays").problem or "")
+    assert "disk_reserve = " in ((await engine.schedules.get("stays")).problem or "")
     await have_room(world)
     for _ in range(3):
         await world.advance(MINUTE_MS)
         await rest(engine)
-    assert engine.schedules.get("stays").problem is None
+    assert (await engine.schedules.get("stays")).problem is None
     runs = await run_moments(engine, "stays")
     assert runs[: len(before)] == before
     assert runs == [runs[0] + n * MINUTE_MS for n in range(len(runs))]

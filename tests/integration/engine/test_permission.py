@@ -37,7 +37,7 @@ async def test_a_schedule_that_became_anothers_is_neither_changed_nor_deleted(wo
         ):
             with pytest.raises(UnknownScheduleError):
                 await change
-    assert schedules.get("s") == theirs
+    assert await schedules.get("s") == theirs
 
 
 async def test_a_subscription_that_became_anothers_is_neither_changed_nor_deleted(world):

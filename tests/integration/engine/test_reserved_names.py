@@ -141,7 +141,7 @@ async def test_a_key_of_a_client_never_stands_for_a_run(world, start):
     await start_again(world, start)
     engine = world.engine
     await engine.schedules.put("n", hourly())
-    assert engine.schedules.get("n").generation == start_ms
+    assert (await engine.schedules.get("n")).generation == start_ms
     for _ in range(3):
         await start_again(world, start)
         await world.advance(HOUR_MS)

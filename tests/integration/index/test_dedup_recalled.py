@@ -236,4 +236,4 @@ async def test_a_recalled_run_of_a_schedule_stays_recalled_and_holds_up_no_other
         await world.advance(HOUR_MS // 2)
     moments = [int(m.properties["SCHEDULE_RUN_MS"]) for m in await world.delivered()]
     assert moments == [moment_ms + HOUR_MS, moment_ms + 2 * HOUR_MS]
-    assert engine.schedules.get("n").problem is None
+    assert (await engine.schedules.get("n")).problem is None

@@ -65,7 +65,7 @@ def left_of(world, topic="orders"):
         topic in engine.queues.topic_names(),
         engine.core.state.topic(topic).pending,
         engine.groups.all(topic),
-        [one.name for one in engine.schedules.all() if one.spec.topic == topic],
+        [name for name in engine.schedules.names() if engine.schedules.topic_of(name) == topic],
         engine.transactions.page().transactions,
     )
 

@@ -133,7 +133,7 @@ async def test_options_groups_schedules_transactions_and_other_topics_stay(world
     assert (found.ordered, found.queue_count) == (True, 3)
     assert engine.groups.info("orders", "g").config["max_attempts"] == 7
     assert engine.groups.info("orders", "readers").lag == 0
-    assert [one.name for one in engine.schedules.all()] == ["hourly"]
+    assert [one.name for one in await engine.schedules.all()] == ["hourly"]
     assert engine.queues.topic("tickets").pending == engine.queues.topic("tickets").visible == 1
     await engine.transactions.commit(half)
     await world.advance(0)

@@ -18,12 +18,13 @@ from timerwheel.model.messages import Outgoing, State
 from timerwheel.schedules import scheduler
 from timerwheel.schedules.errors import ScheduleError, TooManySchedulesError, UnknownScheduleError
 from timerwheel.schedules.recurrence import Recurrence
-from timerwheel.schedules.spec import NO_MISSED_RUNS, MissedRuns, ScheduleSpec
+from timerwheel.schedules.spec import NO_MISSED_RUNS, MissedRuns, NextRun, ScheduleSpec
 from timerwheel.store.errors import NoSpaceError, StoreError
 
 SECOND_MS = 1_000
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 FATES = 3
 ROUNDS = 40
 
@@ -94,7 +95,7 @@ async def test_a_cron_schedule_in_a_zone_runs_at_its_local_times(world):
     engine = await world.open()
     spec = every(SECOND_MS, recurrence=Recurrence(cron="30 9 * * *", zone="Asia/Kolkata"))
     info = await engine.schedules.put("n", spec)
-    wanted = [run.run_ms for run in engine.schedules.next_runs("n", 3)]
+    wanted = [run.run_ms for run in await engine.schedules.next_runs("n", 3)]
     assert info.next_run_ms == wanted[0]
     assert all(run_ms % (24 * HOUR_MS) == 4 * HOUR_MS for run_ms in wanted)
     await go(world, 72 * HOUR_MS, step_ms=HOUR_MS // 2)
@@ -104,7 +105,7 @@ async def test_a_cron_schedule_in_a_zone_runs_at_its_local_times(world):
 async def test_jitter_moves_the_message_and_not_the_run(world):
     engine = await world.open()
     await engine.schedules.put("n", every(MINUTE_MS, jitter_ms=30_000))
-    wanted = engine.schedules.next_runs("n", 5)
+    wanted = await engine.schedules.next_runs("n", 5)
     await go(world, 6 * MINUTE_MS)
     messages = (await world.delivered())[:5]
     assert [message.due_ms for message in messages] == [run.due_ms for run in wanted]
@@ -141,7 +142,7 @@ async def test_a_paused_schedule_is_silent_and_its_time_is_never_missed(world):
     info = await engine.schedules.pause("n")
     assert info.spec.paused
     assert info.next_run_ms is None
-    assert engine.schedules.next_runs("n", 5) == []
+    assert await engine.schedules.next_runs("n", 5) == []
     assert await world.pending_ids() == []
     engine = await outage(world, 5 * MINUTE_MS)
     await go(world, 30 * SECOND_MS)
@@ -171,12 +172,12 @@ async def test_a_deleted_schedule_fires_no_more_and_its_name_is_free(world):
     await go(world, 5 * SECOND_MS)
     await engine.schedules.delete("n")
     assert await world.pending_ids() == []
-    assert engine.schedules.all() == []
+    assert await engine.schedules.all() == []
     for call in (engine.schedules.pause, engine.schedules.resume, engine.schedules.delete):
         with pytest.raises(UnknownScheduleError):
             await call("n")
     with pytest.raises(UnknownScheduleError):
-        engine.schedules.get("n")
+        await engine.schedules.get("n")
     wanted_ms = (await engine.schedules.put("n", every(5 * SECOND_MS))).next_run_ms
     await go(world, 5 * SECOND_MS)
     assert await run_moments(engine) == [wanted_ms]
@@ -197,13 +198,13 @@ async def test_missed_runs_come_by_policy_and_only_once(world, missed, hours, en
     assert (await engine.messages.get(ahead)).state is state
     # Of `all`, the run that was sent ahead is late but not missed.
     counted = MissedRuns(3 if missed == "all" else 4, start_ms + 4 * HOUR_MS)
-    assert engine.schedules.get("n").missed == counted
+    assert (await engine.schedules.get("n")).missed == counted
     engine = await outage(world, MINUTE_MS)
-    assert engine.schedules.get("n").missed == NO_MISSED_RUNS
+    assert (await engine.schedules.get("n")).missed == NO_MISSED_RUNS
     engine = await outage(world, 0)
     assert sorted(await run_moments(engine)) == [start_ms + hour * HOUR_MS for hour in hours]
     if end is None:
-        assert engine.schedules.get("n").next_run_ms == start_ms + 5 * HOUR_MS
+        assert (await engine.schedules.get("n")).next_run_ms == start_ms + 5 * HOUR_MS
         await go(world, HOUR_MS, step_ms=MINUTE_MS)
         assert (await run_moments(engine))[-1] == start_ms + 5 * HOUR_MS
 
@@ -278,6 +279,88 @@ async def test_a_clock_that_steps_back_repeats_no_run(world):
     assert sorted(found)[:4] == [start_ms + 20 * SECOND_MS * k for k in range(1, 5)]
 
 
+@pytest.mark.parametrize("missed", ["skip", "once", "all"])
+@pytest.mark.parametrize("again", ["go on", "crash"])
+@pytest.mark.parametrize("ahead_ms", [7 * MINUTE_MS, 30 * HOUR_MS, 3_650 * DAY_MS])
+async def test_a_clock_that_was_ahead_for_a_while_costs_no_later_run(world, ahead_ms, again, missed):
+    engine = await world.open()
+    start_ms = world.clock.now_ms()
+    every_ms = 5 * MINUTE_MS if ahead_ms < DAY_MS or missed != "all" else HOUR_MS
+    await engine.schedules.put("n", every(every_ms, missed=missed))
+    await go(world, 12 * MINUTE_MS, MINUTE_MS)
+    await world.step(ahead_ms)
+    await go(world, 2 * SECOND_MS)
+    await world.step(-ahead_ms)
+    if again == "crash":
+        await world.crash()
+    await rest(world.engine)
+    for _ in range(3):
+        [coming] = await world.engine.schedules.next_runs("n", 1)
+        assert (await world.engine.schedules.get("n")).next_run_ms == coming.run_ms
+        before = await run_moments(world.engine)
+        while (left_ms := coming.due_ms - world.clock.now_ms()) > 0:
+            await world.advance(min(left_ms, every_ms * 3 // 5))
+            await rest(world.engine)
+        after = await run_moments(world.engine)
+        assert sorted(after) == sorted([*before, coming.run_ms])
+    found = await run_moments(world.engine)
+    assert len(found) == len(set(found))
+    passed = range(start_ms + every_ms, world.clock.now_ms() + 1, every_ms)
+    assert set(passed) <= set(found)
+
+
+async def test_what_was_sent_while_the_clock_was_ahead_is_recalled_by_a_pause(world):
+    engine = await world.open()
+    await engine.schedules.put("n", every(MINUTE_MS, jitter_ms=30 * SECOND_MS))
+    for ahead_ms in (10 * DAY_MS, 20 * DAY_MS, 5 * DAY_MS):
+        await world.step(ahead_ms)
+        await go(world, 2 * SECOND_MS)
+        await world.step(-ahead_ms)
+        await rest(engine)
+    assert len(await world.pending_ids()) > 1
+    await engine.schedules.pause("n")
+    assert await world.pending_ids() == []
+
+
+async def test_pages_of_runs_follow_each_other_whatever_the_jitter(world):
+    engine = await world.open()
+    await engine.schedules.put("n", every(10 * SECOND_MS, jitter_ms=MINUTE_MS))
+    await go(world, 2 * MINUTE_MS)
+    found, after_ms = [], 0
+    for _ in range(10):
+        page = await engine.schedules.next_runs("n", 2, after_ms)
+        found, after_ms = found + page, page[-1].run_ms
+    assert found == await engine.schedules.next_runs("n", 20)
+
+
+@pytest.mark.parametrize("every_ms", [SECOND_MS, MINUTE_MS])
+async def test_runs_that_were_recalled_are_not_announced(world, every_ms):
+    engine = await world.open()
+    start_ms = world.clock.now_ms()
+    await engine.schedules.put("n", every(every_ms))
+    recalled = await world.pending_ids()
+    for message_id in recalled:
+        await engine.recalls.recall(message_id)
+    wanted_ms = start_ms + (len(recalled) + 1) * every_ms
+    assert (await engine.schedules.get("n")).next_run_ms == wanted_ms
+    assert [one.next_run_ms for one in await engine.schedules.all()] == [wanted_ms]
+    await go(world, wanted_ms - start_ms)
+    assert await run_moments(engine) == [wanted_ms]
+
+
+async def test_a_run_whose_message_was_rescheduled_is_announced_for_its_new_time(world):
+    engine = await world.open()
+    start_ms = world.clock.now_ms()
+    await engine.schedules.put("n", every(HOUR_MS))
+    [ahead] = await world.pending_ids()
+    await engine.recalls.reschedule(ahead, {"TIMER_DELIVER_MS": str(start_ms + 2 * HOUR_MS + 1)})
+    runs = await engine.schedules.next_runs("n", 2)
+    assert runs == [
+        NextRun(start_ms + HOUR_MS, start_ms + 2 * HOUR_MS + 1),
+        NextRun(start_ms + 2 * HOUR_MS, start_ms + 2 * HOUR_MS),
+    ]
+
+
 async def test_what_a_full_disk_refuses_is_sent_when_there_is_room(world, caplog):
     engine = await world.open(segment_size_bytes=1 << 20)
     start_ms = world.clock.now_ms()
@@ -287,12 +370,12 @@ async def test_what_a_full_disk_refuses_is_sent_when_there_is_room(world, caplog
         for _ in range(60):
             world.clock.advance(5 * SECOND_MS)  # an engine with due messages that do not fit is never at rest
             await spin()
-        assert engine.schedules.get("n").problem
+        assert (await engine.schedules.get("n")).problem
         with pytest.raises((NoSpaceError, TimerwheelError)):
             await engine.schedules.pause("n")
     world.files.space_bytes = space_bytes
     await go(world, 5 * SECOND_MS)
-    assert engine.schedules.get("n").problem is None
+    assert (await engine.schedules.get("n")).problem is None
     assert sorted(await run_moments(engine)) == [start_ms + MINUTE_MS * k for k in range(1, 6)]
 
 
@@ -303,7 +386,7 @@ async def test_a_schedule_that_cannot_be_sent_holds_up_no_other(world, caplog):
     assert "topics_max" in info.problem
     await go(world, 35 * SECOND_MS)
     assert len(await run_moments(engine, "good")) == 3
-    assert [found.problem is None for found in engine.schedules.all()] == [False, True]
+    assert [found.problem is None for found in await engine.schedules.all()] == [False, True]
     told = [record for record in caplog.records if "schedule" in record.getMessage()]
     assert len(told) == 1
 
@@ -357,7 +440,9 @@ async def test_a_change_is_finished_though_its_caller_goes_away(world):
         await rest(engine)
     await go(world, MINUTE_MS)
     assert len(await run_moments(engine)) == 1
-    assert [message.body for message in await world.delivered()] == [engine.schedules.get("n").spec.body]
+    assert [message.body for message in await world.delivered()] == [
+        (await engine.schedules.get("n")).spec.body
+    ]
 
 
 # ---------------------------------------------------------------- a crash at every step
@@ -426,13 +511,13 @@ async def finish(directory, files, clock, told):
     for message in messages:
         silent_ms = told.silent_from_ms.get(message.properties["SCHEDULE_NAME"], clock.now_ms())
         assert message.delivered_ms <= silent_ms, "a schedule that was told to stop went on"
-    for info in engine.schedules.all():
+    for info in await engine.schedules.all():
         if info.name != "all" or info.spec.paused:
             continue
         found = sorted(int(run_ms) for name, run_ms in seen if name == "all")
         step_ms = 20 * SECOND_MS
         assert found == list(range(start_ms + step_ms, clock.now_ms() + 1, step_ms)), "lost"
-    if any(info.name == "once" for info in engine.schedules.all()):
+    if any(info.name == "once" for info in await engine.schedules.all()):
         assert [name for name, _ in seen].count("once") >= 1
     await engine.close()
 
