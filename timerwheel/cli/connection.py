@@ -42,6 +42,9 @@ class Service(NamedTuple):
         try:
             return asyncio.run(run())
         except NotFoundError as error:
+            if error.code == "unknown_route" and _names_nothing(error.detail):
+                detail = "a name or an id is empty; is a variable of your shell not set?"
+                raise NotFoundError(error.status, error.code, detail) from None
             if error.code == "unknown_route":
                 raise NotFoundError(error.status, error.code, f"{error.detail}; {self._elsewhere}") from None
             raise
@@ -119,6 +122,12 @@ def service_options(url: str | None, shown_url: str | bool = True) -> Options:
 
 
 ServiceOptions = Annotated[Service, service_options(DEFAULT_URL)]
+
+
+def _names_nothing(detail: str) -> bool:
+    """Whether the path of an unknown route has an empty part, as from an empty argument."""
+    path = detail.partition(";")[0]
+    return path.endswith("/") or "//" in path
 
 
 @contextlib.contextmanager

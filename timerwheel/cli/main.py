@@ -26,6 +26,7 @@ FAILED = 1
 USAGE = 2
 UNREACHABLE = 3
 INTERRUPTED = 130
+STDERR = 2
 _ELSEWHERE = "illegal_answer"  # the code when the URL leads to something else
 
 
@@ -45,6 +46,7 @@ class ErrorBoundary(TyperGroup):
         named["prog_name"] = named.get("prog_name") or "timerwheel"  # also as `python -m timerwheel.cli.main`
         if not named.pop("standalone_mode", True):
             return super().main(args, standalone_mode=False, **named)
+        _occupy_standard_streams()
         try:
             code = super().main(args, standalone_mode=False, **named)
         except usage.ClickError as error:
@@ -53,6 +55,9 @@ class ErrorBoundary(TyperGroup):
             code = USAGE
         except typer.Abort:
             code = INTERRUPTED
+        except OSError as error:  # of what is printed before a command runs, such as help
+            print(f"timerwheel: {_os_reason(error)}", file=sys.stderr)
+            code = FAILED
         sys.exit(code)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's own type
@@ -80,9 +85,24 @@ class ErrorBoundary(TyperGroup):
             raise _exit(_os_reason(error), FAILED) from None
 
 
+def _occupy_standard_streams() -> None:
+    """Give closed standard streams a place where what is printed goes.
+
+    Otherwise the first files that are opened get their descriptors, a log among them, and with these all that
+    a library or a child process prints. `sys.stdin` stays None: what was to be read from it is missing.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 - open to the end
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+
+
 def _advice(error: UnreachableError) -> str:
     """What to check when no answer came."""
     import aiohttp
+
+    from timerwheel.broken_connection import BrokenConnectionError
 
     cause = error.__cause__
     if isinstance(cause, aiohttp.ClientConnectorCertificateError):
@@ -91,6 +111,8 @@ def _advice(error: UnreachableError) -> str:
         return "does it use TLS? an http:// URL calls it without"
     if isinstance(cause, aiohttp.ServerDisconnectedError) and "http://" in error.detail:
         return "is it running, and without TLS? an https:// URL calls it with TLS"
+    if isinstance(cause, BrokenConnectionError):
+        return "whether it did what was asked is not known"
     return "is the service running there? --url selects another"
 
 

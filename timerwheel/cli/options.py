@@ -187,6 +187,8 @@ def given_or_null(**limits: float | None) -> dict[str, float | None]:
 def read_body(body: str) -> str | bytes:
     """The body in an argument, or from stdin if that is `-`; bytes if it is not UTF-8."""
     # Arguments that are not UTF-8 arrive as surrogates; fsencode restores their bytes.
+    if body == "-" and sys.stdin is None:  # as after <&-
+        raise typer.BadParameter("stdin is closed", param_hint="-")
     raw = sys.stdin.buffer.read() if body == "-" else os.fsencode(body)
     try:
         return raw.decode()
@@ -211,6 +213,7 @@ def body_or_json(body: str, options: Any, *, json_body: bool) -> str | bytes:  #
 def confirm_or_exit(question: str) -> None:
     """Ask on stderr, since a program may read stdout; any answer but yes exits with 1."""
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    answer = "" if sys.stdin is None else sys.stdin.readline()  # None if it was closed
+    if answer.strip().lower() not in ("y", "yes"):
         print("cancelled: nothing was changed", file=sys.stderr)
         raise typer.Exit(1)

@@ -243,8 +243,9 @@ class Connection:
             detail = f"{url} did not answer within {limit_ms} ms"
             raise UnreachableError(None, "timeout", detail) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            detail = f"cannot reach {url}: {_reason(error)}"
-            unreachable = UnreachableError(None, "unreachable", detail)
+            began = isinstance(error, broken_connection.BrokenConnectionError)
+            what = f"{url} broke off the call" if began else f"cannot reach {url}"
+            unreachable = UnreachableError(None, "unreachable", f"{what}: {_reason(error)}")
             unreachable.connected = not isinstance(error, aiohttp.ClientConnectorError)
             unreachable.final = isinstance(error, aiohttp.ClientSSLError)
             raise unreachable from error
