@@ -13,6 +13,7 @@ import re
 import secrets
 import signal
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -142,22 +143,47 @@ def listen(
 
     async def work(client: Client) -> None:
         await _tidy(client)
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, ended.set)
-        loop.add_signal_handler(signal.SIGINT, ended.set)
         handle = client.group(topic, subscription.group)
         own = OwnGroup(client.url, topic, subscription.group)
         with contextlib.nullcontext() if group is not None else noted(own, state_directory()) as note:
             config = await _prepare(handle, subscription, wishes, own=group is None)
-            report.begin(msgspec.structs.replace(subscription, max_attempts=config.max_attempts))
             try:
-                await _forward(handle, subscription, report, ended)
+                with _set_by_signals(ended):
+                    report.begin(msgspec.structs.replace(subscription, max_attempts=config.max_attempts))
+                    await _forward(handle, subscription, report, ended)
             finally:
                 if group is None and await _deleted(handle) and note is not None:
                     note.unlink(missing_ok=True)
         report.end()
 
     service.ask(work)
+
+
+@contextlib.contextmanager
+def _set_by_signals(ended: asyncio.Event) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the block in order; a second one ends the command at once.
+
+    Before and after the block they do, too: the service may not answer. The next command deletes the group.
+    """
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def restore() -> None:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+            signal.signal(number, before[number])
+
+    def end() -> None:
+        restore()
+        ended.set()
+
+    for number in numbers:
+        loop.add_signal_handler(number, end)
+    try:
+        yield
+    finally:
+        restore()
 
 
 async def _prepare(

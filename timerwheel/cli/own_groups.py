@@ -36,7 +36,10 @@ class OwnGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def state_directory() -> Path:
     """Where programs of this user keep what should outlive them."""
     given = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(given) if given.startswith("/") else Path.home() / ".local/state") / _FOLDER
+    try:
+        return (Path(given) if given.startswith("/") else Path.home() / ".local/state") / _FOLDER
+    except RuntimeError:  # the user has no home, as in a container: where no directory can be
+        return Path(os.devnull) / _FOLDER
 
 
 @contextlib.contextmanager

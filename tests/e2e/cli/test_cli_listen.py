@@ -63,6 +63,33 @@ async def stop(process):
     return await process.wait()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_service_that_does_not_answer_holds_nobody_who_wants_to_leave(number):
+    loop = asyncio.get_running_loop()
+    asked, gone = loop.create_future(), loop.create_future()
+
+    async def be_silent(reader, writer):
+        asked.set_result(await reader.readline())
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        gone.set_result(None)
+
+    silent = await asyncio.start_server(be_silent, "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        *("listen", "silent", "--forward-to", "localhost:1"),
+        env=environment(TIMERWHEEL_URL=f"http://127.0.0.1:{port}"),
+    )
+    assert (await asked).startswith(b"PUT /v1/topics/silent/groups/listen-")
+    process.send_signal(number)
+    assert await asyncio.wait_for(process.wait(), 20) == (130 if number == signal.SIGINT else -number)
+    await gone
+    silent.close()
+    await silent.wait_closed()
+
+
 async def test_requests_are_those_that_a_subscription_sends(url, run):
     async with (
         Receiver() as receiver,

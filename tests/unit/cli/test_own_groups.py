@@ -1,6 +1,7 @@
 import fcntl
+import pwd
 
-from timerwheel.cli.own_groups import OwnGroup, noted, of_dead_commands
+from timerwheel.cli.own_groups import OwnGroup, noted, of_dead_commands, state_directory
 
 OWN = OwnGroup("http://127.0.0.1:8686", "orders", "listen-1")
 
@@ -42,3 +43,17 @@ def test_a_note_that_another_command_takes_for_a_dead_ones_is_made_again(tmp_pat
         assert dead(tmp_path) == []
     assert looks == 2
     assert dead(tmp_path) == [OWN]
+
+
+def test_a_user_without_a_home_has_no_notes(tmp_path, monkeypatch):
+    def unknown(uid):
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    with noted(OWN, state_directory()) as note:
+        assert note is None
+    assert dead(state_directory()) == []
+    assert list(tmp_path.iterdir()) == []
