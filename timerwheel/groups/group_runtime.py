@@ -263,7 +263,11 @@ class GroupRuntime:
         for item in items:
             self.state.lend(item)
         try:
-            await self.dead_lettering.bury([pending_of(item) for item in items], None)
+            # The limit was lowered since they were given back. The others failed when their time was over.
+            reason = f"it was given back, and has no attempt left since max_attempts is {attempts_max}"
+            for ended, why in ((False, None), (True, reason)):
+                leases = [pending_of(item) for item in items if item.ended is ended]
+                await self.dead_lettering.bury(leases, why)
         finally:
             for item in items:  # those that could not be stored
                 if item.lent and item.key not in self.leasing.busy:

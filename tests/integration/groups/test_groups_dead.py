@@ -92,6 +92,23 @@ async def test_a_page_of_dead_letters_is_bounded_by_bytes_and_pages_have_each_le
     assert len(found) == 3
 
 
+async def test_a_letter_says_which_end_its_last_attempt_had_though_the_limit_was_lowered_later(world):
+    await world.open()
+    await put(world, max_attempts=5)
+    await world.engine.sender.send([Outgoing("orders", b"given back"), Outgoing("orders", b"late")])
+    given_back, _ = await receive(world)
+    await world.engine.groups.nack("orders", "g", [given_back.receipt], reason="no")
+    await world.advance(5_000)
+    await put(world, max_attempts=1)
+    await settle(world.engine)
+    await world.advance(60_000)
+    [page] = await pages(world)
+    assert {letter.message.body: letter.reason for letter in page.letters} == {
+        b"given back": "it was given back, and has no attempt left since max_attempts is 1",
+        b"late": "attempt 1 was not acknowledged in time",
+    }
+
+
 async def test_a_letter_that_is_larger_than_a_page_is_a_page_of_its_own(world):
     await world.open(segment_size_bytes=256 * MIB, body_bytes_max=PAGE_BYTES_MAX + MIB)
     await put(world, max_attempts=1)
