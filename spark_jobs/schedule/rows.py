@@ -40,6 +40,19 @@ class RowMapping(NamedTuple):
     properties: Sequence[str] = ()
     zone: str | None = None
 
+    def source_of(self, field: str) -> str | None:
+        """The column of the table that a field of the messages comes from; None if none in particular."""
+        sources = {
+            "deliver_at": self.due,
+            "deliver_at_ms": self.due,
+            "topic": self.topic_column,
+            "body": self.body,
+            "dedup_key": self.key,
+            "tags": self.tags,
+            "keys": self.keys,
+        }
+        return sources.get(field)
+
     def check(self, names: Sequence[str]) -> None:
         """Raises JobError if the table has not the columns, or it is not clear what the topic is."""
         if (self.topic is None) == (self.topic_column is None):

@@ -5,6 +5,7 @@ twice; a service that is not ready, overloaded or out of space is waited for.
 """
 
 import asyncio
+import re
 import ssl
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ PATIENCE_MS = 120_000
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 100, 5_000
 _WAIT_FOR = {429, 503, 507}
 _TOO_LARGE = {"too_many_messages", "request_too_large"}
+_COLUMN = re.compile(r"column (\w+): ")
 _LONG_TEXT = 80
 
 
@@ -94,7 +96,7 @@ async def _send_rows(batches: Iterable[pa.RecordBatch], mapping: RowMapping, tar
     pace = _Pace(target.rate, clock)
     rows_max = REQUEST_ROWS if target.rate is None else max(1, min(REQUEST_ROWS, int(target.rate)))
     async with target.client() as client:
-        sender = _Sender(client, target.patience_ms, clock)
+        sender = _Sender(client, target.patience_ms, clock, mapping)
         # The next request is made while the service works on the last.
         under_way: asyncio.Task[Sent] | None = None
         try:
@@ -151,10 +153,11 @@ class _Pace:
 
 
 class _Sender:
-    def __init__(self, client: Client, patience_ms: int, clock: Clock) -> None:
+    def __init__(self, client: Client, patience_ms: int, clock: Clock, mapping: RowMapping) -> None:
         self._client = client
         self._patience_ms = patience_ms
         self._clock = clock
+        self._mapping = mapping
         self._rows_max = REQUEST_ROWS
 
     async def send(self, messages: pa.RecordBatch) -> Sent:
@@ -168,7 +171,7 @@ class _Sender:
                 if error.code in _TOO_LARGE and part.num_rows > 1:
                     self._rows_max = part.num_rows // 2  # from now on
                     continue
-                refused = _refused(part, error)
+                refused = _refused(part, error, self._mapping)
                 sent.refused += refused.values()
                 rest = [at for at in range(part.num_rows) if at not in refused]
                 sent.add(await self.send(part.take(pa.array(rest, pa.int64()))))
@@ -200,14 +203,23 @@ class _Sender:
             pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)
 
 
-def _refused(messages: pa.RecordBatch, error: ClientError) -> dict[int, Refused]:
+def _refused(messages: pa.RecordBatch, error: ClientError, mapping: RowMapping) -> dict[int, Refused]:
     """The rows that an error is about, by their place. Raises JobError if it is about none of them."""
     keys = messages["dedup_key"]
     if error.errors:
         return {
-            fault.index: Refused(str(keys[fault.index].as_py()), fault.code, fault.detail)
+            fault.index: Refused(
+                str(keys[fault.index].as_py()), fault.code, _in_own_words(fault.detail, mapping)
+            )
             for fault in error.errors
         }
     if messages.num_rows == 1 and error.status is not None:
-        return {0: Refused(str(keys[0].as_py()), error.code, error.detail)}
+        return {0: Refused(str(keys[0].as_py()), error.code, _in_own_words(error.detail, mapping))}
     raise JobError(f"the service refused the rows: {error.detail} ({error.code})")
+
+
+def _in_own_words(detail: str, mapping: RowMapping) -> str:
+    """What the service says of one of its columns, with the name of the table's."""
+    found = _COLUMN.match(detail)
+    own = None if found is None else mapping.source_of(found[1])
+    return detail if found is None or own is None else f"column {own}: {detail[found.end() :]}"

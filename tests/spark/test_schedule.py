@@ -80,6 +80,14 @@ def test_refused_rows_are_left_out_and_named(service):
     assert len(waiting(service)) == 117
 
 
+def test_a_refused_row_is_named_with_the_column_of_the_table(service):
+    rows = pa.table({"when": ["2030-01-01T00:00:00Z", "soon"], "body": ["good", "bad"]})
+    sent = send_rows(rows.to_batches(), RowMapping("when", "orders"), Target(service.url))
+    [refused] = sent.refused
+    assert refused.detail.startswith("column when: 'soon' is not an RFC 3339 time")
+    assert waiting(service) == ["good"]
+
+
 def test_many_refused_rows_end_the_task(service, monkeypatch):
     monkeypatch.setattr(sending, "REFUSED_MAX", 100)
     rows = table(200).set_column(0, "due", pa.array(["next year"] * 200))

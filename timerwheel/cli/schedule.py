@@ -60,7 +60,8 @@ def schedule(
         typer.Option(metavar="NAME", help="A property under this name, or a map of them; may be repeated."),
     ] = None,
     zone: Annotated[
-        str | None, typer.Option(metavar="ZONE", help="Of times without one, such as Europe/Berlin.")
+        str | None,
+        typer.Option("--zone", metavar="ZONE", help="Of times without one, such as Europe/Berlin."),
     ] = None,
     file_format: Annotated[
         str | None,

@@ -106,6 +106,7 @@ def list_tasks(
     state: Annotated[
         str | None,
         typer.Option(
+            "--state",
             parser=one_of(*get_args(TaskState)),
             metavar="STATE",
             help=f"Only those in this state: {', '.join(get_args(TaskState))}.",

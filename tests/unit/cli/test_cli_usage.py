@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from timerwheel.cli.main import app
@@ -94,6 +95,20 @@ def test_help_has_a_short_flag_everywhere_and_panels_of_commands():
         assert re.search(rf"─ {panel} ─", shown.stdout), panel
     assert timerwheel("groups", "-h").exit_code == 0
     assert "--max-attempts" in timerwheel("groups", "put", "-h").stdout
+
+
+def test_flags_are_lower_case():
+    """The library calls a flag like its placeholder if they differ only in case."""
+
+    def flags_of(command):
+        for parameter in command.params:
+            yield from (flag for flag in parameter.opts + parameter.secondary_opts if flag[0] == "-")
+        for name in getattr(command, "commands", ()):
+            yield from flags_of(command.commands[name])
+
+    flags = set(flags_of(get_command(app)))
+    assert {"--zone", "--state"} <= flags
+    assert flags == {flag.lower() for flag in flags}
 
 
 def test_a_paragraph_of_help_is_broken_only_where_the_terminal_ends():
