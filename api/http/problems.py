@@ -108,7 +108,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "body_too_large": (413, "Message body too large"),
     "too_many_messages": (413, "Too many messages in a request"),
     "request_too_large": (413, "Request too large"),
-    "too_many_values": (413, "Too many values in the JSON"),
+    "too_many_values": (413, "Too many values"),
     "setting_too_large": (413, "Too large to store as a setting"),
     "uri_too_long": (414, "Path and query too long"),
     "unsupported_media_type": (415, "Content type not supported"),

@@ -18,7 +18,7 @@ import numpy as np
 from timerwheel.api.http.json_steps import Breathe
 from timerwheel.api.http.problems import RequestError
 from timerwheel.api.messages import intake
-from timerwheel.api.messages.arrow_stream import Limits, columns_of
+from timerwheel.api.messages.arrow_stream import Limits, columns_of, entries_of_rows
 from timerwheel.api.messages.intake import Intake
 from timerwheel.errors import AdmissionError, Fault
 from timerwheel.model.admission import DELAY_PROPERTIES
@@ -27,6 +27,8 @@ from timerwheel.model.messages import Outgoing
 from timerwheel.wire.messages import NewMessage
 
 ROWS_PER_BREATH = 500
+ENTRIES_PER_BREATH = 10_000
+"""Most keys and properties of rows that are read one by one without a pause; one row may have more."""
 
 _NUMBERS = {"delay_ms": AFTER, "delay": AFTER, "deliver_at_ms": AT, "deliver_at": AT}
 _WHEN = (*_NUMBERS, "delay_level")
@@ -57,6 +59,7 @@ class Rows(NamedTuple):
 
     `size_bytes` is what they stand for. `combinations` are the fields of each set of properties, still to be
     read. `wrong` (bool) says which rows are wrong whatever those say, and `timed` whose due time is a number.
+    `entries` says how many keys and properties each row may have, which it costs to read it by itself.
     """
 
     table: Any
@@ -65,6 +68,7 @@ class Rows(NamedTuple):
     combinations: list[dict[str, Any]]
     wrong: np.ndarray
     timed: np.ndarray
+    entries: np.ndarray
 
 
 class Taken(NamedTuple):
@@ -81,9 +85,10 @@ def read(pa: Any, body: Any, limits: Limits) -> Rows:  # noqa: ANN401 - pyarrow,
     count = len(arrays["topic"])
     arrays = {name: array for name, array in arrays.items() if name == "topic" or array.null_count < count}
     table = pa.table(arrays)
+    entries = np.sum([entries_of_rows(pa, array) for array in arrays.values()], axis=0)
     if "after_recall" in arrays:
         nothing = np.zeros(count, bool)
-        return Rows(table, size_bytes, None, [], nothing, nothing)
+        return Rows(table, size_bytes, None, [], nothing, nothing, entries)
     topic, topics = _texts(pa, arrays["topic"])
     how, ms, given = _times(pa, arrays, count)
     place, combinations = _combinations(pa, arrays, count)
@@ -101,7 +106,7 @@ def read(pa: Any, body: Any, limits: Limits) -> Rows:  # noqa: ANN401 - pyarrow,
         ms,
         arrays["dedup_key"].to_pylist() if "dedup_key" in arrays else None,
     )
-    return Rows(table, size_bytes, columns, combinations, wrong, given > 0)
+    return Rows(table, size_bytes, columns, combinations, wrong, given > 0, entries)
 
 
 def _is_number(pa: Any, array: Any) -> bool:  # noqa: ANN401 - pyarrow, an array
@@ -254,7 +259,7 @@ async def take(rows: Rows, breathe: Breathe) -> Taken:
     wrong |= rows.timed & says_when[columns.properties]
     if not wrong.any():
         return Taken(columns, np.arange(len(columns)), [])
-    found = await _each(rows.table, np.flatnonzero(wrong), breathe)
+    found = await _each(rows, np.flatnonzero(wrong), breathe)
     assert not found.good
     good = np.flatnonzero(~wrong)
     return Taken(columns.take(good), good, found.faults)
@@ -262,14 +267,13 @@ async def take(rows: Rows, breathe: Breathe) -> Taken:
 
 async def take_each(rows: Rows, breathe: Breathe) -> Intake:
     """Return all messages of a stream one by one, as those of a JSON array are."""
-    return await _each(rows.table, np.arange(rows.table.num_rows), breathe)
+    return await _each(rows, np.arange(rows.table.num_rows), breathe)
 
 
-async def _each(table: Any, places: np.ndarray, breathe: Breathe) -> Intake:  # noqa: ANN401 - a Table
+async def _each(rows: Rows, places: np.ndarray, breathe: Breathe) -> Intake:
     found = Intake([], [], [])
-    for at in range(0, len(places), ROWS_PER_BREATH):
-        part = places[at : at + ROWS_PER_BREATH]
-        for place, row in zip(part.tolist(), table.take(part).to_pylist(), strict=True):
+    for part in _parts(places, rows.entries):
+        for place, row in zip(part.tolist(), rows.table.take(part).to_pylist(), strict=True):
             try:
                 found.good.append(_outgoing(row))
                 found.good_index.append(place)
@@ -277,6 +281,17 @@ async def _each(table: Any, places: np.ndarray, breathe: Breathe) -> Intake:  # 
                 found.faults.append(Fault(place, error.code, str(error)))
         await breathe()
     return found
+
+
+def _parts(places: np.ndarray, entries: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the places of rows in parts, each of which is read without a pause."""
+    upto = np.cumsum(entries[places])
+    begin, done = 0, 0
+    while begin < len(places):
+        end = int(np.searchsorted(upto, done + ENTRIES_PER_BREATH, side="right"))
+        end = min(max(end, begin + 1), begin + ROWS_PER_BREATH, len(places))
+        yield places[begin:end]
+        begin, done = end, int(upto[end - 1])
 
 
 def named(table: Any, faults: Iterable[Fault]) -> list[Fault]:  # noqa: ANN401 - a Table

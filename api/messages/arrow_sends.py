@@ -16,6 +16,7 @@ from timerwheel.api.http.problems import refused
 from timerwheel.api.messages import arrow_answers, arrow_intake
 from timerwheel.api.messages.arrow_intake import Rows
 from timerwheel.api.messages.arrow_stream import Limits, unpacked_bytes
+from timerwheel.api.messages.intake import Bounds
 from timerwheel.api.messages.trace_headers import put_context
 from timerwheel.api.security import access
 from timerwheel.errors import Fault, RefusedError
@@ -37,7 +38,8 @@ class ArrowSends:
         pa, settings, charge = await arrow.for_body(), self._handle.settings, request[budget.KEY]
         body = await bodies.whole(request)
         stream = pa.py_buffer(body)
-        limits = Limits(settings.messages_per_request_max, settings.request_bytes_max)
+        entries_max = Bounds.of(settings).values_max
+        limits = Limits(settings.messages_per_request_max, settings.request_bytes_max, entries_max)
         async with self._threads:
             size_bytes = await asyncio.to_thread(unpacked_bytes, pa, stream, limits)
             charge.take(max(size_bytes - len(body), 0))

@@ -7,8 +7,10 @@
    in the metadata of the stream's messages, which are read first.
 2. Only flat types that are named here are decoded. Every array is validated in full, so that its offsets and
    indexes lie inside its buffers and its text is UTF-8.
-3. A dictionary may stand for more bytes than it has. What the columns stand for together may not have more
-   bytes than a request may have.
+3. A dictionary may stand for more bytes than it has, and one that record batches share is worked through with
+   each. What the columns stand for together may not have more bytes than a request may have.
+4. A key or property may have next to no bytes, but costs memory and time, so each counts `ENTRY_BYTES` more,
+   and a row has no more of them than a message in JSON may have values.
 
 Belongs to the thread that decodes; pyarrow holds no interpreter lock for most of it.
 """
@@ -23,6 +25,8 @@ from timerwheel.api.http.problems import RequestError
 
 BATCHES_MAX = 1_000
 """Most record batches, and most dictionaries, of a stream; each costs about as much as a hundred rows."""
+ENTRY_BYTES = 32
+"""What a key of a list, or a property, counts besides its text; about what it takes while it is read."""
 STRUCT_FIELDS_MAX = 1_000
 """Most fields of a struct of properties; a map has no such limit."""
 INDEX_PREFIX = "__index_level_"  # how pandas calls the column of a DataFrame's index
@@ -34,19 +38,23 @@ _UNPACKED = -1  # the length of a buffer that is left as it was in a stream that
 
 
 class Limits(NamedTuple):
-    """What a stream may hold: rows, and bytes once it is unpacked."""
+    """What a stream may hold: rows, and bytes once it is unpacked; and keys and properties of each row."""
 
     rows_max: int
     bytes_max: int
+    entries_max: int
 
 
 def unpacked_bytes(pa: Any, body: Any, limits: Limits) -> int:  # noqa: ANN401 - pyarrow, a buffer
     """Return how many bytes the stream has once its buffers are unpacked, from the metadata of its messages.
 
+    A dictionary counts again with each further record batch, and with what is added to it.
+
     Raises `RequestError` malformed_arrow, too_many_messages or request_too_large.
     """
     source = pa.BufferReader(body)
     size_bytes, rows, counts = 0, 0, {"record batch": 0, "dictionary": 0}
+    dictionaries = _Dictionaries()
     with refusing(pa):
         reader = pa.ipc.MessageReader.open_stream(source)
         for message in iter(_next_of(reader), None):
@@ -58,9 +66,12 @@ def unpacked_bytes(pa: Any, body: Any, limits: Limits) -> int:  # noqa: ANN401 -
                     f"more than {BATCHES_MAX} record batches or dictionaries; combine them into fewer"
                 )
             batch = _batch_of(message)
+            size_bytes += batch.size_bytes
             if message.type == "record batch":
                 rows += batch.rows
-            size_bytes += batch.size_bytes
+                size_bytes += dictionaries.again_bytes()
+            else:
+                dictionaries.add(_dictionary_of(message), batch.size_bytes)
             if rows > limits.rows_max:
                 raise RequestError(
                     "too_many_messages", f"more than messages_per_request_max = {limits.rows_max} messages"
@@ -82,6 +93,32 @@ def _check_size(size_bytes: int, limits: Limits) -> None:
 class _Batch(NamedTuple):
     rows: int
     size_bytes: int
+
+
+class _Dictionary(NamedTuple):
+    id: int
+    is_delta: bool
+
+
+class _Dictionaries:
+    """The dictionaries that are in force at a place of the stream, by their sizes."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, int] = {}
+        self._total_bytes = 0
+        self._new_bytes = 0  # since the last record batch
+
+    def add(self, one: _Dictionary, size_bytes: int) -> None:
+        """Take a new dictionary, or an addition to one, which pyarrow copies together with it."""
+        before = self._sizes.get(one.id, 0)
+        self._sizes[one.id] = size_bytes + (before if one.is_delta else 0)
+        self._total_bytes += self._sizes[one.id] - before
+        self._new_bytes += size_bytes
+
+    def again_bytes(self) -> int:
+        """Return what a record batch costs besides its own bytes and those of new dictionaries."""
+        again_bytes, self._new_bytes = max(self._total_bytes - self._new_bytes, 0), 0
+        return again_bytes
 
 
 class refusing:  # noqa: N801 - reads as a statement
@@ -141,6 +178,11 @@ class _FlatTable:
             return None
         return (self._at + offset) if (offset := self._number("<H", entry)) else None
 
+    def flag(self, field: int) -> bool:
+        """Return a Boolean, False if it is left out."""
+        place = self._place(field)
+        return place is not None and self._number("<B", place) != 0
+
     def int64(self, field: int) -> int:
         """Return a number, 0 if it is left out."""
         place = self._place(field)
@@ -162,8 +204,14 @@ class _FlatTable:
 
 
 _HEADER = 2  # a field of Message,
-_DATA = 1  # of DictionaryBatch,
+_ID, _DATA, _IS_DELTA = 0, 1, 2  # of DictionaryBatch,
 _LENGTH, _BUFFERS, _COMPRESSION = 0, 2, 3  # and of RecordBatch
+
+
+def _dictionary_of(message: Any) -> _Dictionary:  # noqa: ANN401 - a Message
+    header = _FlatTable.root(message.metadata.to_pybytes()).table(_HEADER)
+    assert header is not None, "_batch_of would have raised"
+    return _Dictionary(header.int64(_ID), header.flag(_IS_DELTA))
 
 
 def _batch_of(message: Any) -> _Batch:  # noqa: ANN401 - a Message
@@ -217,9 +265,12 @@ def _is_length(types: Any, kind: Any) -> bool:  # noqa: ANN401 - of pyarrow
     return _is_texts(types, kind) or types.is_duration(kind)
 
 
+def _is_list(types: Any, kind: Any) -> bool:  # noqa: ANN401 - of pyarrow
+    return bool(types.is_list(kind) or types.is_large_list(kind))
+
+
 def _is_keys(types: Any, kind: Any) -> bool:  # noqa: ANN401 - of pyarrow
-    is_list = types.is_list(kind) or types.is_large_list(kind)
-    return _is_texts(types, kind) or (is_list and _is_texts(types, kind.value_type))
+    return _is_texts(types, kind) or (_is_list(types, kind) and _is_texts(types, kind.value_type))
 
 
 def _is_properties(types: Any, kind: Any) -> bool:  # noqa: ANN401 - of pyarrow
@@ -294,9 +345,10 @@ def _short(text: str) -> str:
 def columns_of(pa: Any, body: Any, limits: Limits) -> tuple[dict[str, Any], int]:  # noqa: ANN401 - as above
     """Return the columns of a stream whose `unpacked_bytes` were found to fit, by name, each one array.
 
-    Returns also how many bytes of text they stand for, each value of a dictionary as often as it is used.
-    Times and lengths of time that came as such are numbers then, of milliseconds. Raises `RequestError`
-    malformed_arrow, invalid_field or request_too_large.
+    Returns also how many bytes they stand for: of text, each value of a dictionary as often as it is used,
+    and `ENTRY_BYTES` for each key and property. Times and lengths of time that came as such are numbers then,
+    of milliseconds. Raises `RequestError` malformed_arrow, invalid_field, request_too_large or
+    too_many_values.
     """
     options = pa.ipc.IpcReadOptions(use_threads=False)
     with refusing(pa), pa.ipc.open_stream(pa.BufferReader(body), options=options) as reader:
@@ -306,9 +358,14 @@ def columns_of(pa: Any, body: Any, limits: Limits) -> tuple[dict[str, Any], int]
             batch.validate(full=True)
             batches.append(batch)
         table = pa.Table.from_batches(batches, reader.schema)
-        size_bytes = sum(_leaf_bytes(pa, chunk) for column in table.columns for chunk in column.chunks)
+        chunks = [chunk for column in table.columns for chunk in column.chunks]
+        size_bytes = sum(ENTRY_BYTES * _entries(pa, chunk) for chunk in chunks)
+        _check_size(size_bytes, limits)  # before the texts are looked at, which takes memory for each
+        size_bytes += sum(_leaf_bytes(pa, chunk) for chunk in chunks)
         _check_size(size_bytes, limits)
         found = {name: _in_one(pa, table.column(name)) for name in table.column_names}
+        for name, array in found.items():
+            _check_entries(pa, name, array, limits)
         return {name: _in_ms(pa, array) for name, array in found.items()}, size_bytes
 
 
@@ -321,6 +378,36 @@ def _in_one(pa: Any, column: Any) -> Any:  # noqa: ANN401 - pyarrow, arrays
     return pa.concat_arrays(column.unify_dictionaries().chunks)
 
 
+def _entries(pa: Any, array: Any) -> int:  # noqa: ANN401 - pyarrow, an array
+    """Return how many keys or properties an array has, also those that no row has."""
+    types, kind = pa.types, array.type
+    if types.is_struct(kind):
+        return sum(len(child) - child.null_count for child in map(array.field, range(kind.num_fields)))
+    if types.is_map(kind):
+        return len(array.keys)
+    return len(array.values) if _is_list(types, kind) else 0
+
+
+def entries_of_rows(pa: Any, array: Any) -> np.ndarray:  # noqa: ANN401 - pyarrow, an array
+    """Return how many keys or properties each row has; for a struct, how many it may have."""
+    types, kind = pa.types, array.type
+    if _is_list(types, kind) or types.is_map(kind):
+        lengths: np.ndarray = np.diff(array.offsets.to_numpy(zero_copy_only=False)).astype(np.int64)
+        return lengths
+    return np.full(len(array), kind.num_fields if types.is_struct(kind) else 0, np.int64)
+
+
+def _check_entries(pa: Any, name: str, array: Any, limits: Limits) -> None:  # noqa: ANN401 - pyarrow, an array
+    """Raise `RequestError` too_many_values if a row has too many keys or properties."""
+    entries = entries_of_rows(pa, array)
+    if len(entries) and entries.max() > limits.entries_max:
+        row = int(entries.argmax())
+        raise RequestError(
+            "too_many_values",
+            f"column {name}: row {row} has {entries[row]} values, more than {limits.entries_max}",
+        )
+
+
 def _leaf_bytes(pa: Any, array: Any) -> int:  # noqa: ANN401 - pyarrow, an array
     """Return how many bytes of text an array stands for."""
     types, kind = pa.types, array.type
@@ -328,7 +415,7 @@ def _leaf_bytes(pa: Any, array: Any) -> int:  # noqa: ANN401 - pyarrow, an array
         return sum(_leaf_bytes(pa, array.field(place)) for place in range(kind.num_fields))
     if types.is_map(kind):
         return _leaf_bytes(pa, array.keys) + _leaf_bytes(pa, array.items)
-    if types.is_list(kind) or types.is_large_list(kind):
+    if _is_list(types, kind):
         return _leaf_bytes(pa, array.values)
     if types.is_dictionary(kind):
         lengths = pa.compute.binary_length(array.dictionary)

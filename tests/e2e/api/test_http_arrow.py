@@ -303,6 +303,23 @@ async def test_bytes_that_a_stream_stands_for_are_bytes_in_progress(start_servic
     assert (await send(service, table)).status == 201  # all were given back
 
 
+async def test_rows_with_very_many_properties_are_refused_in_steps(start_service):
+    service = await start_service(properties_max=10)
+    properties = pa.MapArray.from_arrays(
+        [at * 3_000 for at in range(21)],
+        pa.array([str(at % 3_000) for at in range(60_000)]),
+        pa.array([""] * 60_000),
+    )
+    answer = await send(service, pa.table({"topic": ["t"] * 20, "properties": properties}))
+    assert [(one["index"], one["code"]) for one in answer.content["errors"]] == [
+        (at, "too_many_properties") for at in range(20)
+    ]
+    one_row = pa.MapArray.from_arrays([0, 200_000], pa.array([""] * 200_000), pa.array([""] * 200_000))
+    answer = await send(service, pa.table({"topic": ["t"], "properties": one_row}))
+    assert (answer.status, answer.code) == (413, "too_many_values")
+    assert answer.content["detail"].startswith("column properties: row 0 has 200000 values")
+
+
 async def test_a_stream_of_very_many_batches_is_refused(service):
     table = table_of([{"topic": "t"}])
     batch = table.to_batches()[0].slice(0, 0)

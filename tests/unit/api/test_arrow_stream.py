@@ -1,5 +1,7 @@
 """What an Arrow stream says of its size is read before anything in it is decoded."""
 
+import itertools
+
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.ipc
@@ -7,9 +9,15 @@ import pytest
 
 from tests.harness.arrow_rows import stream_of, table_of
 from timerwheel.api.http.problems import RequestError
-from timerwheel.api.messages.arrow_stream import BATCHES_MAX, Limits, columns_of, unpacked_bytes
+from timerwheel.api.messages.arrow_stream import (
+    BATCHES_MAX,
+    ENTRY_BYTES,
+    Limits,
+    columns_of,
+    unpacked_bytes,
+)
 
-LIMITS = Limits(10_000, 1 << 20)
+LIMITS = Limits(10_000, 1 << 20, 100)
 ROWS = [{"topic": "orders", "body": "x" * 1_000, "properties": {"a": "b"}, "tags": "t"}] * 100
 
 
@@ -45,7 +53,7 @@ def test_a_bomb_is_refused_by_what_its_metadata_say(compression):
 
 
 def test_rows_and_batches_are_counted_before_they_are_read():
-    assert code_of(stream_of(table_of(ROWS)), Limits(99, 1 << 20)) == "too_many_messages"
+    assert code_of(stream_of(table_of(ROWS)), Limits(99, 1 << 20, 100)) == "too_many_messages"
     table = table_of([{"topic": "t"}])
     many = pa.Table.from_batches(table.to_batches() * (BATCHES_MAX + 1))
     assert code_of(stream_of(many)) == "malformed_arrow"
@@ -57,4 +65,91 @@ def test_a_column_is_one_array_however_many_batches_it_came_in():
     stream = stream_of(pa.concat_tables([table, table]), 7)
     arrays, size_bytes = columns_of(pa, pa.py_buffer(stream), LIMITS)
     assert {len(array) for array in arrays.values()} == {200}
-    assert size_bytes == 200 * len("orders" + "x" * 1_000 + "ab" + "t")
+    assert size_bytes == 200 * (len("orders" + "x" * 1_000 + "ab" + "t") + ENTRY_BYTES)
+
+
+def code_of_columns(table: pa.Table, limits: Limits = LIMITS) -> str:
+    with pytest.raises(RequestError) as caught:
+        columns_of(pa, pa.py_buffer(stream_of(table)), limits)
+    return caught.value.code
+
+
+def empty_texts(count: int) -> pa.Array:
+    """Texts that have one byte each in a stream, and none once they are read."""
+    return pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int8()), pa.array([""]))
+
+
+def lists_of(lengths: list[int]) -> pa.Array:
+    ends = pa.array([0, *itertools.accumulate(lengths)], pa.int32())
+    return pa.ListArray.from_arrays(ends, empty_texts(sum(lengths)))
+
+
+def maps_of(lengths: list[int]) -> pa.Array:
+    ends, texts = pa.array([0, *itertools.accumulate(lengths)], pa.int32()), empty_texts(sum(lengths))
+    return pa.MapArray.from_arrays(ends, texts, texts)
+
+
+def structs_of(rows: int, fields: int) -> pa.Array:
+    return pa.StructArray.from_arrays([empty_texts(rows)] * fields, names=[f"f{at}" for at in range(fields)])
+
+
+ENTRIES = LIMITS.bytes_max // ENTRY_BYTES
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        {"keys": lists_of([ENTRIES // 100 + 1] * 100)},
+        {"properties": maps_of([ENTRIES // 100 + 1] * 100)},
+        {"properties": structs_of(100, ENTRIES // 100 + 1)},
+    ],
+    ids=["list", "map", "struct"],
+)
+def test_keys_and_properties_without_bytes_count_towards_the_size_of_a_request(column):
+    table = pa.table({"topic": ["t"] * 100, **column})
+    assert len(stream_of(table)) < LIMITS.bytes_max // 2
+    assert code_of_columns(table) == "request_too_large"
+
+
+@pytest.mark.parametrize("make", [lists_of, maps_of])
+def test_a_row_has_no_more_keys_or_properties_than_a_message_may_have(make):
+    name = "keys" if make is lists_of else "properties"
+    lengths = [0, 7, LIMITS.entries_max + 1]
+    table = pa.table({"topic": ["t"] * 3, name: make(lengths)})
+    assert code_of_columns(table) == "too_many_values"
+    columns_of(pa, pa.py_buffer(stream_of(table.slice(0, 2))), LIMITS)
+
+
+def stream_of_dictionaries(texts: list[list[str]], **options: object) -> bytes:
+    """A stream of record batches of one row whose body is the last value of a dictionary."""
+    schema = pa.schema({"topic": pa.string(), "body": pa.dictionary(pa.int16(), pa.string())})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        for values in texts:
+            body = pa.DictionaryArray.from_arrays(pa.array([len(values) - 1], pa.int16()), pa.array(values))
+            writer.write_batch(pa.record_batch([pa.array(["t"]), body], schema=schema))
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_a_dictionary_that_grows_counts_as_often_as_it_is_copied(compression):
+    large = "x" * (LIMITS.bytes_max // 20)
+    values = [[large, *map(str, range(count))] for count in range(1, 31)]
+    stream = stream_of_dictionaries(values, emit_dictionary_deltas=True, compression=compression)
+    assert len(stream) < LIMITS.bytes_max // 5
+    assert code_of(stream) == "request_too_large"
+    few = stream_of_dictionaries(values[:10], emit_dictionary_deltas=True, compression=compression)
+    assert size_of(few) < LIMITS.bytes_max
+
+
+def test_a_dictionary_counts_with_each_record_batch_that_it_is_decoded_with():
+    values = ["x" * (LIMITS.bytes_max // 20), "y"]
+    assert code_of(stream_of_dictionaries([values] * 30)) == "request_too_large"
+    once, twice = (size_of(stream_of_dictionaries([values] * count)) for count in (1, 2))
+    assert once < 1.1 * len(values[0])
+    assert 2 * len(values[0]) < twice < 2.2 * len(values[0])
+
+
+def test_a_dictionary_in_place_of_another_counts_for_itself():
+    texts = [["x" * (LIMITS.bytes_max // 20), str(count)] for count in range(10)]
+    assert size_of(stream_of_dictionaries(texts)) < LIMITS.bytes_max * 0.6
