@@ -4,7 +4,8 @@
 2. A frame that cannot be read closes the connection: where the next one begins is unknown.
 3. A connection that sends nothing for IDLE_MS is closed, and one whose request takes FRAME_MS_MAX to arrive;
    clients send a heartbeat every 30 seconds.
-4. Frames of one turn of the loop are written together: a call of the system costs as much as an answer.
+4. It is closed when a token ends that one of its requests had: what is held for it may no longer be answered.
+5. Frames of one turn of the loop are written together: a call of the system costs as much as an answer.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from typing import Final, Protocol, cast
 
 from timerwheel.rocketmq.codes import FLAG_ONE_WAY, Call
 from timerwheel.rocketmq.frame import Frame, FrameError, FrameReader, encode
+from timerwheel.rocketmq.request import Caller
 from timerwheel.rocketmq.stored_message import Host
 
 REQUESTS_MAX: Final = 4_096
@@ -65,6 +67,8 @@ class Connection(asyncio.Protocol):
         self._held_pulls = 0
         self._unread_bytes = 0  # written, or to be written in this turn
         self._heard_ms = self._whole_ms = receiver.now_ms()
+        self.callers: dict[str, Caller] = {}
+        """Those by whose rights requests may be held, or the client be asked; by their names."""
 
     @property
     def is_too_slow(self) -> bool:

@@ -45,6 +45,7 @@ from timerwheel.telemetry.background import in_background
 CONNECTIONS_MAX: Final = 1_000
 FINISH_MS_MAX: Final = 10_000
 LOOK_MS: Final = 10_000
+TOKENS_LOOK_MS: Final = 1_000
 BACKLOG: Final = 128
 TOKEN_FIELD: Final = "AccessKey"  # noqa: S105 - a name
 
@@ -174,6 +175,7 @@ class Remoting:
             request = Request(connection, frame, _NOBODY, size_bytes, self._count)
             request.answer(Answer(Result.NO_PERMISSION, remark=_NO_TOKEN))
             return
+        connection.callers.setdefault(caller.name, caller)
         request = Request(connection, frame, caller, size_bytes, self._count)
         handler = self._calls.get(frame.code, _unknown)
         if caller.take():
@@ -221,6 +223,13 @@ class Remoting:
         for connection in list(self._connections):
             if connection.is_too_slow:
                 logger.info("closing the connection of %s: too slow", connection.peer.address)
+                connection.abort()
+
+    def look_at_tokens(self) -> None:
+        """Close the connections of callers whose tokens have ended: they may hold requests, and be asked."""
+        for connection in list(self._connections):
+            if not all(map(self._callers.is_current, connection.callers.values())):
+                logger.info("closing the connection of %s: its token has ended", connection.peer.address)
                 connection.abort()
 
     async def close(self) -> None:
@@ -292,10 +301,15 @@ class RemotingFront:
         logger.info("serving RocketMQ's clients on %s:%d", *self.address)
 
     async def _keep_looking(self, clock: Clock) -> None:
-        """Close connections that have been silent for too long, and look at the certificate."""
+        """Close connections that have been silent for too long, look at tokens and at the certificate."""
         assert self._remoting is not None
+        looked_ms = clock.monotonic_ms()
         while True:
-            await clock.sleep_for(LOOK_MS)
+            await clock.sleep_for(TOKENS_LOOK_MS)
+            self._remoting.look_at_tokens()
+            if clock.monotonic_ms() - looked_ms < LOOK_MS:
+                continue
+            looked_ms = clock.monotonic_ms()
             self._remoting.look()
             if self.greeting is not None:
                 self.greeting.look()

@@ -1,7 +1,7 @@
 """A request in progress: who asks, for what, and the one answer that it gets."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -43,6 +43,9 @@ class Callers(Protocol):
 
     def of_key(self, secret: str) -> Caller | None:
         """Return the caller with this token, empty for none; None if nobody has it or it has expired."""
+
+    def is_current(self, caller: Any) -> bool:  # noqa: ANN401 - what `of_key` returned
+        """Whether the caller still has the rights with which it was returned."""
 
 
 class RefusalError(TimerwheelError):

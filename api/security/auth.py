@@ -164,6 +164,10 @@ class Auth:
             return None
         return Access(token, self._rates)
 
+    def is_current(self, caller: Access) -> bool:
+        """Whether the token of a caller was neither revoked nor changed, and has not expired."""
+        return self._is_good(caller.token, self._clock.now_ms())
+
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Return the handler's response if the request may pass, else the refusal."""
         match = request.match_info

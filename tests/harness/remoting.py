@@ -49,6 +49,9 @@ class Callers:
     def of_key(self, secret: str) -> Caller | None:
         return self.known.get(secret or "nobody")
 
+    def is_current(self, caller: Caller) -> bool:
+        return caller in self.known.values()
+
 
 def open_to_all() -> Callers:
     return Callers(nobody=Caller(*Scope))

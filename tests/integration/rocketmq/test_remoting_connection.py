@@ -139,6 +139,51 @@ async def test_a_stop_finishes_what_is_in_progress(world, remoting, peer):
     assert len((await world.engine.queues.read_queue("orders", 0, 0, 9)).messages) == 4
 
 
+POP = {
+    "consumerGroup": "poppers",
+    "topic": "bills",
+    "queueId": -1,
+    "maxMsgNums": 32,
+    "invisibleTime": 60_000,
+    "pollTime": 20_000,
+}
+
+
+async def test_a_connection_ends_with_a_token_of_its_requests(world):
+    callers = Callers(kept=Caller(*Scope), ended=Caller(*Scope), sender=Caller(*Scope))
+    for name, caller in callers.known.items():
+        caller.name = name
+    remoting = remoting_of(await world.open(), callers)
+    peers = {name: Peer(remoting, name) for name in callers.known}
+    await peers["sender"].send("orders", b"seen")
+    held = {name: peers[name].held_pull_frame(offset=1) for name in ("kept", "ended")}
+    pop = peers["ended"].frame(Call.POP, POP)
+    for name, frame in held.items():
+        peers[name].put(frame)
+    peers["ended"].put(pop)
+    remoting.look_at_tokens()
+    assert not any(peer.wire.is_closing() for peer in peers.values())
+    del callers.known["ended"]
+    remoting.look_at_tokens()
+    assert [name for name, peer in peers.items() if peer.wire.is_closing()] == ["ended"]
+    await peers["sender"].send("orders", b"unseen")
+    await peers["sender"].send("bills", b"unseen")
+    assert bodies_in(await peers["kept"].answer_to(held["kept"])) == [b"unseen"]
+    assert peers["ended"].answer_now(held["ended"]) is None
+    assert peers["ended"].answer_now(pop) is None
+
+
+async def test_a_token_that_was_made_anew_under_its_name_ends_connections_too(world):
+    callers = Callers(token=Caller(*Scope))
+    remoting = remoting_of(await world.open(), callers)
+    peer = Peer(remoting, "token")
+    await peer.ask(Call.ROUTE, {"topic": "orders"})
+    callers.known["token"] = Caller(Scope.RECEIVE)
+    await peer.ask(Call.ROUTE, {"topic": "orders"})
+    remoting.look_at_tokens()
+    assert peer.wire.is_closing()
+
+
 async def test_requests_without_a_known_token_are_refused(world):
     remoting = remoting_of(await world.open(), Callers(reader=Caller(Scope.RECEIVE)))
     for token in ("", "wrong"):

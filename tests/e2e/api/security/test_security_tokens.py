@@ -9,6 +9,7 @@ import pytest
 
 from tests.harness.guarded import code, grant, guarded
 from timerwheel import tokens
+from timerwheel.api.security.auth import AUTH
 from timerwheel.settings import Serving
 from timerwheel.tokens import Scope
 
@@ -154,6 +155,30 @@ async def test_a_request_that_runs_is_cut_off_when_its_token_is_another_one_of_t
                 await streams[0].read()
         assert not streams[1].content.at_eof()
         streams[1].close()
+
+
+async def test_other_fronts_learn_whether_a_caller_still_has_its_rights(data):
+    grant(data, "admin", Scope.ADMIN)
+    async with guarded(data) as service:
+        short, revoked, changed = (
+            grant(data, name, Scope.RECEIVE, **more)["Authorization"].partition(" ")[2]
+            for name, more in (
+                ("short", {"expires_ms": service.clock.now_ms() + 2_500}),
+                ("revoked", {}),
+                ("changed", {}),
+            )
+        )
+        auth = service.app[AUTH]
+        auth.look()
+        callers = [auth.of_key(secret) for secret in (short, revoked, changed)]
+        assert [auth.is_current(caller) for caller in callers] == [True] * 3
+        tokens.revoke(data, "revoked")
+        tokens.revoke(data, "changed")
+        grant(data, "changed", Scope.RECEIVE, topics=("other",))
+        auth.look()
+        assert [auth.is_current(caller) for caller in callers] == [True, False, False]
+        service.clock.advance(2_500)
+        assert not auth.is_current(callers[0])
 
 
 async def test_a_token_ends_at_its_time_or_when_it_is_revoked_also_for_requests_that_run(data):
