@@ -15,6 +15,9 @@ AUTHORIZATION: Final = "authorization"
 SLOW_READER_MS: Final = 30_000
 """How long a client may leave unread what it is sent; then the call ends."""
 
+ClientName = tuple[str, str]
+"""The names of a token and of a client that has it."""
+
 _find_credential = re.compile(r"Credential=([^/,\s]+)").search
 _match_peer = re.compile(r"ipv[46]:\[?([0-9a-fA-F.:]+?)(?:%[^\]]*)?\]?:([0-9]+)").fullmatch
 _UNKNOWN_PEER: Final = Host("127.0.0.1", 0)
@@ -43,6 +46,14 @@ class Call:
                 f"the metadata {CLIENT_ID} must have 1 to {CLIENT_ID_CHARACTERS_MAX} characters",
             )
         return str(found)
+
+    @property
+    def client(self) -> ClientName:
+        """The name of the token and the id of the client, so nobody is taken for a client of another token.
+
+        CallError.
+        """
+        return self.caller(counted=False).name, self.client_id
 
     def caller(self, *, counted: bool = True) -> Caller:
         """Return the caller; CallError if nobody has its token, or it has exceeded its rate."""

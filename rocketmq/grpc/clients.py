@@ -13,6 +13,7 @@ from typing import Final
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import RECEIVE_MAX
+from timerwheel.rocketmq.grpc.call import ClientName
 from timerwheel.rocketmq.grpc.codes import ClientType, Language
 from timerwheel.rocketmq.pops import Place
 from timerwheel.store.errors import StoreError
@@ -43,13 +44,13 @@ class Clients:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[ClientName, Client] = {}
 
-    def heard(self, client_id: str) -> Client:
+    def heard(self, name: ClientName) -> Client:
         """Return the client, which just made a call."""
-        client = self._clients.pop(client_id, None) or Client()
+        client = self._clients.pop(name, None) or Client()
         client.heard_ms = self._engine.clock.monotonic_ms()
-        self._clients[client_id] = client
+        self._clients[name] = client
         if len(self._clients) > CLIENTS_MAX:
             del self._clients[next(iter(self._clients))]
         return client
@@ -68,9 +69,9 @@ class Clients:
             if not held:
                 del client.renewed[place]
 
-    async def left(self, client_id: str) -> None:
+    async def left(self, name: ClientName) -> None:
         """The client leaves: what it has not acknowledged is for others."""
-        client = self._clients.pop(client_id, None)
+        client = self._clients.pop(name, None)
         if client is None:
             return
         for place, held in client.renewed.items():
@@ -86,9 +87,9 @@ class Clients:
     async def renew_all(self) -> None:
         """Renew the leases of all clients that were heard of lately, and forget the others."""
         now_ms = self._engine.clock.monotonic_ms()
-        for client_id, client in list(self._clients.items()):
+        for name, client in list(self._clients.items()):
             if now_ms - client.heard_ms >= SILENT_MS:
-                del self._clients[client_id]
+                del self._clients[name]
                 continue
             for place, held in list(client.renewed.items()):
                 young = [one for one, since_ms in held.items() if now_ms - since_ms < RENEWED_FOR_MS]

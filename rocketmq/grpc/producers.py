@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from timerwheel.engine import Engine
 from timerwheel.model.messages import State
-from timerwheel.rocketmq.grpc.call import SLOW_READER_MS, Call
+from timerwheel.rocketmq.grpc.call import SLOW_READER_MS, Call, ClientName
 from timerwheel.rocketmq.grpc.codes import CallError, Code
 from timerwheel.rocketmq.grpc.messages import name_of, stored
 from timerwheel.rocketmq.grpc.schema import message_class
@@ -69,19 +69,19 @@ class Producers:
         self._engine = engine
         self._store_host = store_host
         self._bytes_max = bytes_max
-        self._by_client: dict[str, Stream] = {}
+        self._by_client: dict[ClientName, Stream] = {}
         self._by_topic: dict[str, dict[Stream, None]] = {}  # who was asked last is at the end
         self.waiting_bytes = 0
 
     def publishes(self, stream: Stream, topics: Iterable[Any]) -> None:
         """The client of this stream is a producer of these topics."""
-        self._by_client[stream.call.client_id] = stream
+        self._by_client[stream.call.client] = stream
         for topic in topics:
             self._add(stream, topic)
 
-    def sent_half(self, client_id: str, topic: Any) -> None:
+    def sent_half(self, client: ClientName, topic: Any) -> None:
         """The client has sent a half message to this topic."""
-        if (stream := self._by_client.get(client_id)) is not None:
+        if (stream := self._by_client.get(client)) is not None:
             self._add(stream, topic)
 
     def _add(self, stream: Stream, topic: Any) -> None:
@@ -102,8 +102,8 @@ class Producers:
         """The stream has ended: its producer is asked no more, until it opens another one."""
         for name in list(stream.topics):
             self._remove(stream, name)
-        for client_id in [client_id for client_id, one in self._by_client.items() if one is stream]:
-            del self._by_client[client_id]
+        for client in [client for client, one in self._by_client.items() if one is stream]:
+            del self._by_client[client]
         while not stream.checks.empty():
             self.waiting_bytes -= stream.checks.get_nowait()[1]
 

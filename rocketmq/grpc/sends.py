@@ -95,7 +95,7 @@ class Sends:
         begin = self._begin_transaction if is_half else self._begin
         receipts = await self._recent.once(names, lambda places: begin([messages[place] for place in places]))
         if is_half:
-            self._producers.sent_half(call.client_id, given[0].topic)
+            self._producers.sent_half(call.client, given[0].topic)
         for (topic, uniq_key), receipt in zip(names, receipts, strict=True):
             entry = answer.entries.add(message_id=uniq_key)
             entry.status.code, entry.status.message = OK

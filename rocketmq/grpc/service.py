@@ -148,14 +148,14 @@ class Service:
     async def heartbeat(self, call: Call, request: Any, _answer: Answer) -> None:
         """Heartbeat: the client is there."""
         call.caller()
-        client = self.clients.heard(call.client_id)
+        client = self.clients.heard(call.client)
         if request.client_type:
             client.type = request.client_type
 
     async def notify_client_termination(self, call: Call, _request: Any, _answer: Answer) -> None:
         """NotifyClientTermination: the client leaves."""
         call.caller()
-        await self.clients.left(call.client_id)
+        await self.clients.left(call.client)
 
     async def telemetry(self, _: Any, context: Any) -> None:
         """Telemetry: settings come and are answered, and checks of transactions go out.
@@ -196,7 +196,7 @@ class Service:
         return command if isinstance(command, _Command) else None  # gRPC's end of the stream
 
     def _settled(self, stream: Stream, given: Any) -> Answer:
-        client = self.clients.heard(stream.call.client_id)
+        client = self.clients.heard(stream.call.client)
         client.type, client.language = given.client_type, given.user_agent.language
         if given.WhichOneof("pub_sub") == "publishing":
             self.producers.publishes(stream, given.publishing.topics)
@@ -274,7 +274,7 @@ class Service:
             raise CallError(Code.TOO_MANY_REQUESTS, f"more than {RECEIVES_MAX} receives in progress")
         place = Place(name_of(request.message_queue.topic), name_of(request.group))
         call.caller_for(Scope.RECEIVE, place.topic)
-        client = self.clients.heard(call.client_id)
+        client = self.clients.heard(call.client)
         if request.batch_size < 1:
             raise CallError(Code.BAD_REQUEST, f"batch_size = {request.batch_size}: must be 1 or more")
         invisible_ms = _invisible_ms(request)
@@ -382,7 +382,7 @@ class Service:
                 f"invisible_duration = {duration_ms} ms: must be from 0 to {INVISIBLE_MS_MAX} ms",
             )
         receipts = [request.receipt_handle]
-        groups, client = self._engine.groups, self.clients.heard(call.client_id)
+        groups, client = self._engine.groups, self.clients.heard(call.client)
         if client.type == ClientType.PUSH_CONSUMER:
             reason = "its consumer could not process it"
             results = await groups.nack(*place, receipts, delay_ms=duration_ms, reason=reason)
@@ -404,7 +404,7 @@ class Service:
         _raise_for(results[0])
 
     def _settled_by(self, call: Call, place: Place, receipts: list[str]) -> None:
-        self.clients.settled(self.clients.heard(call.client_id), place, receipts)
+        self.clients.settled(self.clients.heard(call.client), place, receipts)
 
 
 def sound(request: Any) -> Any:

@@ -14,6 +14,7 @@ from grpc import RpcError, StatusCode, aio, ssl_channel_credentials
 
 from tests.harness.certificates import Authority
 from tests.harness.clock import ManualClock
+from tests.harness.drive import settle
 from tests.harness.grpc_calls import GrpcCaller, grpc_served, message
 from tests.harness.processes import serving_alone, timerwheel
 from timerwheel import tokens
@@ -110,6 +111,23 @@ async def test_the_access_key_is_a_token_with_its_scopes_and_topics(stack, tmp_p
     caller.access_key = receiver
     assert forbidden(await outcomes(caller, "orders")) == SENDS
     assert forbidden(await outcomes(caller, "bills")) == SENDS | RECEIVES
+
+
+async def test_a_client_of_another_token_is_another_client_whatever_id_it_gives_itself(stack, tmp_path):
+    owner = make_token(tmp_path, "owner", Scope.SEND, Scope.RECEIVE)
+    stranger = make_token(tmp_path, "stranger", Scope.SEND, topics="bills")
+    engine = await open_engine(stack, tmp_path)
+    caller = await stack.enter_async_context(grpc_served(engine))
+    caller.access_key = owner
+    await caller.send(message())
+    _, (held,) = await caller.receive("orders", "closers", auto_renew=True, invisible_ms=None)
+    caller.access_key = stranger
+    assert (await caller.call("NotifyClientTermination")).status.code == Code.OK
+    engine.clock.advance(2_000)
+    await settle(engine)
+    caller.access_key = owner
+    assert (await caller.receive("orders", "closers")) == (Code.MESSAGE_NOT_FOUND, [])
+    assert (await caller.ack(held)).status.code == Code.OK
 
 
 async def test_a_telemetry_stream_without_a_token_is_ended(stack, tmp_path):
