@@ -12,6 +12,7 @@ import re
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from py4j.protocol import Py4JError
@@ -35,6 +36,7 @@ from timerwheel.version import version
 
 LOGS_MAX = 8  # as many logs are read from: a path that is wrong for one is wrong for all
 HOSTS_SHOWN = 3
+PROBE_PREFIX = ".probe-"
 MODULES = ("timerwheel.spark_jobs.preflight", "numpy", "pyarrow", "pandas", "msgspec", "fsspec")
 _MISMATCH = re.compile(r"Python in worker has different version: (\S+) than that in driver: ([\d.]+\d)")
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
@@ -81,12 +83,15 @@ def probe(option: str, url: str) -> Iterator[Seen]:
     So a directory or bucket that does not exist or may not be written shows before the job begins.
     """
     was_there = not is_local(url) or exists(url)
-    file = join(normal(url), f".probe-{uuid.uuid4().hex}")
+    file = join(normal(url), f"{PROBE_PREFIX}{uuid.uuid4().hex}")
     write_atomically(file, uuid.uuid4().bytes)
     try:
         yield _seen(option, url, file)
     finally:
-        remove(file if was_there else url)
+        remove(file)
+        if not was_there:
+            with contextlib.suppress(OSError):  # another job may write there by now
+                Path(normal(url)).rmdir()
 
 
 def check_executors(spark: SparkSession, seen: Sequence[Seen]) -> None:

@@ -275,10 +275,15 @@ def put_remote(fs: Any, path: str, data: bytes) -> None:  # noqa: ANN401 - fsspe
 
 
 def put_new(fs: Any, path: str, data: bytes) -> None:  # noqa: ANN401 - fsspec has no types
-    """Write a small remote file that must not exist. Raises FileExistsError.
+    """Write a small file that must not exist. Raises FileExistsError.
 
-    S3, GCS and Azure decide that themselves, by a condition of the PUT. Other file systems look first.
+    A local file is created exclusively. S3, GCS and Azure decide it themselves, by a condition of the PUT.
+    Other file systems look first.
     """
+    if isinstance(fs, LocalFileSystem):
+        with open(create_file(Path(path)), "wb") as file:  # noqa: PTH123 - a descriptor
+            file.write(data)
+        return
     make_parents(fs, path)
     fs.pipe_file(path, data, mode="create")
 

@@ -29,6 +29,7 @@ import numpy as np
 from pyspark.errors import PySparkException
 
 from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.preflight import PROBE_PREFIX
 from timerwheel.spark_jobs.run_lock import LOCKS, RunLock
 from timerwheel.spark_jobs.segments import Damaged
 from timerwheel.spark_jobs.storage import (
@@ -55,7 +56,6 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PATH = r"[0-9a-f]{32}/(?:(?:open|dropped)-[0-9]{6,}\.side|sums-[0-9]+\.parquet)"
 _FILE = re.compile(_PATH)
 _OWN = re.compile(rf"{_PATH}|(?:{_PATH}|{re.escape(DOCUMENT)})\.[0-9a-f]{{32}}\.tmp")  # may be removed
-_PROBE = ".probe-"
 
 
 class OpenTimers(msgspec.Struct, frozen=True):
@@ -284,7 +284,7 @@ def _refuse_others(url: str) -> None:
         strange := [
             name
             for name in names
-            if name != LOCKS and not name.startswith(_PROBE) and not _GENERATION.fullmatch(name)
+            if name != LOCKS and not name.startswith(PROBE_PREFIX) and not _GENERATION.fullmatch(name)
         ]
     ):
         raise JobError(

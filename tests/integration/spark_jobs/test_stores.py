@@ -3,7 +3,10 @@
 import asyncio
 import shutil
 import sys
+import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -12,7 +15,8 @@ from tests.harness.sample_log import make_sample
 from tests.harness.stores import BUCKET, CREDENTIALS, names_below, s3_server, upload, using, web_server
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.logs import find_logs
-from timerwheel.spark_jobs.out_directory import check_unused, out_directory
+from timerwheel.spark_jobs.out_directory import UNFINISHED, check_unused, out_directory
+from timerwheel.spark_jobs.preflight import probe
 from timerwheel.spark_jobs.segments import SegmentReader
 from timerwheel.spark_jobs.storage import (
     READ_BLOCK_BYTES,
@@ -177,6 +181,55 @@ def test_what_a_failed_job_wrote_is_removed_and_a_used_directory_is_refused(targ
         check_unused(target)
     with pytest.raises(JobError, match="not an empty directory"):
         check_unused(f"{target}/part/file")
+
+
+def test_a_job_is_refused_a_directory_to_which_another_writes_and_leaves_it_alone(target):
+    with out_directory(target, "part") as out:
+        write_atomically(f"{out}/part/file", b"x")
+        with pytest.raises(JobError, match=r"is in use by process [1-9]"), out_directory(target):
+            pass
+        assert read_bytes(f"{out}/part/file") == b"x"
+    assert names_below(target) == ["part/file"]
+
+
+def test_of_jobs_that_begin_in_the_same_moment_one_has_the_directory(tmp_path):
+    for number in range(30):
+        out = tmp_path / str(number) / "out"
+        ready = threading.Barrier(2)
+
+        def work(out=out, ready=ready):
+            ready.wait()
+            try:
+                with out_directory(str(out)) as place:
+                    Path(place, f"of-{threading.get_ident()}").touch()
+            except JobError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(2) as threads:
+            done = [one.result() for one in [threads.submit(work) for _ in range(2)]]
+        assert sum(done) == len(list(out.iterdir())) == 1
+
+
+def test_a_job_does_not_touch_what_another_wrote_whose_mark_replaced_its_own(target):
+    def work():
+        with out_directory(target) as out:
+            write_atomically(f"{out}/file", b"x")
+            write_atomically(f"{out}/{UNFINISHED}", b"{}")  # as in a store that ignores the condition
+
+    with pytest.raises(JobError, match="another job has taken"):
+        work()
+    assert names_below(target) == [UNFINISHED, "file"]
+    with pytest.raises(JobError, match="in use"):
+        check_unused(target)
+
+
+def test_the_end_of_a_probe_leaves_what_a_job_has_written_since(target):
+    with probe("--out", target):
+        check_unused(target)
+        with out_directory(target) as out:
+            write_atomically(f"{out}/file", b"x")
+    assert names_below(target) == ["file"]
 
 
 def test_no_bucket_is_made_for_a_name_that_was_mistyped(s3):
