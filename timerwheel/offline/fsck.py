@@ -15,17 +15,17 @@ import numpy as np
 
 from timerwheel.index import queues
 from timerwheel.index.writer import read_kept, read_state
-from timerwheel.offline.snapshot import open_index, open_together
+from timerwheel.offline.snapshot import manifest_of, open_index, open_together
 from timerwheel.runtime.recovery import INDEX_DIRECTORY
 from timerwheel.state.batch import tally, visible_rows
 from timerwheel.state.config_table import Put
-from timerwheel.state.log_manifest import LogStart, begin_state
+from timerwheel.state.log_manifest import LogStart, begin_state, log_directory
 from timerwheel.state.memtable import SettingsDump
 from timerwheel.state.positions import POSITION_DTYPE
 from timerwheel.state.register_rows import entries_of
 from timerwheel.state.state import LogState, ReadRecords
 from timerwheel.store import quarantine, register, sidecar
-from timerwheel.store.errors import IndexDamagedError
+from timerwheel.store.errors import IndexDamagedError, OffsetError
 from timerwheel.store.files import read_whole
 from timerwheel.store.index import IndexTransaction
 from timerwheel.store.journaled_log import read_mark
@@ -244,7 +244,8 @@ class _Check:
 
     def _check_sidecar(self, log: LogReader, base: int, end: int) -> None:
         path = log.sidecar_path(base)
-        if sidecar.read(log.files, path, base, end) is None:
+        # Retention removes a segment before its sidecar.
+        if sidecar.read(log.files, path, base, end) is None and log.path(base).exists():
             self.find("sidecar_stale", path, base, "missing or damaged; it is rebuilt when needed")
 
     def _check_register(self, log: LogReader, base: int, end: int) -> None:
@@ -399,5 +400,15 @@ def _index_pending(txn: IndexTransaction) -> np.ndarray:
 
 
 def fsck(data: Path, progress: Callable[[int, int], None] | None = None) -> FsckReport:
-    """Check a data directory; raises FormatError if `data` is not one. `progress` gets (offset, end)."""
-    return _Check(data, progress).run()
+    """Check a data directory; raises FormatError if `data` is not one. `progress` gets (offset, end).
+
+    It begins again if retention removes a segment that is not open. The reader keeps up to 256 open.
+    """
+    directory = log_directory(data)
+    while True:
+        start = manifest_of(directory)
+        try:
+            return _Check(data, progress).run()
+        except OffsetError:
+            if manifest_of(directory) == start:
+                raise

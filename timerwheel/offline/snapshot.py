@@ -177,16 +177,16 @@ def open_together(
     directory = log_directory(data)
     while True:
         with contextlib.ExitStack() as stack:
-            raw = _manifest(directory)
+            raw = manifest_of(directory)
             # Before the log, which is never behind it then.
             txn = stack.enter_context(index())
             try:
                 log = stack.enter_context(contextlib.closing(_open_log(directory, raw)))
             except OffsetError:
-                if raw == _manifest(directory):
+                if raw == manifest_of(directory):
                     raise
                 continue
-            if raw == _manifest(directory):
+            if raw == manifest_of(directory):
                 yield Opened(log, _decoded(directory, raw), txn)
                 return
 
@@ -237,15 +237,16 @@ def open_log(data: Path) -> LogReader:
     """Open the commit log of a data directory, read-only; FormatError if `data` is not one."""
     directory = log_directory(data)
     while True:
-        raw = _manifest(directory)
+        raw = manifest_of(directory)
         try:
             return _open_log(directory, raw)
         except OffsetError:
-            if raw == _manifest(directory):  # else retention has removed a segment that was just listed
+            if raw == manifest_of(directory):  # else retention has removed a segment that was just listed
                 raise
 
 
-def _manifest(directory: Path) -> bytes | None:
+def manifest_of(directory: Path) -> bytes | None:
+    """The bytes of a log's manifest, None while retention has dropped nothing."""
     return read_whole(DiskFiles(), directory / START_FILE)
 
 

@@ -180,6 +180,30 @@ async def test_retention_may_move_and_drop_while_another_process_opens_the_direc
     assert seen["ok"], seen["findings"]
 
 
+FEW_DESCRIPTORS = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+"""
+
+
+@pytest.mark.parametrize("program", [FSCK, FEW_DESCRIPTORS + FSCK])
+async def test_retention_may_drop_segments_while_fsck_reads_them(on_disk, program):
+    await on_disk.open(retention_ms=5_000)
+    for _ in range(15):
+        await on_disk.send(*[0] * 30, body=b"v" * 300)
+    await on_disk.engine.indexer.commit()
+    for _ in range(10):
+        await on_disk.advance(1_000)
+    command = (sys.executable, "-c", PAUSED + program, str(on_disk.directory), ".side", "1")
+    other = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=ROOT)
+    assert await other.stdout.readline() == b"paused\n"
+    assert len(on_disk.engine.core.log.bases) > 12
+    assert await on_disk.retention_turn() > 0
+    out, errors = await other.communicate(b"\n")
+    assert other.returncode == 0, errors.decode()
+    assert json.loads(out) == []
+
+
 VERIFYING = """
 import builtins, sys
 from lmdb import verify
