@@ -37,6 +37,7 @@ from timerwheel.wheel.geometry import Horizons, first_horizons
 
 MAP_SIZE_BYTES = 1 << 38
 TRIES_MAX = 10
+PAUSE_S = 0.05
 
 
 class LogRecord(msgspec.Struct, frozen=True):
@@ -210,6 +211,8 @@ def index_of(data: Path) -> Index | None:
 
     What changes while it is verified only looks damaged. That happens when a service starts, and once its
     lock can be seen, its index is not verified any more; where locks cannot be seen, this gives up.
+    A service that is writing also leaves the file shorter than it should be for a moment
+    (`Index._cover_last_page`). So the index of a running service is looked at again for half a second.
     """
     path = data / INDEX_DIRECTORY
     for again in reversed(range(TRIES_MAX)):
@@ -219,8 +222,11 @@ def index_of(data: Path) -> Index | None:
         try:
             return Index(path, MAP_SIZE_BYTES, readonly=True, in_use=in_use)
         except IndexDamagedError:
-            if not again or (_change(path) == before and is_locked(data) <= in_use):
+            running = is_locked(data)
+            if not again or not (running or _change(path) != before):
                 raise
+            if running and in_use:
+                time.sleep(PAUSE_S)
     return None
 
 

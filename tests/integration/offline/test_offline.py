@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from timerwheel.offline.snapshot import open_log, open_snapshot
 from timerwheel.store.errors import FormatError
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.index import Index
+from timerwheel.store.lock import DirectoryLock
 from timerwheel.wheel.slot_table import ENTRY_DTYPE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -246,6 +248,39 @@ async def test_a_service_may_start_and_write_while_another_process_verifies_its_
     seen = json.loads(out)
     assert seen["pending"] == await on_disk.pending_ids()
     assert seen["ok"], seen["findings"]
+
+
+LOOKING = """
+import sys, time
+from pathlib import Path
+from timerwheel.offline.snapshot import open_index
+def sleep(seconds):
+    print("paused", flush=True)
+    sys.stdin.readline()
+time.sleep = sleep
+with open_index(Path(sys.argv[1])) as txn:
+    print(bytes(txn.get("control", b"kept")).decode(), flush=True)
+"""
+
+
+async def test_another_process_waits_for_the_last_page_of_an_index_that_is_being_written(tmp_path):
+    """LMDB does not write that page if it is free, so the service extends the file after each commit."""
+    with DirectoryLock(tmp_path, purpose="serve", now_text="now"):
+        index = Index(tmp_path / "index", 1 << 24)
+        with index.write() as txn:
+            txn.put("control", b"kept", b"value")
+            txn.put("control", b"large", b"x" * 50_000)
+            txn.delete("control", b"large")
+        index.close()
+        file = tmp_path / "index" / "data.mdb"
+        whole = file.stat().st_size
+        os.truncate(file, whole - 4096)
+        command = (sys.executable, "-c", LOOKING, str(tmp_path))
+        other = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=ROOT)
+        assert await other.stdout.readline() == b"paused\n"
+        os.truncate(file, whole)
+        out, errors = await other.communicate(b"\n")
+    assert (out, other.returncode) == (b"value\n", 0), errors.decode()
 
 
 class LookedAt:
