@@ -17,6 +17,7 @@ from timerwheel.store.errors import LockedError
 from timerwheel.store.files import FILE_MODE, make_directory
 
 _OWNER_BYTES_MAX = 4096
+_TRIES_MAX = 10
 _NO_DIRECTORY_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP)  # for example NFS
 
 
@@ -28,14 +29,10 @@ class DirectoryLock:
     """
 
     def __init__(self, directory: Path, *, purpose: str, now_text: str) -> None:
-        make_directory(directory)
         self.path = directory / "lock"
         self._fds: list[int] = []
         try:
-            self._lock_directory(directory)
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-            self._fds.append(fd)
-            _own(fd)
+            fd = self._lock(directory)
         except BlockingIOError:
             owner = _owner(directory, self.path)
             self.release()
@@ -52,6 +49,25 @@ class DirectoryLock:
         os.ftruncate(fd, 0)
         with contextlib.suppress(OSError):  # on a full disk the lock holds, but without a name of the owner
             os.pwrite(fd, orjson.dumps(facts), 0)
+
+    def _lock(self, directory: Path) -> int:
+        """Take both locks; returns the descriptor of the file."""
+        tries = 0
+        while True:
+            make_directory(directory)
+            try:
+                self._lock_directory(directory)
+                fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+            except FileNotFoundError:
+                # A restore that fails removes the directory that it made, which this process may have open.
+                self.release()
+                tries += 1
+                if tries == _TRIES_MAX:
+                    raise
+                continue
+            self._fds.append(fd)
+            _own(fd)
+            return fd
 
     def _lock_directory(self, directory: Path) -> None:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

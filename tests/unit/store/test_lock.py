@@ -156,6 +156,33 @@ def test_lock_whose_owner_cannot_be_read_is_still_refused(tmp_path, text):
             taken(tmp_path)
 
 
+@pytest.mark.parametrize("opens_first", [True, False])
+def test_a_directory_that_another_process_removes_before_it_is_locked_is_made_again(
+    tmp_path, monkeypatch, opens_first
+):
+    """As a restore that fails does: it frees its lock, then removes the directory that it made."""
+    data, real, removed = tmp_path / "data", os.open, []
+
+    def open_and_remove(path, *rest):
+        if path != data or removed:
+            return real(path, *rest)
+        removed.append(path)
+        if not opens_first:
+            data.rmdir()
+        fd = real(path, *rest)
+        if opens_first:
+            data.rmdir()
+        return fd
+
+    monkeypatch.setattr(os, "open", open_and_remove)
+    before = open_descriptors()
+    lock = taken(data)
+    assert removed
+    assert lock.path.exists()
+    lock.release()
+    assert open_descriptors() == before
+
+
 def test_directory_is_made_when_it_is_missing(tmp_path):
     with taken(tmp_path / "a" / "b"):
         assert (tmp_path / "a" / "b" / "lock").is_file()
