@@ -18,7 +18,7 @@ from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.schedule.rows import RowMapping
 from timerwheel.spark_jobs.schedule.sending import Refused, Sent, Target, send_rows
-from timerwheel.spark_jobs.storage import file_system, shown, storage_errors
+from timerwheel.spark_jobs.storage import StorageError, file_system, shown, storage_errors
 from timerwheel.spark_jobs.tasks import map_numbers
 
 JDBC = "jdbc:"
@@ -26,6 +26,7 @@ FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "jso
 READ_ROWS = 20_000
 PARTITIONED = "hive"
 """Directories named `column=value` are columns of text, as Spark writes them."""
+_CSV = pa.csv.ParseOptions(newlines_in_values=True)
 _RESULT = "stored bigint, duplicates bigint, refused binary"
 _refused = msgspec.json.Decoder(list[Refused])
 
@@ -41,31 +42,56 @@ class Table(NamedTuple):
 def open_table(url: str, kind: str | None) -> Table:
     """The table of a file or a directory of files. Raises JobError."""
     fs, path = file_system(url)
-    pieces: list[Any] = []
     try:
         with storage_errors(url):
-            kind = kind or _kind_of(fs, path)
-            table = _as_text(path, fs, kind)
-            for fragment in table.get_fragments():
-                pieces += fragment.split_by_row_group() if kind == "parquet" else [fragment]
+            return _opened(fs, path, kind)
     except FileNotFoundError:
         raise JobError(f"{shown(url)}: there is no such file or directory") from None
-    except (OSError, pa.ArrowException, ValueError) as error:
+    except StorageError as error:
+        if isinstance(error.__cause__, pa.ArrowException):  # the files, not the place
+            raise JobError(f"{shown(url)}: {error.__cause__}") from None
+        raise
+    except OSError as error:
         raise JobError(f"{shown(url)}: {error}") from None
+
+
+def _opened(fs: Any, path: str, kind: str | None) -> Table:  # noqa: ANN401 - fsspec has no types
+    kind = kind or _kind_of(fs, path)
+    table = _as_text(path, fs, kind)
+    pieces: list[Any] = []
+    for fragment in table.get_fragments():
+        pieces += fragment.split_by_row_group() if kind == "parquet" else [fragment]
     return Table(table.schema.names, table.schema, pieces)
 
 
 def _as_text(path: str, fs: Any, kind: str) -> ds.Dataset:  # noqa: ANN401 - fsspec has no types
-    """The dataset, with text where the files have no types: a key 007 is not the number 7."""
-    found = ds.dataset(path, filesystem=fs, format=kind, partitioning=PARTITIONED)
+    """The dataset, with text where the files have no types: a key 007 is not the number 7.
+
+    JSON has numbers, but no times: read as such they would lose their zones.
+    """
+    form = ds.CsvFileFormat(parse_options=_CSV) if kind == "csv" else kind
+    found = ds.dataset(path, filesystem=fs, format=form, partitioning=PARTITIONED)
     paths = (ds.get_partition_keys(one.partition_expression) for one in found.get_fragments())
     names = sorted({name for keys in paths for name in keys})
     directories = ds.partitioning(pa.schema([(name, pa.string()) for name in names]), flavor=PARTITIONED)
-    if kind != "csv":
-        return ds.dataset(path, filesystem=fs, format=kind, partitioning=directories)
-    types = {name: pa.string() for name in found.schema.names if name not in names}
-    text = ds.CsvFileFormat(convert_options=pa.csv.ConvertOptions(column_types=types))
-    return ds.dataset(path, filesystem=fs, format=text, partitioning=directories)
+    schema = None
+    inside = [field for field in found.schema if field.name not in names]
+    if kind == "csv":
+        types = {field.name: pa.string() for field in inside}
+        form = ds.CsvFileFormat(_CSV, convert_options=pa.csv.ConvertOptions(column_types=types))
+    elif kind == "json":
+        schema = pa.schema([field.with_type(_without_times(field.type)) for field in inside])
+        schema = pa.unify_schemas([schema, directories.schema])
+    return ds.dataset(path, filesystem=fs, format=form, schema=schema, partitioning=directories)
+
+
+def _without_times(kind: pa.DataType) -> pa.DataType:
+    """The type with text in place of timestamps, at any depth."""
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_times(field.type)) for field in kind])
+    return pa.list_(_without_times(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 def _kind_of(fs: Any, path: str) -> str:  # noqa: ANN401 - fsspec has no types
@@ -92,11 +118,19 @@ def schedule_table(
     target = _shared(target, min(tasks, spark.sparkContext.defaultParallelism))
 
     def send(number: int) -> Iterator[pa.RecordBatch]:
-        batches = pieces[number].to_batches(schema=schema, batch_size=READ_ROWS)
-        yield _result(send_rows(batches, mapping, target))
+        yield _result(send_rows(_batches(pieces[number], schema), mapping, target))
 
     with progress.stage("schedule"):
         return _collected(map_numbers(spark, len(pieces), send, _RESULT, tasks=tasks))
+
+
+def _batches(piece: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - pyarrow has no types
+    """The rows of a fragment. Raises JobError if it cannot be read to its end."""
+    try:
+        yield from piece.to_batches(schema=schema, batch_size=READ_ROWS)
+    except pa.ArrowException as error:
+        reason = " ".join(str(error).split())
+        raise JobError(f"{piece.path}: {reason}; rows before that are scheduled") from None
 
 
 def schedule_query(

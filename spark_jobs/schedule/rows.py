@@ -18,6 +18,10 @@ import pyarrow.compute as pc
 from timerwheel.spark_jobs.errors import JobError
 
 DIGEST_BYTES = 16
+DIGITS_MAX = 18
+"""A text with more digits is not taken for epoch milliseconds: they have 64 bits."""
+_LOCAL_TIME = r"^\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?$"
+_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 BODY = "body"
 
 
@@ -65,7 +69,10 @@ class RowMapping(NamedTuple):
 
 
 def messages_of(batch: pa.RecordBatch, mapping: RowMapping) -> pa.RecordBatch:
-    """The messages of rows, one each. Raises JobError for what no message can be made of."""
+    """The messages of rows, one each, of a batch that `alike` gave.
+
+    Raises JobError for what no message can be made of.
+    """
     columns = {
         "topic": _topics(batch, mapping),
         "body": _bodies(batch, mapping),
@@ -81,6 +88,32 @@ def messages_of(batch: pa.RecordBatch, mapping: RowMapping) -> pa.RecordBatch:
     if mapping.key is not None and key.null_count:
         raise JobError(f"column {mapping.key!r} has rows without a value, and so no key")
     return pa.record_batch(columns | {"dedup_key": key})
+
+
+def alike(batch: pa.RecordBatch, mapping: RowMapping) -> list[pa.RecordBatch]:
+    """The batch in parts whose due times have one form each, as a request wants them.
+
+    Texts may be epoch milliseconds, times, or with the zone of the mapping times without one. What is neither
+    is sent with the times, and refused by itself.
+    """
+    batch = pa.record_batch([_plain(column) for column in batch.columns], batch.schema.names)
+    column = batch[mapping.due]
+    if not _is_text(column.type):
+        return [batch]
+    is_number = _are_numbers(column)
+    is_local = pc.and_(_are_local(column, mapping.zone), pc.invert(is_number))
+    masks = (is_number, is_local, pc.invert(pc.or_(is_number, is_local)))
+    parts = [batch.filter(pc.fill_null(mask, fill_value=mask is masks[-1])) for mask in masks]
+    return [part for part in parts if part.num_rows]
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """The column without an encoding that only some functions of Arrow know."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_string_view(column.type):
+        return column.cast(pa.string())
+    return column.cast(pa.binary()) if pa.types.is_binary_view(column.type) else column
 
 
 def slices(batch: pa.RecordBatch, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:
@@ -102,11 +135,20 @@ def _topics(batch: pa.RecordBatch, mapping: RowMapping) -> pa.Array:
 def _bodies(batch: pa.RecordBatch, mapping: RowMapping) -> pa.Array:
     name = mapping.body or (BODY if BODY in batch.schema.names else None)
     if name is None:
-        return pa.array([orjson.dumps(row, default=_json_value) for row in batch.to_pylist()], pa.binary())
+        return pa.array(_rows_as_json(batch), pa.binary())
     column = batch[name]
     if _is_binary(column.type) or _is_text(column.type):
         return column
     raise JobError(f"column {name!r} is {column.type}; a body is text or bytes: cast it")
+
+
+def _rows_as_json(batch: pa.RecordBatch) -> list[bytes]:
+    try:
+        return [orjson.dumps(row, default=_json_value) for row in batch.to_pylist()]
+    except (ValueError, OverflowError, TypeError, pa.ArrowException) as error:
+        raise JobError(
+            f"rows cannot be written as JSON, as bodies: {error}; name the column of bodies"
+        ) from None
 
 
 def _json_value(value: object) -> str:
@@ -118,21 +160,36 @@ def _dues(column: pa.Array, mapping: RowMapping) -> dict[str, pa.Array]:
     name, kind = mapping.due, column.type
     if column.null_count:
         raise JobError(f"column {name!r} has {column.null_count:,} rows without a due time: filter them out")
-    if pa.types.is_timestamp(kind):
-        if kind.tz is None and mapping.zone is None:
-            raise JobError(
-                f"the times in column {name!r} have no zone: say which, as in --zone Europe/Berlin"
-            )
-        if kind.tz is None:
-            column = _checked(lambda: pc.assume_timezone(column, mapping.zone), name)
-        return {"deliver_at": column}
+    if _is_text(kind) and pc.all(_are_local(column, mapping.zone)).as_py():
+        column = _checked(lambda: column.cast(pa.timestamp("us")), name)
+    if pa.types.is_timestamp(column.type):
+        return {"deliver_at": _with_zone(column, mapping)}
     if pa.types.is_integer(kind):
         return {"deliver_at_ms": _checked(lambda: column.cast(pa.int64()), name)}
     if _is_text(kind):
-        if pc.all(pc.ascii_is_decimal(column)).as_py():  # a CSV file's epoch milliseconds
+        if pc.all(_are_numbers(column)).as_py():  # a CSV file's epoch milliseconds
             return {"deliver_at_ms": _checked(lambda: column.cast(pa.int64()), name)}
         return {"deliver_at": column}
     raise JobError(f"column {name!r} is {kind}; a due time is a timestamp, text, or epoch milliseconds")
+
+
+def _with_zone(column: pa.Array, mapping: RowMapping) -> pa.Array:
+    if column.type.tz is not None:
+        return column
+    if mapping.zone is None:
+        raise JobError(
+            f"the times in column {mapping.due!r} have no zone: say which, as in --zone Europe/Berlin"
+        )
+    return _checked(lambda: pc.assume_timezone(column, mapping.zone), mapping.due)
+
+
+def _are_local(column: pa.Array, zone: str | None) -> pa.Array:
+    """Which texts are times without a zone, if there is one to give them."""
+    return pc.and_(pc.match_substring_regex(column, _LOCAL_TIME), zone is not None)
+
+
+def _are_numbers(column: pa.Array) -> pa.Array:
+    return pc.and_(pc.ascii_is_decimal(column), pc.less_equal(pc.binary_length(column), DIGITS_MAX))
 
 
 def _properties(batch: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
@@ -156,7 +213,6 @@ def _checked(convert: Callable[[], pa.Array], name: str) -> pa.Array:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
@@ -166,7 +222,7 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 def _digests(columns: dict[str, pa.Array]) -> pa.Array:
     """A digest of each message: BLAKE2b of its fields in MessagePack, whatever types its columns have."""
-    values = [_plain(name, column) for name, column in columns.items()]
+    values = [_values(name, column) for name, column in columns.items()]
     encode, digest = msgspec.msgpack.Encoder(order="sorted").encode, hashlib.blake2b
     names = sorted(columns)
     order = [list(columns).index(name) for name in names]
@@ -175,9 +231,17 @@ def _digests(columns: dict[str, pa.Array]) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-def _plain(name: str, column: pa.Array) -> list[Any]:
+def _time(value: int, unit: str) -> int | str:
+    """The same for the same time in any unit: microseconds, or a text where they are no 64-bit number."""
+    if unit == "ns" and value % 1_000:
+        return f"{value} ns"
+    found = value // 1_000 if unit == "ns" else value * _MICROSECONDS[unit]
+    return found if -(1 << 63) <= found < 1 << 63 else str(found)
+
+
+def _values(name: str, column: pa.Array) -> list[Any]:
     if pa.types.is_timestamp(column.type):
-        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
+        return [_time(value, column.type.unit) for value in column.cast(pa.int64()).to_pylist()]
     found: list[Any] = column.to_pylist()
     if name == "properties" and pa.types.is_map(column.type):
         return [None if one is None else dict(one) for one in found]

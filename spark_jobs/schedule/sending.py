@@ -19,7 +19,7 @@ from timerwheel.client.client import Client
 from timerwheel.client.errors import ClientError, DeniedError, OutcomeUnknownError, UnreachableError
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.schedule.rows import RowMapping, messages_of, slices
+from timerwheel.spark_jobs.schedule.rows import RowMapping, alike, messages_of, slices
 
 REQUEST_ROWS = 10_000
 REQUEST_BYTES = 8 << 20
@@ -120,7 +120,8 @@ async def _send_rows(batches: Iterable[pa.RecordBatch], mapping: RowMapping, tar
 def _parts(batches: Iterable[pa.RecordBatch], mapping: RowMapping, rows_max: int) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for rows in slices(batch, rows_max, REQUEST_BYTES):
-            yield from slices(messages_of(rows, mapping), rows_max, REQUEST_BYTES)
+            for part in alike(rows, mapping):
+                yield from slices(messages_of(part, mapping), rows_max, REQUEST_BYTES)
 
 
 def _check(sent: Sent) -> None:

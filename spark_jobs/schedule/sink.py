@@ -21,6 +21,7 @@
 Rows that the service refuses are left out, and the write fails when all others are stored.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,7 +91,7 @@ class WheelSink(DataSource):
             rate = float(given["rate"]) if "rate" in given else None
         except ValueError:
             rate = 0.0
-        if rate is not None and not rate > 0:
+        if rate is not None and not 0 < rate < math.inf:
             raise JobError(f"rate = {given['rate']}: give rows a second, more than 0")
         return mapping, target | {"rate": rate}
 

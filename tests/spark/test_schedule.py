@@ -19,7 +19,7 @@ from tests.harness.processes import RunningService, serving, started, timerwheel
 from timerwheel.client import Client, Message
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.schedule import sending
-from timerwheel.spark_jobs.schedule.job import open_table, schedule_query, schedule_table
+from timerwheel.spark_jobs.schedule.job import _batches, open_table, schedule_query, schedule_table
 from timerwheel.spark_jobs.schedule.rows import RowMapping
 from timerwheel.spark_jobs.schedule.sending import Target, send_rows
 from timerwheel.spark_jobs.session import plain_errors
@@ -204,6 +204,40 @@ def test_digits_of_a_csv_file_and_of_its_directories_stay_the_text_that_they_are
     ]
 
 
+def read(place):
+    """The rows of a table of files, as a task reads them."""
+    found = open_table(str(place), None)
+    batches = [batch for piece in found.pieces for batch in _batches(piece, found.schema)]
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_values_of_a_csv_file_may_have_several_lines_wherever_they_are(tmp_path):
+    rows = [[str(DUE_MS + n), f'line {n}\n"second", with\n{DUE_MS},a comma'] for n in range(40_000)]
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["due", "body"], *rows])
+    assert (tmp_path / "a.csv").stat().st_size > 2 << 20  # several blocks of pyarrow
+    assert [list(row.values()) for row in read(tmp_path / "a.csv")] == rows
+
+
+def test_times_in_json_keep_their_zones_and_other_text_that_looks_like_one_its_form(tmp_path):
+    row = {
+        "due": "2031-01-01T00:00:00+01:00",
+        "key": "2031-01-01",
+        "more": {"at": ["2031-01-01 10:00:00"], "n": 1},
+    }
+    place = tmp_path / "region=007"
+    place.mkdir()
+    (place / "a.jsonl").write_text(json.dumps(row) + "\n")
+    assert read(tmp_path) == [row | {"region": "007"}]
+
+
+def test_a_row_that_cannot_be_read_is_named_with_its_file(tmp_path):
+    lines = [f"{DUE_MS + n},{'x' * 100}\n" for n in range(40_000)]
+    (tmp_path / "a.csv").write_text("due,body\n" + "".join(lines) + "1,2,3\n")
+    with pytest.raises(JobError, match=r"a\.csv: CSV parse error: .* got 3.* rows before that are scheduled"):
+        read(tmp_path)
+
+
 def test_a_query_is_scheduled_row_by_row(spark, progress, service, tmp_path):
     # Derby would write its log to the working directory.
     spark._jvm.java.lang.System.setProperty("derby.stream.error.file", f"{tmp_path}/derby.log")
@@ -338,15 +372,18 @@ def test_wrong_use_is_said_before_spark_starts(tmp_path, flags, code, message):
         ("rows.txt", "give --format"),
         ("broken.parquet", "broken.parquet"),
         ("nowhere://a/b", "nowhere"),
+        ("short.csv", "Expected 2 columns, got 1"),
     ],
 )
 def test_a_table_that_cannot_be_read_is_named_without_a_traceback(tmp_path, name, message):
     (tmp_path / "rows.txt").write_text("x")
     (tmp_path / "broken.parquet").write_text("x")
+    (tmp_path / "short.csv").write_text("due,body\n1\n")
     place = name if "://" in name else tmp_path / name
     done = timerwheel("schedule", "--from", place, "--topic", "orders", "--due-column", "due")
     assert done.code == 1
     assert message in done.err
+    assert "check the URL" not in done.err or "://" in name
 
 
 def test_a_service_that_is_not_there_is_said_before_spark_starts(tmp_path, service):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.schedule.rows import RowMapping, messages_of, slices
+from timerwheel.spark_jobs.schedule.rows import RowMapping, alike, messages_of, slices
 
 AT = dt.datetime(2027, 1, 15, 8, 0, tzinfo=dt.UTC)
 AT_MS = 1_800_000_000_000
@@ -19,7 +19,8 @@ MAPPING = RowMapping("due", "orders")
 def one(mapping=MAPPING, **columns):
     batch = pa.record_batch({"due": [AT_MS], "body": ["b"]} | columns)
     mapping.check(batch.schema.names)
-    [row] = messages_of(batch, mapping).to_pylist()
+    [part] = alike(batch, mapping)
+    [row] = messages_of(part, mapping).to_pylist()
     return row
 
 
@@ -44,6 +45,65 @@ def test_a_row_is_a_message_under_a_key_of_its_own():
 def test_a_due_time_is_a_timestamp_text_or_milliseconds(due, expected):
     row = one(due=due)
     assert {name: row[name] for name in row if name.startswith("deliver")} == expected
+
+
+@pytest.mark.parametrize("text", ["tomorrow", "", "9" * 19, "2027-01-15 09:00:00"])
+def test_a_text_that_is_no_due_time_changes_nothing_for_other_rows(text):
+    rows = {"due": [str(AT_MS), text, "2027-01-15T08:00:00Z"], "body": ["1", "2", "3"]}
+    parts = [messages_of(part, MAPPING).to_pylist() for part in alike(pa.record_batch(rows), MAPPING)]
+    found = {row["body"]: row for part in parts for row in part}
+    assert found["1"] == one(due=[str(AT_MS)], body=["1"])
+    assert found["2"]["deliver_at"] == text
+    assert found["3"] == one(due=["2027-01-15T08:00:00Z"], body=["3"])
+
+
+def test_a_text_without_a_zone_is_a_time_of_the_zone_that_is_given():
+    mapping = RowMapping("due", "orders", zone="Europe/Berlin")
+    texts = ["2027-01-15 09:00:00", "2027-01-15T09:00", str(AT_MS), "2027-01-15T08:00:00Z", "2027"]
+    batch = pa.record_batch({"due": texts, "body": texts})
+    rows = [row for part in alike(batch, mapping) for row in messages_of(part, mapping).to_pylist()]
+    found = {row["body"]: row.get("deliver_at", row.get("deliver_at_ms")) for row in rows}
+    assert found == {
+        "2027-01-15 09:00:00": AT,
+        "2027-01-15T09:00": AT,
+        str(AT_MS): AT_MS,
+        "2027-01-15T08:00:00Z": "2027-01-15T08:00:00Z",
+        "2027": 2027,
+    }
+
+
+@pytest.mark.parametrize(
+    ("due", "expected"),
+    [
+        (pa.array([str(AT_MS)]).dictionary_encode(), AT_MS),
+        (pa.array([str(AT_MS)], pa.string_view()), AT_MS),
+        (pa.array([AT], pa.timestamp("us", "UTC")).dictionary_encode(), AT),
+    ],
+)
+def test_columns_may_have_any_encoding(due, expected):
+    body = pa.array([b"x"]).dictionary_encode()
+    row = one(due=due, body=body, key=pa.array(["k"], pa.string_view()), mapping=MAPPING._replace(key="key"))
+    assert (row.get("deliver_at", row.get("deliver_at_ms")), row["body"]) == (expected, b"x")
+
+
+def test_a_key_does_not_depend_on_the_unit_of_the_due_time_and_any_time_has_one():
+    def key(value, unit):
+        batch = pa.record_batch({"due": pa.array([value], pa.timestamp(unit, "UTC")), "body": ["b"]})
+        return messages_of(batch, MAPPING)["dedup_key"][0].as_py()
+
+    seconds = AT_MS // 1_000
+    times = {unit: seconds * 10**power for unit, power in (("s", 0), ("ms", 3), ("us", 6), ("ns", 9))}
+    keys = {key(at, unit) for unit, at in times.items()}
+    assert len(keys) == 1
+    for value, unit in ((times["ns"] + 1, "ns"), (1 << 62, "s"), (-times["us"] - 1, "us")):
+        keys.add(key(value, unit))
+    assert len(keys) == 4
+
+
+def test_a_row_that_json_cannot_say_needs_a_column_of_bodies():
+    far = pa.record_batch({"due": pa.array([1 << 40], pa.timestamp("s", "UTC"))})
+    with pytest.raises(JobError, match="name the column of bodies"):
+        messages_of(far, MAPPING)
 
 
 def test_a_time_without_a_zone_needs_one():
