@@ -118,14 +118,14 @@ def schedule_table(
     target = _shared(target, min(tasks, spark.sparkContext.defaultParallelism))
 
     def send(number: int) -> Iterator[pa.RecordBatch]:
-        yield _result(send_rows(_batches(pieces[number], schema), mapping, target))
+        yield _result(send_rows(batches_of(pieces[number], schema), mapping, target))
 
     with progress.stage("schedule"):
         return _collected(map_numbers(spark, len(pieces), send, _RESULT, tasks=tasks))
 
 
-def _batches(piece: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - pyarrow has no types
-    """The rows of a fragment. Raises JobError if it cannot be read to its end."""
+def batches_of(piece: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - pyarrow has no types
+    """The rows of a piece of a table. Raises JobError if it cannot be read to its end."""
     try:
         yield from piece.to_batches(schema=schema, batch_size=READ_ROWS)
     except pa.ArrowException as error:
