@@ -108,12 +108,28 @@ def alike(batch: pa.RecordBatch, mapping: RowMapping) -> list[pa.RecordBatch]:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """The column without an encoding that only some functions of Arrow know."""
+    """The column without an encoding that only some functions of Arrow know, and with zones as UTC.
+
+    A row as JSON would have the zone of Spark's session, and another key with another session.
+    """
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if pa.types.is_string_view(column.type):
-        return column.cast(pa.string())
-    return column.cast(pa.binary()) if pa.types.is_binary_view(column.type) else column
+    kind = _in_utc(column.type)
+    return column if kind == column.type else column.cast(kind)
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return kind if kind.tz is None else pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_in_utc(kind.key_type), _in_utc(kind.item_type))
+    return pa.list_(_in_utc(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 def slices(batch: pa.RecordBatch, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:

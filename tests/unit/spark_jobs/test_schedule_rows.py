@@ -100,6 +100,20 @@ def test_a_key_does_not_depend_on_the_unit_of_the_due_time_and_any_time_has_one(
     assert len(keys) == 4
 
 
+def test_a_row_as_json_is_the_same_in_any_zone():
+    rows = []
+    for zone in ("UTC", "America/New_York", "+01:00"):
+        at = pa.array([AT], pa.timestamp("us", zone))
+        inside = pa.StructArray.from_arrays([at], ["at"])
+        listed = pa.ListArray.from_arrays([0, 1], at)
+        mapped = pa.MapArray.from_arrays([0, 1], pa.array(["at"]), at)
+        batch = pa.record_batch({"due": at, "inside": inside, "listed": listed, "mapped": mapped})
+        [part] = alike(batch, MAPPING)
+        rows += messages_of(part, MAPPING).select(["body", "dedup_key"]).to_pylist()
+    assert rows[0] == rows[1] == rows[2]
+    assert b'"due":"2027-01-15T08:00:00+00:00"' in rows[0]["body"]
+
+
 def test_a_row_that_json_cannot_say_needs_a_column_of_bodies():
     far = pa.record_batch({"due": pa.array([1 << 40], pa.timestamp("s", "UTC"))})
     with pytest.raises(JobError, match="name the column of bodies"):
