@@ -38,6 +38,7 @@ from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.logs import NodeLog, find_logs
 from timerwheel.spark_jobs.segment_stats import visible_counts
 from timerwheel.spark_jobs.segments import Segment
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 from timerwheel.store.table import Table
 
 logger = logging.getLogger("timerwheel")
@@ -191,6 +192,20 @@ class Node:
                 with LogRange(segment, self.log_id, skip=self._skip) as source:
                     if not source.has_record(at.last, at.at):
                         raise changed(self.name, at.last[0])
+        if at.last is None and self._log_ends_before(at.at):
+            raise changed(self.name, at.at)
+
+    def _log_ends_before(self, at: int) -> bool:
+        """Whether the log lost its end; only a segment that grows has to be read, and only then."""
+        if not self._segments:
+            return False
+        last = self._segments[-1]
+        if last.base >= at:
+            return False
+        if last.end is not None:
+            return last.end < at
+        with LogRange(last, self.log_id, skip=self._skip) as source:
+            return _end_of(source.table(last.base, None), last.base + SEGMENT_HEADER_SIZE) < at
 
     # ------------------------------------------------------------------ tasks
 

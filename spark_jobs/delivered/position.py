@@ -43,6 +43,11 @@ class Position(msgspec.Struct, frozen=True):
     log: str
     queues: dict[str, dict[int, int]]
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for a place that no log has."""
+        if self.at < 0 or (self.last is not None and not 0 <= self.last[0] < self.at):
+            raise ValueError(f"no record before {self.at} can begin at {self.last and self.last[0]}")
+
     @property
     def numbers(self) -> QueueOffsets:
         """The queue offset of the next message of each queue."""

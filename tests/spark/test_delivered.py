@@ -17,6 +17,7 @@ from tests.harness.sample_log import write_sidecars
 from tests.integration.runtime.test_retention import RETENTION_MS, age
 from timerwheel.spark_jobs.delivered.nodes import find_nodes
 from timerwheel.spark_jobs.delivered.options import read_options
+from timerwheel.spark_jobs.delivered.position import digest_of
 from timerwheel.spark_jobs.delivered.rows import COLUMNS, Selection
 from timerwheel.spark_jobs.delivered.source import DeliveredReader, arrow_schema_of
 from timerwheel.spark_jobs.logs import find_logs
@@ -69,6 +70,19 @@ def lived(spark, tmp_path_factory) -> Lived:
 def read(spark, path, **options):
     frame = spark.read.format(FORMAT).options(**options)
     return frame.load() if path is None else frame.load(str(path))
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_a_log_that_ends_before_a_position_that_names_no_record_is_refused(spark, lived, is_sealed):
+    """As that of a node which was restored, when what was read before it came from the archive."""
+    [log] = find_logs([str(lived.data)])
+    sealed = f"{is_sealed}".lower()
+    end = log.segments[-1].base if is_sealed else log.segments[-1].base + (1 << 20)
+    for at in (end + 8, end + (1 << 30)):
+        place = {"at": at, "last": None, "log": digest_of(log.log_id), "queues": {}}
+        offsets = json.dumps({"format": 1, "nodes": {"node-1": place}})
+        with pytest.raises(PySparkException, match="is not the one that this query has read"):
+            read(spark, lived.data, startingOffsets=offsets, sealed=sealed).count()
 
 
 def test_rows_are_what_the_service_answers(spark, lived):

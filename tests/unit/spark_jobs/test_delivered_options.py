@@ -19,6 +19,8 @@ from timerwheel.spark_jobs.errors import JobError
 
 AT = position(8192, (8072, 17), digest_of(b"i" * 16), {("orders", 0): 3, ("orders", 11): 1, ("idle", 0): 0})
 
+PLACE = '{"format": 1, "nodes": {"n": {"at": %s, "last": %s, "log": "x", "queues": {}}}}'
+
 
 @pytest.mark.parametrize(
     ("options", "words"),
@@ -38,6 +40,8 @@ AT = position(8192, (8072, 17), digest_of(b"i" * 16), {("orders", 0): 3, ("order
             "startingOffsets must be earliest, latest, or an offset doc",
         ),
         ({"path": "x", "startingOffsets": "[]"}, "option startingOffsets is not an offset document"),
+        ({"path": "x", "startingOffsets": PLACE % (-1, "null")}, "no record before -1 can begin at None"),
+        ({"path": "x", "startingOffsets": PLACE % (80, "[80, 1]")}, "no record before 80 can begin at 80"),
         ({"path": "x", "endingOffsets": '{"format": 1}'}, "missing required field `nodes`"),
         ({"path": "x", "endingOffsets": '{"format": 2, "nodes": {}}'}, "has format 2; this program reads 1"),
         ({"path": "x", "from": "-1"}, "option from must be a queue offset, such as 17"),
