@@ -49,7 +49,7 @@ def read_archive(
     if not chunks:
         raise ArchiveError(f"{url} is not an archive: it has no manifest of a log")
     stored = [name for name in names if name != "date"]
-    first, last = (None if day is None else day.isoformat() for day in (since, until))
+    first, last = (None if day is None else _day_of(day) for day in (since, until))
 
     def read(number: int) -> Iterator[pa.RecordBatch]:
         manifest = store.manifest(*chunks[number])
@@ -64,3 +64,10 @@ def read_archive(
     return map_numbers(
         spark, len(chunks), read, ", ".join(f"{name} {ARCHIVE_COLUMNS[name]}" for name in names)
     )
+
+
+def _day_of(given: dt.date) -> str:
+    """The UTC day, as files have it; of a datetime, which is a date too, the day that it is in."""
+    if isinstance(given, dt.datetime):
+        given = (given.astimezone(dt.UTC) if given.tzinfo else given).date()
+    return given.isoformat()

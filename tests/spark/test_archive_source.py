@@ -4,6 +4,7 @@ import datetime as dt
 import json
 import shutil
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -106,6 +107,10 @@ def test_columns_topic_and_days_are_chosen_before_the_files_are_read(spark, odd,
     assert later.columns == ["offset", "date"]
     one = read_archive(spark, str(odd), columns=["topic", "date"], topic="007", since=first, until=first)
     assert {tuple(row) for row in one.collect()} == {("007", dt.date(2027, 1, 15))} == {("007", first)}
+    noon = dt.datetime.combine(second, dt.time(12))
+    for at in (noon, noon.replace(tzinfo=dt.UTC).astimezone(ZoneInfo("Pacific/Kiritimati"))):
+        found = read_archive(spark, str(odd), columns=["date"], since=at, until=at)
+        assert {row.date for row in found.collect()} == {second}
     shutil.copytree(odd, tmp_path / "copy")
     for path in tmp_path.glob(f"copy/records/date={third}/*.parquet"):
         path.write_bytes(b"PAR1")
