@@ -55,13 +55,12 @@ class Envelope(NamedTuple):
     @classmethod
     def decode(cls, text: str) -> "Envelope | None":
         """Return the envelope in a text that `encode` returned; None for another protocol's."""
-        tag, *parts = text.split(" ")
-        if tag != _TAG:
+        parts = text.split(" ")
+        if parts[0] != _TAG:
             return None
-        key, value, *rest = parts
-        pairs = [header.split(":", 1) for header in rest]
+        pairs = [header.split(":", 1) for header in parts[3:]]
         headers = [((_bytes(name) or b"").decode(), _bytes(content)) for name, content in pairs]
-        return cls(_bytes(key), headers, value == _NULL)
+        return cls(_bytes(parts[1]), headers, parts[2] == _NULL)
 
 
 def text_of(key: bytes | None, headers: Sequence[Header], *, is_null: bool) -> str:

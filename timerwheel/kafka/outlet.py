@@ -35,7 +35,7 @@ from timerwheel.model.ids import Ids, root_in
 from timerwheel.model.kafka_counts import BridgeState, KafkaCounts
 from timerwheel.runtime.message_views import id_of, ids_of
 from timerwheel.store.errors import CorruptionError, StoreError
-from timerwheel.store.record import Record, decode
+from timerwheel.store.record import decode, unpack_header
 from timerwheel.telemetry.background import in_background
 from timerwheel.telemetry.throttled_log import ThrottledLog
 
@@ -457,12 +457,13 @@ class Outlet:
 
 def _produced(ids: Ids, part: Part) -> list[Produced]:
     """Return what records become, without damaged ones, which readers by offset see as such."""
-    records: list[Record] = []
+    records: list[bytes] = []
     roots: list[int] = []
     for data, root in zip(part.records, part.roots, strict=True):
         if isinstance(data, CorruptionError):
             logger.error("a message does not go to Kafka, because its record is damaged: %s", data)
         else:
-            records.append(decode(data))
+            records.append(data)
             roots.append(root)
-    return list(map(produced_of, records, ids_of(ids, [record.header for record in records], roots)))
+    headers = list(map(unpack_header, records))
+    return list(map(produced_of, records, headers, ids_of(ids, headers, roots)))

@@ -367,11 +367,13 @@ class TransactionalProducer:
 
     def _wrote(self, error: KafkaError | None, message: Message) -> None:
         """Note where a record of the open transaction is, or that this is not known."""
-        place, offset = Place(message.topic() or "", message.partition() or 0), message.offset()
+        topic, offset = message.topic() or "", message.offset()
         if error is None and offset is not None:
-            self._written.setdefault(place, offset)
+            place = topic, message.partition() or 0
+            if place not in self._written:
+                self._written[Place(*place)] = offset
         elif error is None or error.code() not in REFUSALS:
-            self._seen.discard(place.topic)
+            self._seen.discard(topic)
 
     def _check_others(self, last: Run | None) -> None:
         """Raise FencedError if the process that opened last may go on: one of the two has to end."""
@@ -619,17 +621,21 @@ class TransactionalProducer:
             if opened.again or self._found - known:
                 raise UnsettledError("a transaction has not ended everywhere") from None
 
-    def _produce(self, attempt: Attempt, place: int, failed: list[_Failed]) -> None:
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is not None and error.code() in REFUSALS:
-                failed.append(_Failed(place, error))
-            self._wrote(error, message)
+    def _delivered(
+        self, failed: list[_Failed], place: int, error: KafkaError | None, message: Message
+    ) -> None:
+        """Note what became of a record of an attempt."""
+        if error is not None and error.code() in REFUSALS:
+            failed.append(_Failed(place, error))
+        self._wrote(error, message)
 
+    def _produce(self, attempt: Attempt, place: int, failed: list[_Failed]) -> None:
         assert self._producer is not None
         record = attempt.records[place]
         if (refusal := attempt.refused.get(place)) is not None:
             whole = place not in attempt.bare
             record = rejected(record, refusal, self._cluster.topics, whole=whole)
+        delivered = partial(self._delivered, failed, place)
         if place in attempt.alone:
             self._flush()
         try:

@@ -45,7 +45,7 @@ from timerwheel.model.admission import (
     are_plain,
 )
 from timerwheel.model.messages import Outgoing
-from timerwheel.store.record import Record
+from timerwheel.store.record import HEADER_SIZE
 
 SHARDING_KEY: Final = "__SHARDINGKEY"
 SHOWN_CHARACTERS: Final = 40
@@ -347,25 +347,30 @@ def rejection_of(taken: Taken, refusal: Refusal, topics: KafkaTopics, rules: Rul
 # ---------------------------------------------------------------------- out
 
 
-def produced_of(record: Record, message_id: str) -> Produced:
-    """Return the Kafka record of a delivered message."""
-    properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
-    envelope = Envelope.decode(properties.get(ENVELOPE_PROPERTY, ""))
-    if envelope is None:
-        key = properties.get(SHARDING_KEY)
-        sent = {name: text for name, text in properties.items() if name not in _NOT_SENT}
-        envelope = Envelope(
-            None if key is None else key.encode(), [(name, text.encode()) for name, text in sent.items()]
-        )
+def produced_of(data: bytes, header: Sequence[int], message_id: str) -> Produced:
+    """Return the Kafka record of a delivered message, from its record and the header of that, unpacked."""
+    # fmt: off
+    (_, _, _, _, _, _, _, _, topic_bytes, _, properties_bytes, body_bytes,
+     _, _, _, _, due_ms, _, _) = header
+    # fmt: on
+    properties_at = HEADER_SIZE + topic_bytes
+    body_at = properties_at + properties_bytes
+    properties: dict[str, str] = orjson.loads(data[properties_at:body_at]) if properties_bytes else {}
+    envelope = Envelope.decode(properties.get(ENVELOPE_PROPERTY, "")) or _envelope_of(properties)
     return Produced(
-        names.kafka_topic_of(record.topic),
+        names.kafka_topic_of(data[HEADER_SIZE:properties_at].decode()),
         envelope.key,
-        None if envelope.is_null else record.body,
-        [
-            *envelope.headers,
-            (names.DUE_MS, str(record.header.due_ms).encode()),
-            (names.ID, message_id.encode()),
-        ],
+        None if envelope.is_null else data[body_at : body_at + body_bytes],
+        [*envelope.headers, (names.DUE_MS, b"%d" % due_ms), (names.ID, message_id.encode())],
+    )
+
+
+def _envelope_of(properties: dict[str, str]) -> Envelope:
+    """Return the envelope of a message of another protocol."""
+    key = properties.get(SHARDING_KEY)
+    sent = {name: text for name, text in properties.items() if name not in _NOT_SENT}
+    return Envelope(
+        None if key is None else key.encode(), [(name, text.encode()) for name, text in sent.items()]
     )
 
 
