@@ -128,7 +128,10 @@ class Inlet:
         items = self._with_room(items)
         repeats: int | None = None
         while repeats is None:
-            messages = [self._message(item) for item in items]
+            messages = [
+                wanted if isinstance(wanted := item.wanted, Outgoing) else self._rejection(item)
+                for item in items
+            ]
             try:
                 repeats = await self._engine.sender.store(messages, self._puts(items, messages))
             except RefusedError as error:
@@ -140,7 +143,7 @@ class Inlet:
                     await self._send(items[half:])
                     return
                 items = [_alone_refused(items[0], error)]
-        refused = sum(isinstance(item.wanted, Refusal) for item in items)
+        refused = sum([isinstance(item.wanted, Refusal) for item in items])
         self._counts.rejected += refused
         self._counts.repeated += repeats
         self._counts.scheduled += len(items) - refused - repeats
@@ -170,15 +173,13 @@ class Inlet:
             changed[fault.index] = changed[fault.index]._replace(wanted=Refusal(fault.code, fault.detail))
         return changed
 
-    def _message(self, item: Item) -> Outgoing:
-        if isinstance(item.wanted, Refusal):
-            return rejection_of(item.taken, item.wanted, self._cluster.topics, self._rules)
-        assert isinstance(item.wanted, Outgoing)
-        return item.wanted
+    def _rejection(self, item: Item) -> Outgoing:
+        assert isinstance(item.wanted, Refusal)
+        return rejection_of(item.taken, item.wanted, self._cluster.topics, self._rules)
 
     def _puts(self, items: Sequence[Item], messages: Sequence[Outgoing] = ()) -> list[Put]:
         """Return the settings that the unit changes: the next offsets, and topics that go out from now on."""
-        offsets = {item.taken.partition: item.taken.offset + 1 for item in items}
+        offsets = {taken.partition: taken.offset + 1 for taken, _ in items}
         key = self._consumer.position_key
         next_offsets = [
             Put(ConfigTable.KAFKA_INLET, key(number), offset) for number, offset in offsets.items()
@@ -217,9 +218,8 @@ def _alone_refused(item: Item, error: CongestedError | UnitTooLargeError | Contr
 
 def _units(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
     """Yield what is stored as one unit: messages of UNIT_BYTES_MAX, or one recall."""
-    sizes = [len(item.taken.value or b"") for item in items]
-    recalls = sum([isinstance(item.wanted, Recall) for item in items])
-    if items and not recalls and sum(sizes) <= UNIT_BYTES_MAX:
+    sizes = [len(taken.value or b"") for taken, _ in items]
+    if items and sum(sizes) <= UNIT_BYTES_MAX and Recall not in {type(wanted) for _, wanted in items}:
         yield items
         return
     begin, size_bytes = 0, 0

@@ -55,6 +55,8 @@ USUAL_NAMES_MAX: Final = 1_024
 _SHORT_DIGITS: Final = 18
 _UTF8_BYTES_MAX: Final = 4
 NOT_SHOWN: Final = frozenset({*RESERVED_PROPERTIES, *DELAY_PROPERTIES, HALF_PROPERTY, SHARDING_KEY, ""})
+_encode = msgspec.json.Encoder().encode
+"""As orjson, whose results take ten times as long where thousands of them are kept."""
 _NOT_SENT: Final = (HASH_PROPERTY, DOMAIN_PROPERTY, ENVELOPE_PROPERTY, KEY_PROPERTY, SHARDING_KEY)
 
 
@@ -141,7 +143,7 @@ def usual_message(taken: Taken, topics: KafkaTopics, rules: Rules) -> Outgoing |
     if properties is None:
         return None
     properties[ENVELOPE_PROPERTY] = text_of(taken.key, kept, is_null=taken.value is None)
-    plain, body = orjson.dumps(properties), taken.value or b""
+    plain, body = _encode(properties), taken.value or b""
     if shape.is_delay:
         return Outgoing(topic, body, after_ms=int(number), from_ms=taken.stored_ms, plain=plain)
     return Outgoing(topic, body, at_ms=int(number), plain=plain)
