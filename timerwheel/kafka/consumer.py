@@ -29,7 +29,7 @@ from timerwheel.kafka.envelope import UnreadableHeadersError, headers_of
 from timerwheel.kafka.translation import Taken
 from timerwheel.model.kafka_counts import Lag
 
-TAKE_RECORDS_MAX: Final = 2_000
+TAKE_RECORDS_MAX: Final = 5_000
 TAKE_S: Final = 0.2
 """How long to wait for a record; the stop of the service waits so long."""
 GATHER_S: Final = 0.01

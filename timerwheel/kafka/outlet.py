@@ -39,7 +39,7 @@ from timerwheel.store.record import decode, unpack_header
 from timerwheel.telemetry.background import in_background
 from timerwheel.telemetry.throttled_log import ThrottledLog
 
-TRANSACTION_RECORDS_MAX: Final = 2_000
+TRANSACTION_RECORDS_MAX: Final = 5_000
 TRANSACTION_BYTES_MAX: Final = 16 << 20
 """Size of a transaction from which on no further queue joins it."""
 RETRY_MS: Final = 1_000
