@@ -71,7 +71,7 @@ class Assignments:
         if asked.message_model == BROADCASTING:
             return _assigned(asked.topic, queues, PULL)
         share = _STRATEGIES.get(asked.strategy_name)
-        clients = sorted(self._members.of(asked.consumer_group))
+        clients = sorted(self._members.sharing(request, asked.consumer_group))
         if share is None or asked.client_id not in clients:
             return Answer(body=b'{"messageQueueAssignments":null}')
         return _assigned(asked.topic, share(queues, clients.index(asked.client_id), len(clients)), PULL)

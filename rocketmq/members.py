@@ -2,8 +2,12 @@
 
 A group's members are notified as soon as one joins or leaves, so they share the queues again at once. A
 connection that closes takes its clients along.
+
+Any client that may receive can name any group. So clients of different tokens share its queues only if they
+read a topic in common, and may; and a client has its id to itself, as far as other tokens are concerned.
 """
 
+import builtins
 from collections.abc import Sequence
 from typing import Annotated, Final
 
@@ -13,7 +17,7 @@ import orjson
 from timerwheel.groups.config import check_group, is_group
 from timerwheel.rocketmq.codes import Call, Result
 from timerwheel.rocketmq.producers import ClientLink, Producers
-from timerwheel.rocketmq.request import Answer, Link, RefusalError, Request
+from timerwheel.rocketmq.request import Answer, Caller, Link, RefusalError, Request
 from timerwheel.tokens import Scope
 
 GROUPS_MAX: Final = 1_000
@@ -91,8 +95,11 @@ class Member(msgspec.Struct, frozen=True):
     """A client in a group."""
 
     link: ClientLink
+    caller: Caller
     data: ConsumerData
     size_bytes: int
+    topics: frozenset[str]
+    """Those that it reads, and may."""
 
 
 _decode = msgspec.json.Decoder(Heartbeat).decode
@@ -109,6 +116,17 @@ class Members:
     def of(self, group: str) -> dict[str, Member]:
         """Return the members of a group by the ids of their clients."""
         return self._groups.get(group, {})
+
+    def sharing(self, request: Request, group: str) -> builtins.list[str]:
+        """Return the ids of the clients that share the queues of a group with those of a connection."""
+        members = self.of(group)
+        own = [member.topics for member in members.values() if member.link is request.link]
+        reads = frozenset[str]().union(*own).__contains__ if own else request.caller.may
+        return [
+            client
+            for client, member in members.items()
+            if member.caller.name == request.caller.name or any(map(reads, member.topics))
+        ]
 
     def heartbeat(self, request: Request) -> Answer:
         """A client tells in which groups it consumes and produces.
@@ -141,9 +159,13 @@ class Members:
         self._check_room(link, data.group_name, client, size_bytes)
         members = self._groups.setdefault(data.group_name, {})
         known = members.get(client)
+        if known is not None and known.caller.name != request.caller.name:
+            detail = f"client {client!r} of group {data.group_name!r} has another token"
+            raise RefusalError(Result.NO_PERMISSION, detail)
         if known is not None and known.link is not link:
             self._links.get(id(known.link), set()).discard((data.group_name, client))
-        members[client] = Member(link, data, size_bytes)
+        topics = frozenset(one.topic for one in data.subscription_data_set if request.caller.may(one.topic))
+        members[client] = Member(link, request.caller, data, size_bytes, topics)
         self._links.setdefault(id(link), set()).add((data.group_name, client))
         if known is None or known.link is not link:
             self._notify(data.group_name)
@@ -185,9 +207,9 @@ class Members:
         """The ids of the clients of a group."""
         group = request.group()
         request.must_have(Scope.RECEIVE)
-        if not self.of(group):
+        if not (clients := self.sharing(request, group)):
             raise RefusalError(Result.SYSTEM_ERROR, f"no consumer of group {group!r} is connected")
-        return Answer(body=orjson.dumps({"consumerIdList": list(self.of(group))}))
+        return Answer(body=orjson.dumps({"consumerIdList": clients}))
 
     def _notify(self, group: str) -> None:
         for link in {id(member.link): member.link for member in self.of(group).values()}.values():

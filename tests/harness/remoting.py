@@ -21,7 +21,7 @@ class Caller:
     """Somebody with these rights; `waits_ms` is what the rate limit says."""
 
     def __init__(self, *scopes: Scope, topics: tuple[str, ...] = ()) -> None:
-        self.name = "tester"
+        self.name = ""
         self.scopes = scopes
         self.topics = topics
         self.waits_ms = 0
@@ -41,10 +41,12 @@ class Caller:
 
 
 class Callers:
-    """The callers of a service by their tokens."""
+    """The callers of a service by their tokens, which are their names."""
 
     def __init__(self, **known: Caller) -> None:
         self.known = known
+        for name, caller in known.items():
+            caller.name = name
 
     def of_key(self, secret: str) -> Caller | None:
         return self.known.get(secret or "nobody")

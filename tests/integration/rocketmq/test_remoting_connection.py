@@ -332,6 +332,39 @@ async def test_a_consumer_says_how_it_consumes_by_name_or_as_in_cpp_by_number(pe
     assert (found["consumeType"], found["messageModel"], found["consumeFromWhere"]) == shown
 
 
+async def test_a_client_of_another_token_shares_no_queues_of_topics_that_it_may_not_read(world):
+    callers = Callers(
+        shop=Caller(Scope.RECEIVE),
+        cashier=Caller(Scope.RECEIVE, topics=("orders",)),
+        stranger=Caller(Scope.RECEIVE, topics=("bills",)),
+    )
+    remoting = remoting_of(await world.open(), callers)
+    shop, again, cashier, stranger = (
+        Peer(remoting, token) for token in ("shop", "shop", "cashier", "stranger")
+    )
+    for client, one in {"one": shop, "two": again, "three": cashier, "four": stranger}.items():
+        assert (await one.ask(Call.HEARTBEAT, body=heartbeat(client, "readers"))).code == Result.SUCCESS
+    for one in (shop, again, cashier):
+        assert await members(one) == ["one", "two", "three"]
+    assert await members(stranger) == ["four"]
+    body = {"consumerGroup": "readers", "topic": "orders", "clientId": "one", "strategyName": "AVG"}
+    answer = await shop.ask(Call.QUERY_ASSIGNMENT, body=orjson.dumps(body))
+    queues = [one["messageQueue"]["queueId"] for one in orjson.loads(answer.body)["messageQueueAssignments"]]
+    assert queues == [0, 1]  # of four for three
+
+
+async def test_a_client_of_another_token_takes_no_place_of_a_client(world):
+    callers = Callers(shop=Caller(Scope.RECEIVE), stranger=Caller(Scope.RECEIVE, topics=("bills",)))
+    remoting = remoting_of(await world.open(), callers)
+    shop, stranger = Peer(remoting, "shop"), Peer(remoting, "stranger")
+    await shop.ask(Call.HEARTBEAT, body=heartbeat("one", "readers"))
+    answer = await stranger.ask(Call.HEARTBEAT, body=heartbeat("one", "readers"))
+    assert answer.code == Result.NO_PERMISSION
+    stranger.wire.close()
+    await world.advance(1)
+    assert await members(shop) == ["one"]
+
+
 async def test_nobody_unregisters_the_client_of_another_connection(remoting, peer):
     await peer.ask(Call.HEARTBEAT, body=heartbeat("one", "readers"))
     await Peer(remoting).ask(Call.UNREGISTER, {"clientID": "one", "consumerGroup": "readers"})
