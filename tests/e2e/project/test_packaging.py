@@ -167,7 +167,7 @@ def test_the_wheel_says_what_it_is(built):
     }
     assert metadata.description_content_type == "text/markdown"
     assert email.message_from_bytes(raw).get_payload().startswith("# timerwheel")
-    assert "timerwheel = timerwheel.cli.main:app" in entry_points
+    assert "timerwheel = timerwheel.__main__:main" in entry_points
 
 
 def test_the_source_distribution_is_the_project(built):
