@@ -12,6 +12,7 @@ import typer
 
 from timerwheel.cli.options import Options
 from timerwheel.client import DEFAULT_URL, Client, ClientError, DeniedError, NotFoundError
+from timerwheel.client.connection import without_user
 from timerwheel.errors import SettingsError
 from timerwheel.tokens import is_secret
 
@@ -61,7 +62,8 @@ class Service(NamedTuple):
         """What to check if the service does not know a call."""
         if urlsplit(self.url).path.strip("/"):
             return "is --url the service itself, without a path?"
-        return f"the service at {self.url} may be older than this program, and without this call"
+        here = without_user(self.url)
+        return f"the service at {here} may be older than this program, and without this call"
 
     @property
     def secret(self) -> str | None:

@@ -17,6 +17,7 @@ from timerwheel.cli.options import RedAboveOption
 from timerwheel.cli.output import LineOutput, Output, console
 from timerwheel.cli.units import format_about
 from timerwheel.client import Client, ClientError, LevelSlots, Tick, UnreachableError, Wheel
+from timerwheel.client.connection import without_user
 from timerwheel.clock import SystemClock
 from timerwheel.model.messages import SlotInfo
 from timerwheel.model.text import printable
@@ -138,7 +139,7 @@ async def _without_end(client: Client) -> AsyncIterator[Tick | Wheel | str]:
 
 def frame(seen: Seen, url: str, output: Output, width: int) -> RenderableType:
     """The screen, `width` columns wide."""
-    tick = seen.tick
+    tick, url = seen.tick, without_user(url)
     if tick is None:
         return Text(f"{url}: waiting for data", overflow="ellipsis", no_wrap=True)
     ready = "bold green" if tick.status == "ready" else "bold red"

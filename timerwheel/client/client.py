@@ -28,7 +28,16 @@ from msgspec import UNSET
 
 from timerwheel.client.acks import Acks
 from timerwheel.client.bodies import Body
-from timerwheel.client.connection import Connection, Stream, arguments, given, part, raise_problem, with_query
+from timerwheel.client.connection import (
+    Connection,
+    Stream,
+    arguments,
+    given,
+    part,
+    raise_problem,
+    with_query,
+    without_user,
+)
 from timerwheel.client.dead_letters import DeadLetters
 from timerwheel.client.drafts import (
     Draft,
@@ -747,7 +756,7 @@ class Client:
                     raise_problem(None, event.data)
                 if event.kind in _LIVE_EVENTS:
                     yield msgspec.json.decode(event.data, type=_LIVE_EVENTS[event.kind])
-        raise UnreachableError(None, "unreachable", f"{self.url} closed the connection")
+        raise UnreachableError(None, "unreachable", f"{without_user(self.url)} closed the connection")
 
     async def live_history(self, step: Literal["second", "minute"] = "second") -> FigureHistory:
         """Return the service's figures: the last 15 minutes by second, or the last 24 hours by minute."""

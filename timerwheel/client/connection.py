@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -35,6 +36,7 @@ from timerwheel.wire.problem import Problem
 _Answer = TypeVar("_Answer")
 _LARGE_BYTES = 1 << 16
 _NOT_READY = "not_ready"
+_USER = re.compile(r"(?:(?<=//)|^)[^/@]*@")
 _SIGN = {"X-Requested-With": "timerwheel"}
 _KINDS: dict[int, type[ClientError]] = {
     401: DeniedError,
@@ -166,9 +168,8 @@ class Connection:
             return msgspec.json.decode(found.body or b"null", type=answer)
         except msgspec.DecodeError as error:
             self._leader_url = None  # what answers there is something else
-            raise ClientError(
-                found.status, "illegal_answer", f"{self.url} is not a timerwheel service: {error}"
-            ) from error
+            detail = f"{without_user(self.url)} is not a timerwheel service: {error}"
+            raise ClientError(found.status, "illegal_answer", detail) from error
 
     async def call_arrow(self, method: str, path: str, *, content: object = None, wait_ms: int = 0) -> Any:  # noqa: ANN401 - a pyarrow Table
         """Return the response as a pyarrow Table; `content` may be a `Stream`, and is JSON otherwise."""
@@ -180,7 +181,8 @@ class Connection:
             if not response.ok:
                 raise_problem(response.status, body)
             if response.content_type != MEDIA_TYPE:
-                detail = f"{self.url} answered {response.content_type}, not Arrow; is it an older service?"
+                here = without_user(self.url)
+                detail = f"{here} answered {response.content_type}, not Arrow; is it an older service?"
                 raise ClientError(response.status, "illegal_answer", detail)
             return pa.ipc.open_stream(body).read_all()
 
@@ -240,11 +242,12 @@ class Connection:
             ) as response:
                 yield response
         except TimeoutError as error:
-            detail = f"{url} did not answer within {limit_ms} ms"
+            detail = f"{without_user(url)} did not answer within {limit_ms} ms"
             raise UnreachableError(None, "timeout", detail) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             began = isinstance(error, broken_connection.BrokenConnectionError)
-            what = f"{url} broke off the call" if began else f"cannot reach {url}"
+            shown = without_user(url)
+            what = f"{shown} broke off the call" if began else f"cannot reach {shown}"
             unreachable = UnreachableError(None, "unreachable", f"{what}: {_reason(error)}")
             unreachable.connected = not isinstance(error, aiohttp.ClientConnectorError)
             unreachable.final = isinstance(error, aiohttp.ClientSSLError)
@@ -256,11 +259,17 @@ def keep_forever(thing: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
+def without_user(url: str) -> str:
+    """Return a URL as messages show it: without a user name and a password, as for a proxy."""
+    return _USER.sub("", url, count=1)
+
+
 def _checked(url: str) -> str:
     """Check a service's URL: with an invalid one, each call would fail as if the service were down."""
     wrong = _wrong(url)
     if wrong:
         meant = "://" not in url and not _wrong(f"http://{url}")
+        url = without_user(url)
         advice = f"did you mean http://{url}?" if meant else "write one like http://127.0.0.1:8686"
         raise AddressError(f"{url!r} is not the address of a service, {wrong}; {advice}")
     return url
