@@ -34,7 +34,7 @@ from timerwheel.runtime.message_views import id_of
 from timerwheel.settings import JournalAddress
 from timerwheel.store.errors import JournalAwayError, JournalFencedError
 from timerwheel.store.journal import FENCE, Run, RunKind
-from timerwheel.store.record import decode
+from timerwheel.store.record import decode, unpack_header
 
 pytestmark = pytest.mark.skipif(missing(own=True) is not None, reason=f"needs Kafka: {missing(own=True)}")
 
@@ -91,7 +91,7 @@ class Prepared:
         found = []
         for data, root in zip(page.records, page.positions["root"].tolist(), strict=True):
             assert isinstance(data, bytes)
-            found.append(produced_of(decode(data), id_of(engine.core.ids, decode(data), root)))
+            found.append(produced_of(data, unpack_header(data), id_of(engine.core.ids, decode(data), root)))
         assert len(found) == HUNG
         return found
 
