@@ -20,6 +20,8 @@ from timerwheel.kafka.names import KafkaTopics
 
 CALL_S: Final = 5.0
 """How long a call waits for brokers; the stop of the service may wait so long for the call."""
+QUEUED_RECORDS: Final = 1_000
+"""How many records a consumer fetches ahead: the limit in bytes does not count keys and headers."""
 FETCH_WAIT_MS: Final = 500
 """How long a broker keeps a consumer waiting that has read everything."""
 REJECTED_BYTES_MAX: Final = 16 << 20
@@ -112,6 +114,8 @@ class Cluster:
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
                 "fetch.wait.max.ms": wait_ms,
                 "queued.max.messages.kbytes": 16_384,
+                "queued.min.messages": QUEUED_RECORDS,
+                "fetch.queue.backoff.ms": 10,  # a full queue is empty again long before the default of 1 s
                 "fetch.error.backoff.ms": 100,
             }
         )

@@ -30,9 +30,13 @@ from timerwheel.kafka.translation import Taken
 from timerwheel.model.kafka_counts import Lag
 
 TAKE_RECORDS_MAX: Final = 5_000
+TAKE_BYTES_MAX: Final = 16 << 20
+"""Bytes of records after which no more are taken at once."""
+PART_RECORDS: Final = 100
+"""How many records to take between two looks at their bytes."""
 TAKE_S: Final = 0.2
 """How long to wait for a record; the stop of the service waits so long."""
-GATHER_S: Final = 0.01
+GATHER_MS: Final = 10
 """How long to wait for more records after the first: each batch costs a commit of the log."""
 LOOK_MS: Final = 5_000
 """How often to look for new partitions while no record comes."""
@@ -101,17 +105,30 @@ class InletConsumer:
         Raises KafkaException; BridgeError if the topic was made again. Then `open` it again.
         """
         assert self._consumer is not None
-        first = self._consumer.poll(TAKE_S)
-        found = [] if first is None else [first, *self._consumer.consume(TAKE_RECORDS_MAX - 1, GATHER_S)]
-        records: list[Taken] = []
-        for message in found:
-            if (error := message.error()) is not None:
-                self._note(message, error)
-            else:
-                records.append(self._taken(message))
+        records = self._records(self._consumer)
         if records or self._clock.monotonic_ms() >= self._look_ms:
             self._check_topic(self._consumer)
         return Batch(records, {partition: self._lag(partition) for partition in self._next})
+
+    def _records(self, consumer: Consumer) -> list[Taken]:
+        first = consumer.poll(TAKE_S)
+        part, asked = [] if first is None else [first], 1
+        until_ms = self._clock.monotonic_ms() + GATHER_MS
+        records: list[Taken] = []
+        size_bytes = 0
+        while part:
+            for message in part:
+                if (error := message.error()) is not None:
+                    self._note(message, error)
+                else:
+                    records.append(taken := self._taken(message))
+                    size_bytes += taken.size_bytes
+            room = min(TAKE_RECORDS_MAX - len(records), PART_RECORDS)
+            if len(part) < asked or not room or size_bytes >= TAKE_BYTES_MAX:
+                break
+            left_ms = max(until_ms - self._clock.monotonic_ms(), 0)
+            part, asked = consumer.consume(room, left_ms / 1000), room
+        return records
 
     def _check_topic(self, consumer: Consumer) -> None:
         assert self._admin is not None

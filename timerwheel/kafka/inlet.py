@@ -36,12 +36,13 @@ from timerwheel.kafka.outlets import Outlets
 from timerwheel.kafka.translation import Recall, Refusal, Taken, Wanted, rejection_of, wanted_of
 from timerwheel.model.kafka_counts import BridgeState, KafkaCounts, Lag
 from timerwheel.model.messages import Outgoing
+from timerwheel.runtime.steps import size_of
 from timerwheel.state.config_table import ConfigTable, ControlValueError, Put
 from timerwheel.store.errors import StoreError
 from timerwheel.telemetry.throttled_log import ThrottledLog
 
 UNIT_BYTES_MAX: Final = 4 << 20
-"""Bodies that are stored as one unit, unless one alone has more."""
+"""Bytes of messages that are stored as one unit, unless one alone has more."""
 RETRY_MS: Final = 1_000
 
 logger = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class Inlet:
     async def _take_all(self) -> None:
         while True:
             items, lags = await self._call(self._take)
-            for unit in _units(items):
+            for unit in units_of(items):
                 await self._store(unit)
             self._counts.inlet = lags
 
@@ -216,9 +217,9 @@ def _alone_refused(item: Item, error: CongestedError | UnitTooLargeError | Contr
     return item._replace(wanted=Refusal(error.code, str(error), bare=isinstance(error, UnitTooLargeError)))
 
 
-def _units(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+def units_of(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
     """Yield what is stored as one unit: messages of UNIT_BYTES_MAX, or one recall."""
-    sizes = [len(taken.value or b"") for taken, _ in items]
+    sizes = list(map(_size_of, items))
     if items and sum(sizes) <= UNIT_BYTES_MAX and Recall not in {type(wanted) for _, wanted in items}:
         yield items
         return
@@ -234,3 +235,9 @@ def _units(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
             begin, size_bytes = place + 1, 0
     if begin < len(items):
         yield items[begin:]
+
+
+def _size_of(item: Item) -> int:
+    """Count the bytes of what is stored for a record; headers and key are much of some."""
+    wanted = item.wanted
+    return size_of(wanted) if isinstance(wanted, Outgoing) else item.taken.size_bytes

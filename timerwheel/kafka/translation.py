@@ -75,6 +75,11 @@ class Taken(NamedTuple):
     stored_ms: int | None = None
 
     @property
+    def size_bytes(self) -> int:
+        """Count the bytes of key, value and headers."""
+        return len(self.key or b"") + len(self.value or b"") + _size_bytes(self.headers or ())
+
+    @property
     def place(self) -> str:
         """Where it is in Kafka."""
         return f"{self.topic}/{self.partition}@{self.offset}"
@@ -321,9 +326,10 @@ def _text(data: bytes) -> str | None:
 def rejection_of(taken: Taken, refusal: Refusal, topics: KafkaTopics, rules: Rules) -> Outgoing:
     """Return the message that goes to the topic of rejected records; what is too large of it is left out.
 
-    It is a message as any other: in the log in one unit with the inlet's position, and sent by the outlet.
+    No limit of messages refuses it: what does not fit into properties is in the envelope alone. It is a
+    message as any other: in the log in one unit with the inlet's position, and sent by the outlet.
     """
-    why = [
+    why: list[Header] = [
         (names.REJECTED, refusal.code.encode()),
         (names.REASON, refusal.detail.encode()),
         (names.FROM, taken.place.encode()),
@@ -337,10 +343,11 @@ def rejection_of(taken: Taken, refusal: Refusal, topics: KafkaTopics, rules: Rul
         key, headers = None, []
     if value is not None and len(value) > rules.body_bytes_max:
         value = None
+    fits = len(why) <= rules.properties_max and _size_bytes(why) <= rules.properties_bytes_max
     return Outgoing(
         names.topic_of(topics.rejected),
         value or b"",
-        {name: text.decode() for name, text in why},
+        {name: (text or b"").decode() for name, text in why} if fits else {},
         own=True,
         envelope=Envelope(key, [*headers, *why], value is None).encode(),
     )

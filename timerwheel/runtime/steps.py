@@ -7,7 +7,7 @@ from timerwheel.model.messages import Outgoing
 AT_ONCE_MAX = 500
 """Most messages to process without a pause."""
 AT_ONCE_BYTES = 4 << 20
-"""Most bytes of bodies and properties to process without a pause, unless one message alone has more."""
+"""Most bytes, as `size_of` counts them, to process without a pause, unless one message alone has more."""
 
 
 def steps(messages: Sequence[Outgoing]) -> Iterator[slice]:
@@ -15,7 +15,7 @@ def steps(messages: Sequence[Outgoing]) -> Iterator[slice]:
     if len(messages) == 1:
         yield slice(0, 1)
         return
-    sizes = list(map(_size, messages))
+    sizes = list(map(size_of, messages))
     if sum(sizes) <= AT_ONCE_BYTES:  # so their number alone counts
         for begin in range(0, max(len(messages), 1), AT_ONCE_MAX):
             yield slice(begin, min(begin + AT_ONCE_MAX, len(messages)))
@@ -34,12 +34,13 @@ def is_one_step(messages: Sequence[Outgoing]) -> bool:
     if len(messages) == 1:
         return True
     few = 0 < len(messages) <= AT_ONCE_MAX
-    return few and sum(map(_size, messages)) <= AT_ONCE_BYTES
+    return few and sum(map(size_of, messages)) <= AT_ONCE_BYTES
 
 
-def _size(message: Outgoing) -> int:
+def size_of(message: Outgoing) -> int:
+    """Count the bytes of body and envelope, and the characters of the properties."""
     properties = message.properties
-    size = len(message.body) + len(message.plain)
+    size = len(message.body) + len(message.plain) + len(message.envelope)
     return size + size_of_properties(properties) if properties else size
 
 

@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import msgspec
 import orjson
 import pytest
 from hypothesis import given
@@ -145,6 +146,19 @@ def test_a_rejected_record_keeps_what_is_not_too_large():
     assert message.body == b""
     assert Envelope.decode(message.envelope) == Envelope(None, why, is_null=True)
     assert admit(message, NOW_MS, RULES).due_ms == NOW_MS
+
+
+@pytest.mark.parametrize("limits", [
+    {"properties_max": 2},
+    {"properties_bytes_max": 60},
+    {"properties_max": 0, "properties_bytes_max": 0, "body_bytes_max": 0},
+])  # fmt: skip
+def test_no_limit_refuses_a_rejection(limits):
+    rules = msgspec.structs.replace(RULES, **limits)
+    message = rejection_of(taken(key=b"k"), Refusal("no_topic", "x" * 80), TOPICS, rules)
+    assert admit(message, NOW_MS, rules).due_ms == NOW_MS
+    names = [name for name, _ in Envelope.decode(message.envelope).headers]
+    assert names == ["TIMER_REJECTED", "TIMER_REASON", "TIMER_FROM"]
 
 
 def test_what_the_target_refuses_says_why_and_where_it_was_to_go():
