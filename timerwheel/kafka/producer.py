@@ -134,6 +134,14 @@ class Attempt:
         self.bare: set[int] = set()
         self.again = 0
 
+    def small_of(self, topic: str) -> set[int]:
+        """Return the places of records for a topic that may share a batch."""
+        return {
+            place
+            for place, record in enumerate(self.records)
+            if record.topic == topic and record.size_bytes < BATCH_BYTES
+        }
+
 
 @contextlib.contextmanager
 def _fatal_as_raised() -> Iterator[None]:
@@ -431,8 +439,11 @@ class TransactionalProducer:
                 failed = [_Failed(place, error.reason.args[0]) for place in left]
             if failed is None:
                 return list(attempt.refused.values())
+            if failed:
+                attempt.again = 0
+            were_alone = frozenset(attempt.alone)
             for place, cause in failed:
-                self._refuse(attempt, place, cause)
+                self._refuse(attempt, place, cause, were_alone)
 
     def _send_by_topic(
         self, records: Sequence[Produced], reached: Mapping[str, dict[int, int]]
@@ -502,15 +513,21 @@ class TransactionalProducer:
         is_legal = is_kafka_topic(name) and (name == topics.rejected or not topics.is_own(name))
         return is_legal and (name not in self._barred or self._barred[name].until_ms <= now_ms)
 
-    def _refuse(self, attempt: Attempt, place: int, error: KafkaError) -> None:
-        """Note that a record was refused, or that it is to be tried another way."""
+    def _refuse(self, attempt: Attempt, place: int, error: KafkaError, were_alone: Collection[int]) -> None:
+        """Note that a record was refused, or that it is to be tried another way.
+
+        `were_alone` are those that were sent in a batch of their own when it was refused.
+        """
         record = attempt.records[place]
         if place in attempt.refused:
             if place in attempt.bare:
                 raise KafkaException(error)
             attempt.bare.add(place)
-        elif error.code() == _TOO_LARGE and place not in attempt.alone and record.size_bytes < BATCH_BYTES:
-            attempt.alone.add(place)  # it may have been refused for the others of its batch
+        elif error.code() == _TOO_LARGE and place not in were_alone and record.size_bytes < BATCH_BYTES:
+            # It may have been refused for the others of its batch, and so may each of this topic: one batch
+            # after another would take as many tries.
+            if place not in attempt.alone:
+                attempt.alone |= attempt.small_of(record.topic)
         else:
             code = REFUSALS[error.code()]
             attempt.refused[place] = Refusal(code, f"Kafka refused it for {record.topic}: {error.str()}")
@@ -535,7 +552,7 @@ class TransactionalProducer:
                 self._produce(attempt, place, failed)
             for topic, offsets in reached.items():
                 self._position(*positions.offsets_record(self._cluster.service, topic, offsets))
-            self._deliver(attempt)
+            self._deliver(attempt, failed)
             if not failed:
                 self._until_done(self._producer.commit_transaction)
         except _GoneError:
@@ -560,7 +577,7 @@ class TransactionalProducer:
             raise _TransactionRefusedError(cause)
         # librdkafka numbers records on after a refused one, which the broker takes for a gap, once.
         attempt.again += 1
-        if not attempt.alone or attempt.again > AGAIN_MAX:
+        if not (attempt.alone or attempt.refused) or attempt.again > AGAIN_MAX:
             raise cause
         return []
 
@@ -572,13 +589,16 @@ class TransactionalProducer:
         goes = (one.topic for place, one in enumerate(attempt.records) if place not in attempt.refused)
         return own.union(goes)
 
-    def _deliver(self, attempt: Attempt) -> None:
-        """Wait until the records are delivered or refused. _GoneError for a topic that was deleted.
+    def _deliver(self, attempt: Attempt, failed: Sequence[_Failed]) -> None:
+        """Wait until the records are delivered, or one is refused. _GoneError for a topic that was deleted.
 
+        Those behind a refused one are not delivered: librdkafka tries until the transaction times out.
         librdkafka waits for a topic that it knows, and that is not there, until the transaction times out.
         """
         assert self._producer is not None
         while self._producer.flush(GONE_S):
+            if failed:
+                return
             self._check_stopped()
             self._check_own()
             places = range(len(attempt.records))

@@ -105,6 +105,24 @@ def test_a_target_that_was_deleted_does_not_keep_the_others_back(kafka: Clients,
         assert "the Kafka outlet waits" not in bridge.service.end(15).err
 
 
+@pytest.mark.parametrize(
+    ("limit", "count", "large"),
+    [(2_000, 1_000, ()), (2_000, 300, (99, 199)), (100_000, 1_000, (999,)), (100_000, 300, (99, 199, 299))],
+)
+def test_a_target_with_a_small_limit_gets_what_fits_of_a_large_transaction(
+    kafka: Clients, tmp_path: Path, limit: int, count: int, large: tuple[int, ...]
+) -> None:
+    with bridged(kafka, tmp_path / "data") as bridge:
+        kafka.make(target := f"{bridge.target}-small", max_message_bytes=str(limit))
+        due = [("TIMER_TOPIC", target.encode()), ("TIMER_DELAY_MS", b"0")]
+        values = [b"%d " % n + bytes(limit + 100 if n in large else 500) for n in range(count)]
+        kafka.transaction([(bridge.inlet, value, due) for value in values], commit=True)
+        sent = [got.value for got in kafka.read_count(target, count - len(large))]
+        assert Counter(sent) == Counter(value for n, value in enumerate(values) if n not in large)
+        codes = [got.header("TIMER_REJECTED") for got in bridge.rejected(len(large))] if large else []
+        assert codes == ["body_too_large"] * len(large)
+
+
 def test_another_inlet_goes_on_from_what_was_sent(kafka: Clients, tmp_path: Path) -> None:
     with bridged(kafka, tmp_path / "data") as bridge:
         for number in range(5):
