@@ -7,7 +7,7 @@
    never `not_ready`: a client repeats that, and a repeated shift would move messages twice.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -159,13 +159,24 @@ class Bulk:
             own = {shard: part for shard in shards if (part := self._chosen_in(shard, chosen)) is not None}
             if not own:  # of what is chosen, no shard has anything
                 own = {shards[0]: msgspec.structs.replace(chosen, offsets=[])}
-            found = await self._all_or_unknown(
-                [(shard, call.in_json(msgspec.json.encode(part))) for shard, part in own.items()]
-            )
+            found = await self._settled(call, own)
+            if chosen.offsets and isinstance(found, web.Response) and found.status == NOT_FOUND:
+                # A shard without letters of the group may not know it: those that were not asked may.
+                none = msgspec.structs.replace(chosen, offsets=[])
+                rest = {shard: none for shard in shards if shard not in own}
+                found = await self._settled(call, rest) if rest else found
             settled = RedrivenCount if route.name.startswith("redrive") else DroppedCount
             return found if isinstance(found, web.Response) else responses.json(_sum(found, settled))
 
         return answer
+
+    async def _settled(
+        self, call: Call, own: Mapping[int, Chosen | ChosenOfTopics]
+    ) -> list[Said] | web.Response:
+        """Have shards settle what is chosen in each. Raises as `_all_or_unknown`."""
+        return await self._all_or_unknown(
+            [(shard, call.in_json(msgspec.json.encode(part))) for shard, part in own.items()]
+        )
 
     def _chosen_in(self, shard: int, chosen: Chosen | ChosenOfTopics) -> Chosen | ChosenOfTopics | None:
         """Return what is chosen of the letters of one shard, None if nothing is."""

@@ -293,6 +293,17 @@ async def test_groups_work_through_any_node_and_dead_letters_of_all_shards_are_o
     assert [one["topic"] for one in named] == sorted(TOPICS.values())
 
 
+async def test_offsets_without_letters_find_a_group_that_another_shard_has(node: Node) -> None:
+    await send(node, "a", body="a")
+    assert (await call(node, "PUT", "/v1/topics/a/groups/w", json={"start": "head"})).status == 201
+    for offset in range(3):
+        for what, none in (("redrive", {"redriven": 0, "left": 0}), ("drop", {"dropped": 0})):
+            done = await call(node, "POST", f"/v1/groups/w/dead-letters/{what}", json={"offsets": [offset]})
+            assert (done.status, done.content) == (200, none)
+    unknown = await call(node, "POST", "/v1/groups/x/dead-letters/drop", json={"offsets": [0]})
+    assert unknown.content["code"] == "unknown_group"
+
+
 async def test_names_of_schedules_and_subscriptions_are_unique_over_the_shards(node: Node) -> None:
     put = await call(node, "PUT", "/v1/schedules/daily", json={"topic": "a", "every": "1h"})
     assert put.status == 201
