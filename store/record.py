@@ -38,6 +38,7 @@ from enum import IntEnum
 from typing import NamedTuple
 from zlib import crc32
 
+import msgspec
 import numpy as np
 
 FORMAT_VERSION = 1
@@ -166,6 +167,13 @@ class Record(NamedTuple):
     topic: str
     properties: bytes
     body: bytes
+
+
+encode_properties = msgspec.json.Encoder().encode
+"""The properties of a record as JSON, byte for byte what orjson writes.
+
+Where thousands of results are kept, those of orjson cost ten times as much: each was a kilobyte first.
+"""
 
 
 def encode(  # noqa: PLR0913, PLR0917 - one argument per header field that varies; by place they are faster

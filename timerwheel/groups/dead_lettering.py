@@ -21,7 +21,7 @@ from timerwheel.model.admission import DEAD_PREFIX
 from timerwheel.runtime.message_views import id_of
 from timerwheel.state.groups import DEAD_QUEUE, GroupState, Item, dead_topic
 from timerwheel.store.errors import CorruptionError
-from timerwheel.store.record import Kind, decode, encode
+from timerwheel.store.record import Kind, decode, encode, encode_properties
 
 logger = logging.getLogger("timerwheel")
 
@@ -129,7 +129,7 @@ class DeadLettering:
         return encode(
             Kind.MESSAGE,
             dead_topic(self._group.group).encode(),
-            orjson.dumps(properties),
+            encode_properties(properties),
             body,
             store_ms=now_ms,
             due_ms=now_ms,

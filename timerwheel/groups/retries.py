@@ -9,14 +9,12 @@ work, so no limit on new messages refuses it. Each call is one unit.
 
 from collections.abc import Mapping
 
-import orjson
-
 from timerwheel.errors import AdmissionError
 from timerwheel.groups.config import leases_only
 from timerwheel.groups.dead_letter_properties import DeadLetterOrigin, letter_properties
 from timerwheel.groups.parts import GroupParts, stored_offset
 from timerwheel.state.groups import dead_topic, retry_topic
-from timerwheel.store.record import Kind, crc_of, encode
+from timerwheel.store.record import Kind, crc_of, encode, encode_properties
 
 
 class Retries:
@@ -90,6 +88,6 @@ def copy_record(
 ) -> bytes:
     """Encode a message for queue 0 of a topic of the service: a timer if it has a delay."""
     kind = Kind.TIMER if delay_ms else Kind.MESSAGE
-    text = orjson.dumps(dict(properties)) if properties else b""
+    text = encode_properties(dict(properties)) if properties else b""
     times_ms = (now_ms, now_ms + delay_ms, now_ms)
     return encode(kind, topic.encode(), text, body, *times_ms, level=level if delay_ms else 0)

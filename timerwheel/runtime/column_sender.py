@@ -6,7 +6,6 @@ looked up at once; if any of them is not new, `Sender` decides about the message
 
 from collections.abc import Iterator, Sequence
 
-import msgspec
 import numpy as np
 
 from timerwheel.errors import Fault, RefusedError
@@ -30,12 +29,10 @@ from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.state.key_columns import KeyColumns, content_hashes, digests_of, head_of, stored_texts
 from timerwheel.state.limited_records import flag_of
 from timerwheel.store.block import Block, Prefixes, encode_part, new_headers
-from timerwheel.store.record import FLAG_KEYED, FLAG_MORE, Kind
+from timerwheel.store.record import FLAG_KEYED, FLAG_MORE, Kind, encode_properties
 
 ROWS_AT_ONCE = 1_000
 """Most rows to process without a pause, about 1 ms; more would not fit the processor's cache."""
-_encode_json = msgspec.json.Encoder().encode
-"""The bytes of orjson, whose results take ten times as long where thousands of them are kept."""
 _TIMER, _MESSAGE = int(Kind.TIMER), int(Kind.MESSAGE)
 
 
@@ -249,7 +246,7 @@ class ColumnSender:
         for part in _slices(len(sets), ROWS_AT_ONCE):
             if part.start:
                 await self._clock.breathe()
-            texts += [_encode_json(plan.properties) if plan.properties else b"" for plan in sets[part]]
+            texts += [encode_properties(plan.properties) if plan.properties else b"" for plan in sets[part]]
         return texts
 
     def _queues(self, columns: MessageColumns, sets: Sequence[Plan]) -> np.ndarray:

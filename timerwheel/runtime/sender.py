@@ -26,7 +26,16 @@ from timerwheel.state.config_table import CONTROL_TOPIC, Put, encode_puts
 from timerwheel.state.dedup_key import key_properties
 from timerwheel.state.limited_records import flag_of
 from timerwheel.store.errors import LogFailedError, NoSpaceError
-from timerwheel.store.record import FLAG_KEYED, FLAG_MORE, FLAG_RUN, Kind, crc_of, encode, encode_alike
+from timerwheel.store.record import (
+    FLAG_KEYED,
+    FLAG_MORE,
+    FLAG_RUN,
+    Kind,
+    crc_of,
+    encode,
+    encode_alike,
+    encode_properties,
+)
 
 CLOCK_STEP_MS = 1_000
 # Looking up an enumeration member costs as much as checking a topic.
@@ -180,7 +189,7 @@ class Sender:
     async def store(self, messages: Sequence[Outgoing], puts: Sequence[Put]) -> int:
         """Do what `send` does, and return how many of the messages had been sent before.
 
-        For callers who need no receipts: those cost a fifth of a send in large arrays.
+        For callers who need no receipts.
         """
         if is_keyed(messages):
             return sum([receipt.duplicate for receipt in await self.send(messages, puts)])
@@ -394,7 +403,7 @@ class Sender:
             queue = message.queue
             if queue is None:
                 queue = 0 if queues == 1 else self._queue_for(topic, properties or _plain(message), queues)
-            text = orjson.dumps(properties) if properties else message.plain
+            text = encode_properties(properties) if properties else message.plain
             kind = _TIMER if plan.waits else _MESSAGE
             # From here its delay counts, so that of a message which waits is what its sender asked for.
             enqueue_ms = admitted_ms if plan.waits and not plan.level else store_ms

@@ -45,7 +45,7 @@ from timerwheel.runtime.shielded import finished, shielded
 from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.state.limited_records import flag_of
 from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError
-from timerwheel.store.record import FLAG_EARLY, Kind, crc_of, encode
+from timerwheel.store.record import FLAG_EARLY, Kind, crc_of, encode, encode_properties
 
 logger = logging.getLogger("timerwheel")
 
@@ -116,7 +116,7 @@ class Transactions:
         properties = {**message.properties, HALF_PROPERTY: "true"}
         if message.envelope:
             properties[ENVELOPE_PROPERTY] = message.envelope
-        text = orjson.dumps(properties)
+        text = encode_properties(properties)
         times_ms = (now_ms, HALF_DUE_MS, now_ms)
         queue = self._sender.queue_of(message)
         name, flags = message.topic.encode(), flag_of(properties)
@@ -156,7 +156,7 @@ class Transactions:
             committed = encode(
                 Kind.TIMER if plan.waits else Kind.MESSAGE,
                 record.topic.encode(),
-                orjson.dumps(stored) if stored else b"",
+                encode_properties(stored) if stored else b"",
                 record.body,
                 store_ms=now_ms,
                 due_ms=plan.due_ms,

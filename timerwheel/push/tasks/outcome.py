@@ -18,7 +18,7 @@ from timerwheel.model.trace_context import context_of
 from timerwheel.push.endpoint import Reply
 from timerwheel.push.request import CONTENT_TYPE_PROPERTY, TAGS_PROPERTY
 from timerwheel.push.tasks.task import Task, TaskOutcome, log_topic_of, topic_of
-from timerwheel.store.record import NO_OFFSET, Identity, Kind, decode, encode
+from timerwheel.store.record import NO_OFFSET, Identity, Kind, decode, encode, encode_properties
 
 CALLBACK_BODY_BYTES = 16_384
 """Bytes of the answer's body that a callback reports."""
@@ -113,5 +113,5 @@ def _record(
 ) -> bytes:
     times_ms = (now_ms, now_ms, now_ms)
     root, root_crc = (NO_OFFSET, 0) if identity is None else identity
-    name, text = topic.encode(), orjson.dumps(properties)
+    name, text = topic.encode(), encode_properties(properties)
     return encode(Kind.MESSAGE, name, text, body, *times_ms, root=root, root_crc=root_crc)
