@@ -7,7 +7,6 @@ Any client that may receive can name any group. So clients of different tokens s
 read a topic in common, and may; and a client has its id to itself, as far as other tokens are concerned.
 """
 
-import builtins
 from collections.abc import Sequence
 from typing import Annotated, Final
 
@@ -117,7 +116,7 @@ class Members:
         """Return the members of a group by the ids of their clients."""
         return self._groups.get(group, {})
 
-    def sharing(self, request: Request, group: str) -> builtins.list[str]:
+    def sharing(self, request: Request, group: str) -> Sequence[str]:
         """Return the ids of the clients that share the queues of a group with those of a connection."""
         members = self.of(group)
         own = [member.topics for member in members.values() if member.link is request.link]
