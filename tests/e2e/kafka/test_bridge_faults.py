@@ -30,6 +30,17 @@ def test_a_record_whose_headers_cannot_be_read_is_rejected_and_holds_up_no_other
     assert "not UTF-8" in rejected.header("TIMER_REASON")
 
 
+def test_a_refused_record_holds_up_no_other_though_its_rejection_has_no_room_for_properties(
+    kafka: Clients, tmp_path: Path
+) -> None:
+    with bridged(kafka, tmp_path / "data", "--properties-max", 1) as bridge:
+        kafka.transaction([(bridge.inlet, b"odd", [])], commit=True)
+        (rejected,) = bridge.rejected()
+        bridge.schedule(b"good", ("TIMER_DELAY_MS", "0"))
+        assert [got.value for got in bridge.out()] == [b"good"]
+    assert (rejected.value, rejected.header("TIMER_REJECTED")) == (b"odd", "no_topic")
+
+
 @pytest.mark.parametrize("target", ["__consumer_offsets", "__transaction_state"])
 def test_no_message_goes_to_a_topic_of_the_brokers(kafka: Clients, tmp_path: Path, target: str) -> None:
     kafka.transaction([], commit=True)  # so that both are there
