@@ -102,7 +102,7 @@ def _advice(error: UnreachableError) -> str:
     """What to check when no answer came."""
     import aiohttp
 
-    from timerwheel.broken_connection import BrokenConnectionError
+    from timerwheel.broken_connection import BrokenConnectionError, UnsentError
 
     cause = error.__cause__
     if isinstance(cause, aiohttp.ClientConnectorCertificateError):
@@ -111,7 +111,7 @@ def _advice(error: UnreachableError) -> str:
         return "does it use TLS? an http:// URL calls it without"
     if isinstance(cause, aiohttp.ServerDisconnectedError) and "http://" in error.detail:
         return "is it running, and without TLS? an https:// URL calls it with TLS"
-    if isinstance(cause, BrokenConnectionError):
+    if isinstance(cause, BrokenConnectionError) and not isinstance(cause, UnsentError):
         return "whether it did what was asked is not known"
     return "is the service running there? --url selects another"
 

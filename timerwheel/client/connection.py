@@ -245,11 +245,12 @@ class Connection:
             detail = f"{without_user(url)} did not answer within {limit_ms} ms"
             raise UnreachableError(None, "timeout", detail) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            began = isinstance(error, broken_connection.BrokenConnectionError)
+            unsent = isinstance(error, aiohttp.ClientConnectorError | broken_connection.UnsentError)
+            began = not unsent and isinstance(error, broken_connection.BrokenConnectionError)
             shown = without_user(url)
             what = f"{shown} broke off the call" if began else f"cannot reach {shown}"
             unreachable = UnreachableError(None, "unreachable", f"{what}: {_reason(error)}")
-            unreachable.connected = not isinstance(error, aiohttp.ClientConnectorError)
+            unreachable.connected = not unsent
             unreachable.final = isinstance(error, aiohttp.ClientSSLError)
             raise unreachable from error
 

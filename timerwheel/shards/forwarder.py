@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 import aiohttp
 import msgspec
 from aiohttp import hdrs, web
-from multidict import CIMultiDict
+from multidict import CIMultiDict, MultiMapping
 
 from timerwheel.api.http.problems import end_event, problem
 from timerwheel.api.http.responses import REQUEST_ID_HEADER
@@ -122,7 +122,7 @@ class _Problem(msgspec.Struct):
     leader: str | None = None
 
 
-def headers_for_shard(headers: Mapping[str, str]) -> CIMultiDict[str]:
+def headers_for_shard(headers: MultiMapping[str]) -> CIMultiDict[str]:
     """Return the headers of a client's request that concern its call."""
     dropped = HOP_BY_HOP | JUDGED | _named_by_connection(headers)
     kept = CIMultiDict[str]()
@@ -133,7 +133,7 @@ def headers_for_shard(headers: Mapping[str, str]) -> CIMultiDict[str]:
     return kept
 
 
-def headers_for_client(headers: Mapping[str, str]) -> CIMultiDict[str]:
+def headers_for_client(headers: MultiMapping[str]) -> CIMultiDict[str]:
     """Return the headers of a shard's answer that concern its content."""
     dropped = HOP_BY_HOP | OWN_OF_ANSWERS | _named_by_connection(headers)
     kept = CIMultiDict[str]()
@@ -143,9 +143,9 @@ def headers_for_client(headers: Mapping[str, str]) -> CIMultiDict[str]:
     return kept
 
 
-def _named_by_connection(headers: Mapping[str, str]) -> frozenset[str]:
-    named = headers.get(hdrs.CONNECTION, "")
-    return frozenset(one.strip().lower() for one in named.split(",")) if named else frozenset()
+def _named_by_connection(headers: MultiMapping[str]) -> frozenset[str]:
+    named = headers.getall(hdrs.CONNECTION, ())
+    return frozenset(one.strip().lower() for value in named for one in value.split(","))
 
 
 class Forwarder:

@@ -59,21 +59,25 @@ async def test_a_node_does_not_know_what_became_of_a_call_whose_shard_was_killed
     assert [request.method for request in service.requests] == ["GET", method]
 
 
-@pytest.mark.parametrize("body", [b"{}", b"[%b]" % (b" " * 200_000)])
-@pytest.mark.parametrize("method", CHANGING)
-async def test_a_node_makes_a_call_again_of_which_nothing_was_sent(monkeypatch, method, body):
-    """The other side ended the connection just as it was taken from the pool."""
-    connect, loop = aiohttp.TCPConnector.connect, asyncio.get_running_loop()
+@pytest.fixture
+def taken(monkeypatch):
+    """The connections that were taken; the other side ends the second one just as that is taken."""
+    connect, found = aiohttp.TCPConnector.connect, []
 
     async def closing(self, *args, **more):
         connection = await connect(self, *args, **more)
-        if len(taken) == 1:
-            loop.call_soon(connection.transport.close)
-        taken.append(connection)
+        if len(found) == 1:
+            asyncio.get_running_loop().call_soon(connection.transport.close)
+        found.append(connection)
         return connection
 
-    taken = []
     monkeypatch.setattr(aiohttp.TCPConnector, "connect", closing)
+    return found
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[%b]" % (b" " * 200_000)])
+@pytest.mark.parametrize("method", CHANGING)
+async def test_a_node_makes_a_call_again_of_which_nothing_was_sent(taken, method, body):
     async with scripted(HERE, HERE) as service, Doors(Serving(), [service.url]) as doors:
         leaders = Leaders([Place(0, service.url, service.url)], doors, SystemClock())
         leaders.places[0].leads(service.url)
@@ -82,6 +86,18 @@ async def test_a_node_makes_a_call_again_of_which_nothing_was_sent(monkeypatch, 
             assert (await forwarder.ask(0, _call(method, body))).status == 200
     assert len(taken) == 3
     assert [request.method for request in service.requests] == [method, method]
+
+
+@pytest.mark.usefixtures("taken")
+async def test_a_send_of_which_nothing_was_sent_is_known_not_to_be_stored():
+    receipt = Reply(201, {"id": "1", "topic": "t", "due_ms": 1, "state": "scheduled"})
+    async with scripted(receipt, receipt) as service, Client(service.url, retry_ms=0) as client:
+        await client.send("t", "x")
+        with pytest.raises(UnreachableError, match="cannot reach") as raised:
+            await client.send("t", "x")
+        assert not raised.value.connected
+        await client.send("t", "x")
+    assert len(service.requests) == 2
 
 
 @pytest.mark.parametrize("method", READING)
