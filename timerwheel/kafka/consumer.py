@@ -115,7 +115,7 @@ class InletConsumer:
         part, asked = [] if first is None else [first], 1
         until_ms = self._clock.monotonic_ms() + GATHER_MS
         records: list[Taken] = []
-        size_bytes = 0
+        size_bytes, largest_bytes = 0, 1
         while part:
             for message in part:
                 if (error := message.error()) is not None:
@@ -123,7 +123,9 @@ class InletConsumer:
                 else:
                     records.append(taken := self._taken(message))
                     size_bytes += taken.size_bytes
-            room = min(TAKE_RECORDS_MAX - len(records), PART_RECORDS)
+                    largest_bytes = max(largest_bytes, taken.size_bytes)
+            fit = max((TAKE_BYTES_MAX - size_bytes) // largest_bytes, 1)
+            room = min(TAKE_RECORDS_MAX - len(records), PART_RECORDS, fit)
             if len(part) < asked or not room or size_bytes >= TAKE_BYTES_MAX:
                 break
             left_ms = max(until_ms - self._clock.monotonic_ms(), 0)
