@@ -84,10 +84,12 @@ def test_each_message_at_a_steady_rate_comes_once_and_none_early(tmp_path: Path,
             sent_s = time.monotonic() - began_s
             reader.join()
             assert service.process.poll() is None
+            cpu_us = cpu_s(service.process.pid) * 1e6 / count
     finally:
         broker.kill()
     took_s = reader.ended_s - began_s - DELAY_MS / 1000
-    print(f"\n{count:,} sent in {sent_s:.1f} s, read {count / took_s:,.0f}/s; due to read in ms:")
+    print(f"\n{count:,} sent in {sent_s:.1f} s, read {count / took_s:,.0f}/s;", end=" ")
+    print(f"{cpu_us:.0f} µs of the service's processor each; due to read in ms:")
     dues_ms, late_ms = np.array(reader.dues_ms), np.array(reader.late_ms)
     is_warm = dues_ms >= dues_ms.min() + WARM_S * 1000
     print(f"  the first {WARM_S} s: {percentiles(late_ms[~is_warm])}")
@@ -95,6 +97,12 @@ def test_each_message_at_a_steady_rate_comes_once_and_none_early(tmp_path: Path,
     assert len(reader.times) == count
     assert set(reader.times.values()) == {1}
     assert min(reader.late_ms) >= 0
+
+
+def cpu_s(pid: int) -> float:
+    """The processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def percentiles(late_ms: np.ndarray) -> str:
