@@ -170,10 +170,9 @@ def test_what_waits_is_on_the_rings_and_a_click_on_a_slot_lists_it(page, url):
     expect(page.locator("#panel-messages h3")).to_contain_text("Slot of a second")
     expect(page.locator("#panel-messages h3")).to_be_focused()
     expect(page.get_by_role("link", name=sent["id"])).to_be_visible()
-    label = slot.get_attribute("aria-label") or ""
-    waiting = re.search(r"(\d+) waiting", label)  # with the one that `fill` may have put into this second
-    assert waiting is not None, label
-    expect(page.locator("#panel-messages tbody tr")).to_have_count(int(waiting[1]))
+    # One that `fill` may have put into this second counts too; the ring is drawn again once in a while.
+    listed = page.locator("#panel-messages tbody tr").count()
+    expect(slot).to_have_attribute("aria-label", re.compile(rf"\b{listed} waiting"))
 
 
 def test_the_rings_turn_towards_one_needle_and_a_slot_reaches_it_when_it_is_due(page, url):
