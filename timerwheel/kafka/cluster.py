@@ -218,6 +218,24 @@ def said(error: KafkaException) -> str:
     return str(cause.str() if isinstance(cause, KafkaError) else cause).replace("\n", " ").rstrip(".")
 
 
+def fatal_of(producer: Producer | None, error: SystemError) -> KafkaException | None:
+    """Return the fatal error of a producer for which confluent-kafka raised this SystemError, or None.
+
+    It sets the error in the midst of a call, and goes on calling back: what comes out in the end is a
+    SystemError, which has lost it if a callback came upon an error of its own. The producer still has it, and
+    refuses a transaction with it. One of another error may have begun a transaction.
+    """
+    if isinstance(error.__cause__, KafkaException):
+        return error.__cause__
+    if producer is not None:
+        try:
+            producer.begin_transaction()
+        except KafkaException as found:
+            if found.args[0].fatal():
+                return found
+    return None
+
+
 def why_not(error: KafkaException, servers: str, of: str) -> str:
     """Return why brokers did not do what they were asked; `of` says what for, in a clause."""
     cause = error.args[0] if error.args else None

@@ -36,7 +36,7 @@ from timerwheel.clock import Clock
 from timerwheel.errors import SettingsError
 from timerwheel.kafka import journal_topic
 from timerwheel.kafka.broker_clock import BrokerClock
-from timerwheel.kafka.cluster import CALL_S, client_logger, said, why_not
+from timerwheel.kafka.cluster import CALL_S, client_logger, fatal_of, said, why_not
 from timerwheel.settings import JournalAddress
 from timerwheel.store.errors import JournalAwayError, JournalFencedError, JournalMismatchError, LogFailedError
 from timerwheel.store.journal import FENCE, Extent, Placed, Run, label, labelled
@@ -422,10 +422,9 @@ class KafkaJournal:
         except KafkaException as error:
             raise self._error_of(error) from error
         except SystemError as error:
-            # confluent-kafka sets a fatal error while it still calls back: Python says so of the callback.
-            if isinstance(error.__cause__, KafkaException):
-                raise self._error_of(error.__cause__) from error
-            raise
+            if (fatal := fatal_of(self._producer, error)) is None:
+                raise
+            raise self._error_of(fatal) from error
 
     def _error_of(self, error: KafkaException) -> LogFailedError:
         if error.args[0].code() in FENCED:

@@ -13,11 +13,11 @@
 It blocks: one thread of its own.
 """
 
-import contextlib
 import itertools
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -25,7 +25,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from timerwheel.clock import Clock
 from timerwheel.kafka import positions
-from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster, said
+from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster, fatal_of, said
 from timerwheel.kafka.hanging import GRACE_MS, LOOK_S, Ends, Firsts, Grace, Hanging, Place, unpassed
 from timerwheel.kafka.names import is_kafka_topic, kafka_topic_of
 from timerwheel.kafka.positions import Noted, Positions, Repeats, Run
@@ -143,20 +143,6 @@ class Attempt:
         }
 
 
-@contextlib.contextmanager
-def _fatal_as_raised() -> Iterator[None]:
-    """Raise a fatal error as the KafkaException that it is.
-
-    The client raises it in any call that polls, before the callbacks of records, and these fail for it.
-    """
-    try:
-        yield
-    except SystemError as error:
-        if isinstance(error.__cause__, KafkaException):
-            raise error.__cause__ from None
-        raise
-
-
 def _note_failure(failed: list[str], error: KafkaError | None, message: Message) -> None:
     if error is not None:
         failed.append(f"{message.topic()}: {error.str()}")
@@ -196,31 +182,32 @@ class TransactionalProducer:
 
         Raises KafkaException and BridgeError, FencedError among them; call it again except after that.
         """
-        self.close()
-        self._cluster.make_topics()
-        self._noted = noted
-        own = {self._cluster.topics.positions, self._cluster.topics.rejected}
-        self._targets |= own.union(map(kafka_topic_of, topics))
-        self._ends = Ends(self._cluster, self._clock, self._troubles, self._check_stopped)
-        if self._has_run:
-            self._check_others(self._last_run(self._ends))
-        self._check_stopped()  # a leader that was replaced must not fence the next one
-        self._producer = self._cluster.producer(BATCH_BYTES, PROTOCOL_BYTES_MAX + (512 << 20))
-        self._until_done(self._producer.init_transactions)
-        self._end_positions(self._ends)
-        found = positions.read(self._cluster)
-        offsets, again = self._with_noted(found)
-        self._begin()
-        self._position(*positions.run_record(self._cluster.service, self._run))
-        for topic, reached in offsets.items():
-            if reached != found.offsets.get(topic):
-                self._position(*self._record_of(topic, reached, again))
-        self._commit()
-        self._has_run = True
-        self._known.clear()
-        hanging = self._look(self._targets, self._ends)
-        self._found = {(one.place, one.offset) for one in hanging}
-        return Opened(offsets, again, hanging)
+        with self._fatal_as_raised():
+            self.close()
+            self._cluster.make_topics()
+            self._noted = noted
+            own = {self._cluster.topics.positions, self._cluster.topics.rejected}
+            self._targets |= own.union(map(kafka_topic_of, topics))
+            self._ends = Ends(self._cluster, self._clock, self._troubles, self._check_stopped)
+            if self._has_run:
+                self._check_others(self._last_run(self._ends))
+            self._check_stopped()  # a leader that was replaced must not fence the next one
+            self._producer = self._cluster.producer(BATCH_BYTES, PROTOCOL_BYTES_MAX + (512 << 20))
+            self._until_done(self._producer.init_transactions)
+            self._end_positions(self._ends)
+            found = positions.read(self._cluster)
+            offsets, again = self._with_noted(found)
+            self._begin()
+            self._position(*positions.run_record(self._cluster.service, self._run))
+            for topic, reached in offsets.items():
+                if reached != found.offsets.get(topic):
+                    self._position(*self._record_of(topic, reached, again))
+            self._commit()
+            self._has_run = True
+            self._known.clear()
+            hanging = self._look(self._targets, self._ends)
+            self._found = {(one.place, one.offset) for one in hanging}
+            return Opened(offsets, again, hanging)
 
     def _last_run(self, ends: Ends) -> Run | None:
         """Return the process that opened last, as far as committed readers see.
@@ -274,12 +261,13 @@ class TransactionalProducer:
 
         Returns where it did hang; in other places it had ended after all. Raises as `send`.
         """
-        if again:
-            self._begin()
-            for topic in again:
-                self._position(*self._record_of(topic, offsets[topic], again))
-            self._commit()
-        return self._abort_hanging(hanging)
+        with self._fatal_as_raised():
+            if again:
+                self._begin()
+                for topic in again:
+                    self._position(*self._record_of(topic, offsets[topic], again))
+                self._commit()
+            return self._abort_hanging(hanging)
 
     def _record_of(self, topic: str, offsets: Mapping[int, int], again: Repeats) -> tuple[bytes, bytes]:
         return positions.offsets_record(self._cluster.service, topic, offsets, again.get(topic))
@@ -422,28 +410,28 @@ class TransactionalProducer:
 
         After an exception, UnsettledError among them, `open` tells whether they were committed.
         """
-        attempt = Attempt(records)
-        while True:
-            self._find({record.topic for record in records} - self._known)
-            self._refuse_known(attempt)
-            self._look_first(self._goals(attempt))
-            try:
-                with _fatal_as_raised():
+        with self._fatal_as_raised():
+            attempt = Attempt(records)
+            while True:
+                self._find({record.topic for record in records} - self._known)
+                self._refuse_known(attempt)
+                self._look_first(self._goals(attempt))
+                try:
                     failed = self._try(attempt, reached)
-            except _TransactionRefusedError as error:
-                left = [place for place in range(len(records)) if place not in attempt.refused]
-                if len({records[place].topic for place in left}) > 1:
-                    return self._send_by_topic(records, reached)
-                if not left:
-                    raise error.reason from error
-                failed = [_Failed(place, error.reason.args[0]) for place in left]
-            if failed is None:
-                return list(attempt.refused.values())
-            if failed:
-                attempt.again = 0
-            were_alone = frozenset(attempt.alone)
-            for place, cause in failed:
-                self._refuse(attempt, place, cause, were_alone)
+                except _TransactionRefusedError as error:
+                    left = [place for place in range(len(records)) if place not in attempt.refused]
+                    if len({records[place].topic for place in left}) > 1:
+                        return self._send_by_topic(records, reached)
+                    if not left:
+                        raise error.reason from error
+                    failed = [_Failed(place, error.reason.args[0]) for place in left]
+                if failed is None:
+                    return list(attempt.refused.values())
+                if failed:
+                    attempt.again = 0
+                were_alone = frozenset(attempt.alone)
+                for place, cause in failed:
+                    self._refuse(attempt, place, cause, were_alone)
 
     def _send_by_topic(
         self, records: Sequence[Produced], reached: Mapping[str, dict[int, int]]
@@ -696,6 +684,16 @@ class TransactionalProducer:
                 self._check_stopped()
             else:
                 return
+
+    @contextmanager
+    def _fatal_as_raised(self) -> Iterator[None]:
+        """Raise a fatal error of the producer as the KafkaException that it is."""
+        try:
+            yield
+        except SystemError as error:
+            if (fatal := fatal_of(self._producer, error)) is None:
+                raise
+            raise fatal from None
 
     def _check_stopped(self) -> None:
         if self._stopped:

@@ -1,6 +1,7 @@
 """Which outlet goes on when two processes have opened one for a service: by the journal, or who came last."""
 
 import asyncio
+import contextlib
 import itertools
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.harness.clock import ManualClock
 from tests.harness.faulty import FaultyFiles
@@ -18,7 +19,7 @@ from tests.harness.memory_election import MemoryElection
 from tests.harness.memory_journal import MemoryJournal
 from timerwheel.clock import SystemClock
 from timerwheel.engine import Engine
-from timerwheel.kafka.cluster import Cluster
+from timerwheel.kafka.cluster import Cluster, fatal_of
 from timerwheel.kafka.front import service_name
 from timerwheel.kafka.names import KafkaTopics
 from timerwheel.kafka.outlet import Outlet
@@ -73,6 +74,23 @@ def test_a_leader_that_another_of_its_journal_has_fenced_goes_on_where_both_were
     assert leader.open(NOTHING).offsets == {"orders": {0: 2}}
     service.send(leader, 2)
     assert service.came(3) == [b"0", b"1", b"2"]
+
+
+def test_a_fatal_error_is_found_though_confluent_kafka_has_lost_it(service: Service) -> None:
+    """As happens once in some thousand times: `flush` "returned NULL without setting an exception"."""
+    fenced, fencing = (service.cluster.producer(1 << 20, 1 << 20) for _ in range(2))
+    fenced.init_transactions(20)
+    assert fatal_of(fenced, SystemError("of something else")) is None
+    fencing.init_transactions(20)
+    with contextlib.suppress(KafkaException, SystemError):
+        while True:
+            fenced.produce(service.target, b"of an old epoch")
+            fenced.flush(20)
+    fatal = fatal_of(fenced, SystemError("returned NULL without setting an exception"))
+    assert fatal is not None
+    assert fatal.args[0].code() == KafkaError._FENCED
+    assert fatal_of(fencing, SystemError("of something else")) is None
+    assert fatal_of(None, SystemError("of something else")) is None
 
 
 @pytest.mark.parametrize(("own", "other"), [("shop", "copy"), ("shop", None), (None, "shop"), (None, None)])
