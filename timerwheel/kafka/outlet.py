@@ -6,8 +6,10 @@
    message is neither left out nor sent in two transactions that count.
 2. Messages of one queue go out in its order. Each transaction takes what is there: while one is committed,
    the next collects.
-3. No transaction begins with messages of a topic that is paused.
-4. With the log in a journal, it opens the producer only as long as the journal confirms that this process
+3. After a failure transactions are smaller, and grow again while they are quick: so one that takes longer
+   than brokers let a transaction last is not tried again and again.
+4. No transaction begins with messages of a topic that is paused.
+5. With the log in a journal, it opens the producer only as long as the journal confirms that this process
    leads: that fences the producer of any other. One that was replaced while it opened, and goes on with that
    when it wakes, fences the next leader, which is confirmed and opens again.
 """
@@ -40,6 +42,10 @@ from timerwheel.telemetry.background import in_background
 from timerwheel.telemetry.throttled_log import ThrottledLog
 
 TRANSACTION_RECORDS_MAX: Final = 5_000
+FEWER: Final = 8
+"""By which factor a transaction that follows a failure has fewer records at most."""
+QUICK_MS: Final = 1_000
+"""A transaction that takes no longer lets the next one have twice as many records."""
 TRANSACTION_BYTES_MAX: Final = 16 << 20
 """Size of a transaction from which on no further queue joins it."""
 RETRY_MS: Final = 1_000
@@ -95,6 +101,7 @@ class Outlet:
         self._out = dict(outlets.noted().sent)  # how far topics have gone out, as far as is known
         self._unnoted: dict[str, dict[int, int]] = {}
         self._note_ms = 0
+        self._records_max = TRANSACTION_RECORDS_MAX  # of the next transaction
         self._wake = asyncio.Event()
         outlets.on_change = self._add_all
 
@@ -125,6 +132,7 @@ class Outlet:
                 self._counts.outlet_state = BridgeState.WAITING
             finally:
                 self._end()
+            self._records_max = max(self._records_max // FEWER, 1)
             await self._engine.clock.sleep_for(RETRY_MS)
 
     # ------------------------------------------------------------------ what is there
@@ -329,8 +337,8 @@ class Outlet:
 
     async def _next_parts(self) -> list[Part]:
         """Read a part of each queue that has messages; the first ones go to the end of the line."""
-        chosen = list(self._ready)[:TRANSACTION_RECORDS_MAX]
-        count_max = max(TRANSACTION_RECORDS_MAX // len(chosen), 1)
+        chosen = list(self._ready)[: self._records_max]
+        count_max = max(self._records_max // len(chosen), 1)
         parts: list[Part] = []
         size_bytes = 0
         for queue in chosen:
@@ -360,7 +368,10 @@ class Outlet:
         reached: dict[str, dict[int, int]] = {}
         for queue, until, *_ in parts:
             reached.setdefault(queue.topic, self._known(queue.topic))[queue.number] = until
+        began_ms = self._engine.clock.monotonic_ms()
         refused, sent = await self._committed(parts, reached)
+        if self._engine.clock.monotonic_ms() - began_ms <= QUICK_MS:
+            self._records_max = min(self._records_max * 2, TRANSACTION_RECORDS_MAX)
         self._out |= reached
         self._counts.transactions += 1
         self._counts.sent += sent - refused

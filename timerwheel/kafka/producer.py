@@ -25,6 +25,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from timerwheel.clock import Clock
 from timerwheel.kafka import positions
+from timerwheel.kafka.batches import BATCH_BYTES, Batches
 from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster, fatal_of, said
 from timerwheel.kafka.hanging import GRACE_MS, LOOK_S, Ends, Firsts, Grace, Hanging, Place, unpassed
 from timerwheel.kafka.names import is_kafka_topic, kafka_topic_of
@@ -32,7 +33,6 @@ from timerwheel.kafka.positions import Noted, Positions, Repeats, Run
 from timerwheel.kafka.translation import Produced, Refusal, rejected
 from timerwheel.telemetry.throttled_log import Troubles
 
-BATCH_BYTES: Final = 65_536
 """Records are sent together up to this size: so no topic that takes records of this size refuses a batch."""
 PROTOCOL_BYTES_MAX: Final = 1_000_000
 FIND_MS_MAX: Final = 300
@@ -123,24 +123,24 @@ class _TransactionRefusedError(Exception):
 class Attempt:
     """Records to commit, and by their places: which are refused, and which are sent another way.
 
-    Those `alone` are sent in a batch of their own, those `bare` to the topic of rejected records without key
-    and value.
+    Those that are `bare` go to the topic of rejected records without key and value. `narrowed` says that a
+    topic gets smaller batches since one was refused.
     """
 
     def __init__(self, records: Sequence[Produced]) -> None:
         self.records = records
         self.refused: dict[int, Refusal] = {}
-        self.alone: set[int] = set()
         self.bare: set[int] = set()
+        self.narrowed = False
         self.again = 0
 
-    def small_of(self, topic: str) -> set[int]:
-        """Return the places of records for a topic that may share a batch."""
-        return {
-            place
-            for place, record in enumerate(self.records)
-            if record.topic == topic and record.size_bytes < BATCH_BYTES
-        }
+    def has_others(self, place: int) -> bool:
+        """Whether more than the record at this place goes to its topic."""
+        topic = self.records[place].topic
+        return any(
+            record.topic == topic and other not in self.refused and other != place
+            for other, record in enumerate(self.records)
+        )
 
 
 def _note_failure(failed: list[str], error: KafkaError | None, message: Message) -> None:
@@ -156,6 +156,7 @@ class TransactionalProducer:
         self._clock = clock
         self._run = run
         self._producer: Producer | None = None
+        self._batches = Batches(clock)
         self._has_run = False
         self._stopped = False
         self._known: set[str] = set()
@@ -429,9 +430,7 @@ class TransactionalProducer:
                     return list(attempt.refused.values())
                 if failed:
                     attempt.again = 0
-                were_alone = frozenset(attempt.alone)
-                for place, cause in failed:
-                    self._refuse(attempt, place, cause, were_alone)
+                self._refuse_all(attempt, failed)
 
     def _send_by_topic(
         self, records: Sequence[Produced], reached: Mapping[str, dict[int, int]]
@@ -501,29 +500,32 @@ class TransactionalProducer:
         is_legal = is_kafka_topic(name) and (name == topics.rejected or not topics.is_own(name))
         return is_legal and (name not in self._barred or self._barred[name].until_ms <= now_ms)
 
-    def _refuse(self, attempt: Attempt, place: int, error: KafkaError, were_alone: Collection[int]) -> None:
-        """Note that a record was refused, or that it is to be tried another way.
+    def _refuse_all(self, attempt: Attempt, failed: Sequence[_Failed]) -> None:
+        """Note that records were refused, or that they are to be tried another way."""
+        topics = {attempt.records[place].topic for place, _ in failed}
+        rooms = {topic: self._batches.room(topic) for topic in topics}
+        for place, error in failed:
+            record = attempt.records[place]
+            room = rooms[record.topic]
+            if place in attempt.refused:
+                if place in attempt.bare:
+                    raise KafkaException(error)
+                attempt.bare.add(place)
+            elif error.code() == _TOO_LARGE and record.size_bytes < room and attempt.has_others(place):
+                self._batches.narrow(record.topic, room // 2)  # it may be the batch that was too large
+                attempt.narrowed = True
+            else:
+                self._refuse(attempt, place, error)
 
-        `were_alone` are those that were sent in a batch of their own when it was refused.
-        """
+    def _refuse(self, attempt: Attempt, place: int, error: KafkaError) -> None:
         record = attempt.records[place]
-        if place in attempt.refused:
-            if place in attempt.bare:
-                raise KafkaException(error)
-            attempt.bare.add(place)
-        elif error.code() == _TOO_LARGE and place not in were_alone and record.size_bytes < BATCH_BYTES:
-            # It may have been refused for the others of its batch, and so may each of this topic: one batch
-            # after another would take as many tries.
-            if place not in attempt.alone:
-                attempt.alone |= attempt.small_of(record.topic)
-        else:
-            code = REFUSALS[error.code()]
-            attempt.refused[place] = Refusal(code, f"Kafka refused it for {record.topic}: {error.str()}")
-            if code == "body_too_large":
-                until_ms = self._clock.monotonic_ms() + MISSING_MS
-                self._refused_bytes[record.topic] = (record.size_bytes, until_ms)
-            elif code in OF_A_TOPIC:
-                self._bar(record.topic, attempt.refused[place])
+        code = REFUSALS[error.code()]
+        attempt.refused[place] = Refusal(code, f"Kafka refused it for {record.topic}: {error.str()}")
+        if code == "body_too_large":
+            until_ms = self._clock.monotonic_ms() + MISSING_MS
+            self._refused_bytes[record.topic] = (record.size_bytes, until_ms)
+        elif code in OF_A_TOPIC:
+            self._bar(record.topic, attempt.refused[place])
 
     def _try(self, attempt: Attempt, reached: Mapping[str, dict[int, int]]) -> list[_Failed] | None:
         """Try to commit. Unless it returns None, nothing is committed, because these records were refused.
@@ -535,8 +537,11 @@ class TransactionalProducer:
         cause: KafkaException | None = None
         is_gone = False
         self._begin()
+        self._batches.clear()
         try:
             for place in range(len(attempt.records)):
+                if failed:
+                    break
                 self._produce(attempt, place, failed)
             for topic, offsets in reached.items():
                 self._position(*positions.offsets_record(self._cluster.service, topic, offsets))
@@ -565,7 +570,7 @@ class TransactionalProducer:
             raise _TransactionRefusedError(cause)
         # librdkafka numbers records on after a refused one, which the broker takes for a gap, once.
         attempt.again += 1
-        if not (attempt.alone or attempt.refused) or attempt.again > AGAIN_MAX:
+        if not (attempt.narrowed or attempt.refused) or attempt.again > AGAIN_MAX:
             raise cause
         return []
 
@@ -644,8 +649,10 @@ class TransactionalProducer:
             whole = place not in attempt.bare
             record = rejected(record, refusal, self._cluster.topics, whole=whole)
         delivered = partial(self._delivered, failed, place)
-        if place in attempt.alone:
+        if self._batches.begins_with(record):
             self._flush()
+            if failed:
+                return
         try:
             self._producer.produce(
                 record.topic, record.value, record.key, on_delivery=delivered, headers=[*record.headers]
@@ -654,8 +661,6 @@ class TransactionalProducer:
             if error.args[0].code() not in REFUSALS:
                 raise
             failed.append(_Failed(place, error.args[0]))
-        if place in attempt.alone:
-            self._flush()
 
     def _position(self, key: bytes, value: bytes) -> None:
         assert self._producer is not None

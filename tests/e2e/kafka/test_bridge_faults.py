@@ -134,6 +134,23 @@ def test_a_target_with_a_small_limit_gets_what_fits_of_a_large_transaction(
         assert codes == ["body_too_large"] * len(large)
 
 
+def test_messages_that_take_longer_than_a_transaction_may_go_out_in_several(
+    kafka: Clients, tmp_path: Path
+) -> None:
+    """Each of them is a batch of its own, and has to arrive before the next one is sent."""
+    properties = tmp_path / "kafka.properties"
+    properties.write_text("transaction.timeout.ms=1000\n")
+    with bridged(kafka, tmp_path / "data", "--kafka-properties", str(properties)) as bridge:
+        kafka.make(target := f"{bridge.target}-small", max_message_bytes="700")
+        at_once = b"%d" % (time.time_ns() // 1_000_000 + 2_000)
+        due = [("TIMER_TOPIC", target.encode()), ("TIMER_DELIVER_MS", at_once)]
+        values = [b"%d " % n + bytes(500) for n in range(5_000)]
+        kafka.transaction([(bridge.inlet, value, due) for value in values], commit=True)
+        assert Counter(got.value for got in kafka.read_count(target, len(values))) == Counter(values)
+        err = bridge.service.end(15).err
+        assert err.count("FATAL") <= 4, "a transaction of the same size was tried again and again"
+
+
 def test_another_inlet_goes_on_from_what_was_sent(kafka: Clients, tmp_path: Path) -> None:
     with bridged(kafka, tmp_path / "data") as bridge:
         for number in range(5):
