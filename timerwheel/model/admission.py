@@ -27,6 +27,7 @@ a trace of RocketMQ's clients (`Outgoing.to_reserved`), may go to its reserved t
 import re
 from collections.abc import Collection, Sequence
 from functools import lru_cache
+from typing import Final
 
 import msgspec
 
@@ -78,7 +79,8 @@ _RULED = DELAY_PROPERTIES | RESERVED_PROPERTIES | LIMIT_PROPERTIES | CONTEXT_PRO
 FIELD_PROPERTIES = frozenset({"TAGS", "KEYS", "UNIQ_KEY", "__SHARDINGKEY", "__BORNHOST"})
 """Fields of a message in RocketMQ's protocols, which do not count towards `properties_max`."""
 
-_match_topic = re.compile(r"[A-Za-z0-9_%|-]{1,127}").fullmatch
+TOPIC_CHARACTERS_MAX: Final = 127
+_match_topic = re.compile(rf"[A-Za-z0-9_%|-]{{1,{TOPIC_CHARACTERS_MAX}}}").fullmatch
 _match_reserved = re.compile(
     rf"(?:{DEAD_PREFIX}|{RETRY_PREFIX}|{TASK_PREFIX}|{TASK_LOG_PREFIX}|(?i:{SYSTEM_PREFIX})).*|{TEMPLATE_TOPIC}",
     re.DOTALL,
@@ -214,9 +216,13 @@ def admit_delay(properties: dict[str, str], now_ms: int, rules: Rules) -> Plan:
     return _plan(properties, now_ms, rules, now_ms)
 
 
-@lru_cache(maxsize=4096)
 def is_sendable(topic: str) -> bool:
     """Whether clients can send to a topic of this name."""
+    return len(topic) <= TOPIC_CHARACTERS_MAX and _is_sendable(topic)
+
+
+@lru_cache(maxsize=4096)
+def _is_sendable(topic: str) -> bool:
     return _is_storable(topic) and not is_reserved(topic)
 
 

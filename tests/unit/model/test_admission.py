@@ -1,3 +1,5 @@
+import gc
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -444,3 +446,15 @@ def test_a_delay_counts_from_the_time_that_is_given_if_it_has_passed(properties,
     assert admit(Outgoing("t", b"", properties, from_ms=NOW_MS - 100), NOW_MS, RULES).due_ms == due_ms
     later = admit(Outgoing("t", b"", properties, from_ms=NOW_MS + 100), NOW_MS, RULES)
     assert later == admit(Outgoing("t", b"", properties), NOW_MS, RULES)
+
+
+def test_names_that_are_too_long_are_not_kept_in_memory():
+    """Thousands of refused sends with a topic of a megabyte each would take gigabytes."""
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            assert refusal_of({}, topic=f"{number}" + "x" * 100_000).code == "illegal_topic"
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 500_000
+    finally:
+        tracemalloc.stop()
