@@ -122,8 +122,9 @@ class InletConsumer:
                     self._note(message, error)
                 else:
                     records.append(taken := self._taken(message))
-                    size_bytes += taken.size_bytes
-                    largest_bytes = max(largest_bytes, taken.size_bytes)
+                    taken_bytes = taken.size_bytes
+                    size_bytes += taken_bytes
+                    largest_bytes = max(largest_bytes, taken_bytes)
             fit = max((TAKE_BYTES_MAX - size_bytes) // largest_bytes, 1)
             room = min(TAKE_RECORDS_MAX - len(records), PART_RECORDS, fit)
             if len(part) < asked or not room or size_bytes >= TAKE_BYTES_MAX:

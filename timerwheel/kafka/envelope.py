@@ -58,8 +58,10 @@ class Envelope(NamedTuple):
         parts = text.split(" ")
         if parts[0] != _TAG:
             return None
-        pairs = [header.split(":", 1) for header in parts[3:]]
-        headers = [((_bytes(name) or b"").decode(), _bytes(content)) for name, content in pairs]
+        headers: list[Header] = []
+        for header in parts[3:]:
+            name, content = header.split(":", 1)
+            headers.append(((_bytes(name) or b"").decode(), _bytes(content)))
         return cls(_bytes(parts[1]), headers, parts[2] == _NULL)
 
 

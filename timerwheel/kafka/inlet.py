@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException
@@ -36,7 +37,7 @@ from timerwheel.kafka.outlets import Outlets
 from timerwheel.kafka.translation import Recall, Refusal, Taken, Wanted, rejection_of, wanted_of
 from timerwheel.model.kafka_counts import BridgeState, KafkaCounts, Lag
 from timerwheel.model.messages import Outgoing
-from timerwheel.runtime.steps import size_of
+from timerwheel.runtime.steps import size_of, sizes_of
 from timerwheel.state.config_table import ConfigTable, ControlValueError, Put
 from timerwheel.store.errors import StoreError
 from timerwheel.telemetry.throttled_log import ThrottledLog
@@ -44,6 +45,7 @@ from timerwheel.telemetry.throttled_log import ThrottledLog
 UNIT_BYTES_MAX: Final = 4 << 20
 """Bytes of messages that are stored as one unit, unless one alone has more."""
 RETRY_MS: Final = 1_000
+_PLACE: Final = attrgetter("partition", "offset")
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -180,10 +182,10 @@ class Inlet:
 
     def _puts(self, items: Sequence[Item], messages: Sequence[Outgoing] = ()) -> list[Put]:
         """Return the settings that the unit changes: the next offsets, and topics that go out from now on."""
-        offsets = {taken.partition: taken.offset + 1 for taken, _ in items}
+        last = dict(map(_PLACE, [taken for taken, _ in items]))
         key = self._consumer.position_key
         next_offsets = [
-            Put(ConfigTable.KAFKA_INLET, key(number), offset) for number, offset in offsets.items()
+            Put(ConfigTable.KAFKA_INLET, key(number), offset + 1) for number, offset in last.items()
         ]
         return next_offsets + self._outlets.puts_of({message.topic for message in messages})
 
@@ -219,8 +221,10 @@ def _alone_refused(item: Item, error: CongestedError | UnitTooLargeError | Contr
 
 def units_of(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
     """Yield what is stored as one unit: messages of UNIT_BYTES_MAX, or one recall."""
-    sizes = list(map(_size_of, items))
-    if items and sum(sizes) <= UNIT_BYTES_MAX and Recall not in {type(wanted) for _, wanted in items}:
+    messages = [wanted for _, wanted in items if isinstance(wanted, Outgoing)]
+    usual = len(messages) == len(items)
+    sizes = sizes_of(messages) if usual else list(map(_size_of, items))
+    if items and usual and sum(sizes) <= UNIT_BYTES_MAX:
         yield items
         return
     begin, size_bytes = 0, 0

@@ -298,7 +298,10 @@ def _check_limits(key: bytes | None, headers: Sequence[Header], rules: Rules) ->
 
 
 def _size_bytes(headers: Sequence[Header]) -> int:
-    return sum([len(name.encode()) + len(value or b"") for name, value in headers])
+    size_bytes = 0
+    for name, value in headers:
+        size_bytes += len(name.encode()) + len(value or b"")
+    return size_bytes
 
 
 def shown(key: bytes | None, headers: Sequence[Header]) -> dict[str, str]:
