@@ -13,7 +13,7 @@ from timerwheel.clock import Clock
 from timerwheel.kafka.translation import Produced
 
 BATCH_BYTES: Final = 65_536
-"""How large librdkafka makes batches, unless one record has more."""
+"""How large librdkafka makes batches; a record that has more is in one of its own."""
 NARROW_MS: Final = 600_000
 """After so long a topic gets large batches again: its limit may have been raised."""
 

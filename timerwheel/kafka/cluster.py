@@ -219,11 +219,11 @@ def said(error: KafkaException) -> str:
 
 
 def fatal_of(producer: Producer | None, error: SystemError) -> KafkaException | None:
-    """Return the fatal error of a producer for which confluent-kafka raised this SystemError, or None.
+    """Return the fatal error that confluent-kafka has turned into this SystemError; None if it is another.
 
-    It sets the error in the midst of a call, and goes on calling back: what comes out in the end is a
-    SystemError, which has lost it if a callback came upon an error of its own. The producer still has it, and
-    refuses a transaction with it. One of another error may have begun a transaction.
+    The library sets a fatal error in the middle of a call and still runs callbacks. Python reports that as a
+    SystemError, sometimes without its cause. But the producer keeps its fatal error, and answers each
+    `begin_transaction` with it. A producer without one may have begun a transaction here: do not use it again.
     """
     if isinstance(error.__cause__, KafkaException):
         return error.__cause__

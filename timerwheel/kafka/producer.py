@@ -33,7 +33,6 @@ from timerwheel.kafka.positions import Noted, Positions, Repeats, Run
 from timerwheel.kafka.translation import Produced, Refusal, rejected
 from timerwheel.telemetry.throttled_log import Troubles
 
-"""Records are sent together up to this size: so no topic that takes records of this size refuses a batch."""
 PROTOCOL_BYTES_MAX: Final = 1_000_000
 FIND_MS_MAX: Final = 300
 """How long to look for a topic that is not known; the other messages wait so long."""
