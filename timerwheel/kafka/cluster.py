@@ -223,7 +223,7 @@ def fatal_of(producer: Producer | None, error: SystemError) -> KafkaException | 
 
     The library sets a fatal error in the middle of a call and still runs callbacks. Python reports that as a
     SystemError, sometimes without its cause. But the producer keeps its fatal error, and answers each
-    `begin_transaction` with it. A producer without one may have begun a transaction here: do not use it again.
+    `begin_transaction` with it. Drop a producer without one: it may have begun a transaction here.
     """
     if isinstance(error.__cause__, KafkaException):
         return error.__cause__
