@@ -208,6 +208,25 @@ async def test_a_reused_connection_that_breaks_is_replaced_once(receiver, caller
     assert len(receiver.got) == 5
 
 
+@pytest.mark.parametrize(
+    "stray", [b"HTTP/1.1 408 Late\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 408 La", b"late"]
+)
+@pytest.mark.parametrize("status", [200, 204])
+async def test_what_comes_behind_an_answer_is_not_the_answer_to_the_next_request(
+    receiver, caller, status, stray
+):
+    receiver.behave["hook"] = status
+    first = await caller.attempt(to(receiver.url()), message())
+    assert first.status == status
+    (transport,) = receiver.connections
+    transport.write(stray)
+    for _ in range(20):  # until it has come
+        await asyncio.sleep(0)
+    receiver.behave["hook"] = 201
+    assert (await caller.attempt(to(receiver.url()), message())).status == 201
+    assert len(receiver.got) == 2
+
+
 async def test_cookies_of_one_answer_are_not_sent_with_the_next_request(receiver, caller):
     receiver.behave["hook"] = (200, {"Set-Cookie": "a=b; Path=/"})
     for _ in range(2):
