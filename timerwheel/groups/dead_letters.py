@@ -25,7 +25,7 @@ from timerwheel.model.messages import DeadLetter, DeadPage, MessageView
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
 from timerwheel.runtime.shielded import shielded
 from timerwheel.state import lease_records
-from timerwheel.state.groups import DEAD_QUEUE, DeadLetters, GroupState, dead_topic, group_topic, retry_topic
+from timerwheel.state.groups import DEAD_QUEUE, DeadLetters, dead_topic, group_topic, retry_topic
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import decode
 
@@ -196,12 +196,7 @@ class DeadLetterStore:
                 places: list[str] = []
                 size_bytes = 0
                 for letter in part:
-                    state = self._parts.tables.by_name.get(group_topic(letter.origin_topic, group))
-                    room = self._parts.core.settings.group_items_max
-                    if state is None or len(state.items) + len(part) > room:
-                        left += 1
-                        continue
-                    again = await self._again(state, letter, now_ms)
+                    again = await self._again(group, letter, now_ms, places)
                     if again is None:
                         left += 1
                         continue
@@ -216,15 +211,26 @@ class DeadLetterStore:
                     await self._parts.submit(unit, places)
             return Redriven(redriven, left)
 
-    async def _again(self, group: GroupState, letter: _Place, now_ms: int) -> tuple[str, bytes] | None:
-        """The record that has a group get a dead letter again, and its topic; None if that is damaged."""
-        if not self._parts.keeps_offsets(group):
+    async def _again(
+        self, group: str, letter: _Place, now_ms: int, unit: Sequence[str]
+    ) -> tuple[str, bytes] | None:
+        """The record that has a group get a dead letter again, and its topic.
+
+        None if the group is gone, or full with what the unit of these topics gives it, or the letter is
+        damaged.
+        """
+        state = self._parts.tables.by_name.get(group_topic(letter.origin_topic, group))
+        if state is None:
+            return None
+        if not self._parts.keeps_offsets(state):
+            if len(state.items) + unit.count(state.name) >= self._parts.core.settings.group_items_max:
+                return None
             place = (DEAD_QUEUE, letter.offset)
-            return group.name, lease_records.redrive(group.name.encode(), place, now_ms)
-        read = await self._parts.read(dead_topic(group.group), 0, letter.offset, 1)
+            return state.name, lease_records.redrive(state.name.encode(), place, now_ms)
+        read = await self._parts.read(dead_topic(group), 0, letter.offset, 1)
         if not read.has(letter.offset) or isinstance(data := read.data[0], CorruptionError):
             return None
-        record, topic = decode(data), retry_topic(group.group)
+        record, topic = decode(data), retry_topic(group)
         properties = message_properties(orjson.loads(record.properties or b"{}"))
         return topic, copy_record(topic, record.body, properties, now_ms)
 

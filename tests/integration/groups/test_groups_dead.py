@@ -316,3 +316,17 @@ async def test_an_error_that_nobody_expected_delays_dead_letters_and_is_logged_o
     world.engine.queues.positions = positions
     await world.advance(1_000)
     assert len((await world.engine.groups.dead.page("g")).letters) == 1
+
+
+async def test_of_more_letters_than_a_group_can_hold_as_many_go_back_as_it_can(world):
+    await world.open(group_items_max=100)
+    await put(world, max_attempts=1)
+    await die(world, 150)
+    dead = world.engine.groups.dead
+    assert await dead.redrive("g") == (100, 50)
+    assert await dead.redrive("g") == (0, 50)
+    assert len(items(world)) == 100
+    check_groups(world.engine)
+    got = await receive(world, 30)
+    await world.engine.groups.ack("orders", "g", [one.receipt for one in got])
+    assert await dead.redrive("g") == (len(got), 50 - len(got))
