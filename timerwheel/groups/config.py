@@ -187,6 +187,13 @@ def check_not_of_tasks(topic: str, group: str) -> None:
         raise TaskGroupError(topic, group)
 
 
+def checked_invisible(invisible_ms: int) -> int:
+    """Return a length of a lease; GroupFieldError if it is out of range."""
+    if not 1 <= invisible_ms <= INVISIBLE_MS_MAX:
+        raise GroupFieldError(f"invisible_ms = {invisible_ms}: must be from 1 to {INVISIBLE_MS_MAX}")
+    return invisible_ms
+
+
 def is_group(name: str) -> bool:
     """Whether a group can have this name."""
     return _match_group(name) is not None

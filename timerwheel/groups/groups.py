@@ -20,7 +20,6 @@ import numpy as np
 
 from timerwheel.errors import AdmissionError
 from timerwheel.groups.config import (
-    INVISIBLE_MS_MAX,
     OFFSETS,
     RECEIVE_MAX,
     Exponential,
@@ -35,6 +34,7 @@ from timerwheel.groups.config import (
     UnknownGroupError,
     check_group,
     check_not_of_tasks,
+    checked_invisible,
     leases_nothing,
     value_of,
 )
@@ -146,7 +146,7 @@ class Groups:
         runtime, config = await self._runtime(topic, group, tags, start, made)
         if not 1 <= count_max <= RECEIVE_MAX:
             raise GroupFieldError(f"max = {count_max}: must be from 1 to {RECEIVE_MAX}")
-        invisible_ms = _invisible(config.invisible_ms if invisible_ms is None else invisible_ms)
+        invisible_ms = checked_invisible(config.invisible_ms if invisible_ms is None else invisible_ms)
         end_ms = self._parts.core.clock.monotonic_ms() + wait_ms
         with runtime.looking() as look:
             while wanted is None or wanted():
@@ -223,9 +223,16 @@ class Groups:
         return await self._leasing(topic, group).leasing.conclude(receipt, more, given_up=given_up)
 
     async def withdraw(
-        self, topic: str, group: str, place: tuple[int, int], more: Sequence[tuple[bytes, str]]
+        self,
+        topic: str,
+        group: str,
+        place: tuple[int, int],
+        more: Callable[[int], Sequence[tuple[bytes, str]]],
     ) -> bool:
-        """End the message at (queue, queue offset), in one unit with records, unless somebody has it."""
+        """End the message at (queue, queue offset), in one unit with records, unless somebody has it.
+
+        `more` gives the records and their topics for the number of attempts that have failed by then.
+        """
         key = place[0] << OFFSET_BITS | place[1]
         return await finished(self._leasing(topic, group).leasing.withdraw(key, more))
 
@@ -302,7 +309,7 @@ class Groups:
         """Hold these messages for `invisible_ms` from now."""
         runtime = self._leasing(topic, group)
         config = self._parts.config(runtime.state)
-        return await runtime.extend(config, _bounded(receipts), _invisible(invisible_ms))
+        return await runtime.extend(config, _bounded(receipts), checked_invisible(invisible_ms))
 
     # ------------------------------------------------------------------ the groups themselves
 
@@ -806,9 +813,3 @@ def _bounded(receipts: Sequence[str]) -> Sequence[str]:
     if len(receipts) > RECEIVE_MAX:
         raise GroupFieldError(f"receipts: {len(receipts)} given; at most {RECEIVE_MAX} are allowed")
     return receipts
-
-
-def _invisible(invisible_ms: int) -> int:
-    if not 1 <= invisible_ms <= INVISIBLE_MS_MAX:
-        raise GroupFieldError(f"invisible_ms = {invisible_ms}: must be from 1 to {INVISIBLE_MS_MAX}")
-    return invisible_ms

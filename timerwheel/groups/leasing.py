@@ -263,19 +263,23 @@ class Leasing:
     ) -> ReceiptResult:
         """As `ack` of one message, or with `given_up` of one that failed for good, in one unit with `more`.
 
-        `more` are records and their topics. Raises TopicEndingError if one of these is being deleted.
+        `more` are records and their topics. Unlike an `ack` it is not ok a second time, when it stores
+        nothing. Raises TopicEndingError if a topic is being deleted.
         """
         (named,) = await self._decoded([receipt])
         lease = self._held(named, late=True)
         if lease is None:
-            return _result(receipt, named, ok=_identity(named) in self._parts.acknowledged)
+            return _result(receipt, named, ok=False)
         stored = self._conclude(lease, more, given_up=given_up)
         self._note_when(stored, [_identity(named)])
         await stored_offset(stored)
         return ReceiptResult(receipt, ok=True)
 
-    async def withdraw(self, key: int, more: Sequence[tuple[bytes, str]]) -> bool:
-        """End a message that no consumer has, in one unit with `more`; False if one has it, or it is done."""
+    async def withdraw(self, key: int, more: Callable[[int], Sequence[tuple[bytes, str]]]) -> bool:
+        """End a message that no consumer has, in one unit with `more`; False if one has it, or it is done.
+
+        `more` gives records and their topics for the number of attempts that have failed by then.
+        """
         async with self.turn:  # so that nobody receives it in the meantime
             named = Lease(key, 1, 0, 0)
             while under_way := self._under_way([named]):
@@ -286,7 +290,8 @@ class Leasing:
             if item is None and self.chooser.is_known(named.queue, named.queue_offset):
                 return False
             lease = named if item is None else pending_of(item)
-            await stored_offset(self._conclude(lease, more))
+            records = more(0 if item is None else item.attempt)
+            await stored_offset(self._conclude(lease, records))
             if item is None:  # only now: if that could not be stored, it may still be received
                 self.chooser.expect(key, 0)
             return True

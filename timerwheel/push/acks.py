@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
-from timerwheel.groups.config import UnknownGroupError
+from timerwheel.groups.config import UnknownGroupError, checked_invisible
 from timerwheel.model.messages import ReceiptResult
 from timerwheel.push.ack_urls import AckUrls, Attempted
 from timerwheel.push.dispatcher import Dispatcher
@@ -50,10 +50,19 @@ class Acks:
 
     async def extend(self, token: str, invisible_ms: int) -> int:
         """Have that long from now to acknowledge; returns until when. GroupFieldError."""
-        one = await self._say(token, self._tasks.extend, self._engine.groups.extend, invisible_ms)
+        wanted_ms = checked_invisible(invisible_ms)
+        one = await self._say(token, self._tasks.extend, self._extend, wanted_ms)
         for dispatcher in self._of(one):
             dispatcher.extended(one.receipt, invisible_ms)
         return self._engine.clock.now_ms() + invisible_ms
+
+    async def _extend(
+        self, topic: str, group: str, receipts: list[str], invisible_ms: int
+    ) -> list[ReceiptResult]:
+        """Extend the lease of a message, which a request in progress needs, however little is asked for."""
+        (receipt,) = receipts
+        left_ms = [one.left_ms(receipt) for one in self._of(Attempted(topic, group, receipt))]
+        return await self._engine.groups.extend(topic, group, receipts, max(invisible_ms, *left_ms, 0))
 
     async def _say(
         self,

@@ -146,6 +146,7 @@ class Dispatcher:
         self._ack_urls = ack_urls
         self._later: dict[str, int] = {}  # receipt -> when its lease ends, monotonic
         self._granted: dict[str, int] = {}  # the same for requests in progress: 0 unless it was extended
+        self._needed: dict[str, int] = {}  # of requests in progress: until when they need their lease
         self._stats = Stats()
         self._largest_bytes = 1
         self._pace = Pace()
@@ -238,6 +239,10 @@ class Dispatcher:
         """Note that a message was acknowledged or given back by a call."""
         if self._later.pop(receipt, None) is not None:
             self._notify()
+
+    def left_ms(self, receipt: str) -> int:
+        """Return for how long the lease under which a request is in progress must last; 0 if none is."""
+        return max(self._needed.get(receipt, 0) - self._clock.monotonic_ms(), 0)
 
     def extended(self, receipt: str, invisible_ms: int) -> None:
         """Note that the lease of a message was extended by a call."""
@@ -375,11 +380,12 @@ class Dispatcher:
     async def _deliver(self, delivery: Delivery, lease_end_ms: int, flight: Flight) -> None:
         """Deliver a message whose lease ends then, by the monotonic clock."""
         self._granted[delivery.receipt] = 0
+        self._needed[delivery.receipt] = lease_end_ms
         try:
             await self._attempt(delivery, lease_end_ms, flight)
         finally:
             flight.end()
-            del self._granted[delivery.receipt]
+            del self._granted[delivery.receipt], self._needed[delivery.receipt]
 
     async def _attempt(self, delivery: Delivery, lease_end_ms: int, flight: Flight) -> None:
         subscription = self.subscription

@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
+from tests.harness.consumers import gated, spin
 from tests.harness.tasking import LATER, later
 from timerwheel.errors import RefusedError, TimerwheelError
-from timerwheel.groups.config import Exponential, GroupConfig
+from timerwheel.groups.config import Exponential, GroupConfig, GroupFieldError
+from timerwheel.push.acks import AckEndedError
 from timerwheel.push.signing import new_secret
 from timerwheel.push.subscription import Draft, RotationError
 from timerwheel.push.tasks import listing
@@ -106,6 +108,119 @@ async def test_a_task_that_was_taken_but_not_acknowledged_reports_the_answer_tha
     await site.task_taken()
     view = await site.until_state(task, "failed", step_ms=1_000)
     assert view.last_status == 202
+
+
+async def test_an_extension_comes_in_time_or_is_refused(site):
+    site.receiver.behave["hook"] = later("60")
+    task = await site.create(backoff=Exponential(HOUR_MS, 1.0, HOUR_MS))
+    token = await site.task_taken()
+    threads = gated(site.world)
+    threads.reads.clear()
+    await site.world.advance(60_000)  # the time is over, and that is about to be stored
+    extension = asyncio.create_task(site.push.acks.extend(token, HOUR_MS))
+    await spin()
+    threads.reads.set()
+    with pytest.raises(AckEndedError):
+        await extension
+    assert (await site.get(task)).state == "retrying"
+
+
+async def test_a_call_in_progress_keeps_its_lease_however_little_its_receiver_asks_for(site):
+    site.receiver.behave["hook"] = "hang"
+    task = await site.create(timeout_ms=300_000)
+    await site.receiver.arrived(1)
+    await site.push.acks.extend(site.token(), 1_000)
+    await site.later_for(100_000)
+    assert ((await site.get(task)).attempts, site.count()) == (0, 1)
+    site.receiver.release()
+    view = await site.until_state(task, "succeeded", step_ms=100)
+    assert (view.attempts, site.count()) == (1, 1)
+
+
+async def test_a_push_in_progress_keeps_its_lease_however_little_its_endpoint_asks_for(site):
+    site.receiver.behave["hook"] = "hang"
+    await site.subscribe(timeout_ms=300_000)
+    await site.send()
+    await site.receiver.arrived(1)
+    await site.push.acks.extend(site.token(), 1_000)
+    await site.later_for(100_000)
+    assert site.in_flight() == 1
+    site.receiver.release()
+    await site.until(lambda: site.in_flight() == 0)
+    assert site.count() == 1
+
+
+@pytest.mark.parametrize("invisible_ms", [-1, 0, 12 * HOUR_MS + 1])
+@pytest.mark.parametrize("kind", ["task", "message"])
+async def test_an_extension_out_of_range_is_refused(site, kind, invisible_ms):
+    site.receiver.behave["hook"] = later("60")
+    if kind == "task":
+        await site.create()
+        token = await site.task_taken()
+    else:
+        await site.subscribe()
+        await site.send()
+        token = await site.taken()
+    with pytest.raises(GroupFieldError):
+        await site.push.acks.extend(token, invisible_ms)
+    await site.push.acks.acknowledge(token)
+
+
+async def test_what_comes_too_late_of_an_attempt_is_not_shown_of_the_next(site):
+    site.receiver.behave["hook"] = later("60")
+    task = await site.create()
+    first = await site.task_taken()
+    await site.push.acks.give_back(first, 1_000, "no stock")
+    await site.world.advance(1_000)
+    await site.task_taken(2)
+    with pytest.raises(AckEndedError):
+        await site.push.acks.give_back(first, 1_000, "too late")
+    assert (await site.get(task)).last_error == "no stock"
+
+
+@pytest.mark.parametrize("status", [200, 410, 500])
+async def test_a_task_that_is_acknowledged_before_its_answer_is_counted_once(site, status):
+    site.receiver.behave["hook"] = "hang"
+    task = await site.create(max_attempts=1)
+    await site.receiver.arrived(1)
+    await site.push.acks.acknowledge(site.token())
+    counters = site.world.engine.counters
+    site.receiver.answer_hanging(status, {})
+    await site.until(lambda: not site.tasks.get_queue("default").running)
+    assert sum(counters.task_calls.values()) == 1
+    assert counters.task_ends == {"succeeded": 1, "failed": 0, "cancelled": 0}
+    assert (await site.get(task)).state == "succeeded"
+
+
+# ---------------------------------------------------------------------- cancelling
+
+
+async def test_a_cancelled_task_says_how_many_attempts_were_over_when_it_ended(site):
+    site.receiver.behave["hook"] = "hang"
+    task = await site.create()
+    await site.receiver.arrived(1)
+    threads = gated(site.world)
+    threads.writes.clear()
+    site.receiver.answer_hanging(500, {})
+    counters = site.world.engine.counters
+    await site.until(lambda: counters.task_calls["failed"] == 1)
+    cancelling = asyncio.create_task(site.tasks.cancel(task))  # while the failure is being stored
+    await spin()
+    threads.writes.set()
+    assert ((await cancelling).state, (await site.get(task)).attempts) == ("cancelled", 1)
+
+
+async def test_a_task_cancelled_in_its_lane_says_how_many_attempts_it_had(site):
+    await site.tasks.put_queue("one", TaskQueueOptions(concurrency=1))
+    site.receiver.behave |= {"twice": 500, "first": "hang"}
+    twice = await site.create("twice", queue="one")
+    await site.until_state(twice, "retrying", step_ms=10)
+    await site.create("first", queue="one")
+    await site.receiver.arrived(1, "first")
+    await site.world.advance(2_000)
+    await site.until(lambda: site.world.engine.groups.info("%TASK%one", "tasks").in_flight == 2)
+    view = await site.tasks.cancel(twice)
+    assert (view.state, view.attempts, site.count("twice")) == ("cancelled", 1, 1)
 
 
 # ---------------------------------------------------------------------- limits

@@ -22,7 +22,7 @@ Belongs to the event loop.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from heapq import nsmallest
 from typing import NamedTuple
@@ -461,8 +461,9 @@ class QueueRunner:
             return await self._end(found, one, reply, "failed")
         backoff_ms = found.task.backoff.delay_ms(one.attempt, self._engine.rules.levels)
         delay_ms = backoff_ms if outcome.retry_after_ms is None else outcome.retry_after_ms
-        self._note(one.place, LastFailure(outcome.status, outcome.reason))
         (result,) = await self._groups.nack(self.topic, GROUP, [one.receipt], delay_ms, outcome.reason)
+        if result.ok:  # else it says nothing of the attempt that counts now
+            self._note(one.place, LastFailure(outcome.status, outcome.reason))
         return result
 
     async def _end(self, found: Found, one: Waiting, reply: Reply, state: End) -> ReceiptResult:
@@ -480,8 +481,8 @@ class QueueRunner:
         more = records_of(ended, what)
         given_up = state == "failed"
         result = await self._groups.conclude(self.topic, GROUP, one.receipt, more, given_up=given_up)
-        self.last.pop(one.place, None)
-        if result.ok:
+        if result.ok:  # else it has ended before
+            self.last.pop(one.place, None)
             self._engine.counters.task_ended(state)
         return result
 
@@ -526,7 +527,12 @@ class QueueRunner:
 
     async def extend_later(self, receipt: str, within_ms: int) -> bool:
         """Give the receiver of a task that long from now; False if its receipt has ended."""
-        if not await self._extend(receipt, within_ms):
+        return await self._in_turn(place_in(receipt), self._extend_later(receipt, within_ms))
+
+    async def _extend_later(self, receipt: str, within_ms: int) -> bool:
+        # A call in progress needs its lease, however little its receiver asks for.
+        is_called = receipt not in self._later and place_in(receipt) in self.calling
+        if not await self._extend(receipt, max(within_ms, LEASE_MS) if is_called else within_ms):
             return False
         waiting = self._later.get(receipt)
         if waiting is not None:
@@ -537,14 +543,22 @@ class QueueRunner:
         return True
 
     async def settle_later(self, receipt: str, reply: Reply) -> bool:
-        """Store what came of a task that was called before; False if its receipt has ended.
+        """Store what came of a task that was called before; False if its receipt has ended."""
+        return await self._in_turn(place_in(receipt), self._settle_later(receipt, reply))
 
-        One at a time of each task: what comes second finds that it has ended.
+    async def _in_turn(self, place: tuple[int, int], said: Coroutine[None, None, bool]) -> bool:
+        """Carry out a call by the URL of a task, or the end of its time, to the end.
+
+        One at a time of each task: an acknowledgement that comes second finds that it has ended, and the end
+        of a time that was extended is not noticed any more.
         """
-        place = place_in(receipt)
-        while (other := self._settling.get(place)) is not None:
-            await asyncio.wait([other])
-        task = self._settling[place] = asyncio.create_task(self._settle_later(receipt, reply))
+        try:
+            while (other := self._settling.get(place)) is not None:
+                await asyncio.wait([other])
+        except BaseException:
+            said.close()
+            raise
+        task = self._settling[place] = asyncio.create_task(said)
         task.add_done_callback(lambda _: self._settling.pop(place, None))
         return await asyncio.shield(task)
 

@@ -217,12 +217,14 @@ class Tasks:
         place = _place(message)
         standing = await self._standings.of(message)
         current = await self._engine.messages.current(task_id)
-        what = TaskOutcome(
-            state="cancelled", finished_ms=self._engine.clock.now_ms(), attempts=standing.attempts
-        )
         ended = Ended(message, Identity(current.root, current.root_crc), task, queue)
+
+        def records(attempts: int) -> list[tuple[bytes, str]]:
+            now_ms = self._engine.clock.now_ms()
+            return records_of(ended, TaskOutcome(state="cancelled", finished_ms=now_ms, attempts=attempts))
+
         is_over = standing.finished_ms is not None
-        if is_over or place is None or not await self._end(queue, place, records_of(ended, what)):
+        if is_over or place is None or not await self._end(queue, place, records):
             raise TaskStateError(await self.get(task_id), "only a task that waits can be cancelled")
         self._engine.counters.task_ended("cancelled")
         return await self.get(task_id)
@@ -252,14 +254,19 @@ class Tasks:
         """Give the receiver of a task that long from now; False if its receipt has ended."""
         return await self._runner(queue).extend_later(receipt, within_ms)
 
-    async def _end(self, queue: str, place: tuple[int, int], records: Sequence[tuple[bytes, str]]) -> bool:
-        """End a task that is not being called, in one unit with these records; False if it is."""
+    async def _end(
+        self, queue: str, place: tuple[int, int], records: Callable[[int], Sequence[tuple[bytes, str]]]
+    ) -> bool:
+        """End a task that is not being called, in one unit with records; False if it is.
+
+        `records` gets the number of attempts that are over, which may be more than when this began.
+        """
         groups, topic, runner = self._engine.groups, topic_of(queue), self._runners.get(queue)
         receipt = None if runner is None else runner.take_back(place)
         if receipt is None:
             return await groups.withdraw(topic, GROUP, place, records)
         try:
-            return (await groups.conclude(topic, GROUP, receipt, records)).ok
+            return (await groups.conclude(topic, GROUP, receipt, records(attempt_in(receipt) - 1))).ok
         except BaseException:
             groups.put_back(topic, GROUP, [receipt])
             raise
