@@ -45,6 +45,10 @@ class LogDamagedError(CorruptionError):
         self.later = later
 
 
+class ForeignSegmentError(CorruptionError):
+    """A segment belongs to another log than the others of its directory."""
+
+
 class CopyDamagedError(CorruptionError):
     """The copy of a journal is damaged, which has the whole log."""
 

@@ -65,6 +65,7 @@ def fill(
     log = LogReader(directory, files)
     log.open_readonly(keep_from=keep_from)
     with closing(log):
+        log.check_beginning()
         if from_copy:
             _end_at_whole_unit(log)
         filling = _Filling(log, journal, journal.claim())

@@ -50,7 +50,7 @@ from timerwheel.store.log import Appended, CommitLog
 from timerwheel.store.log_reader import START_FILE
 from timerwheel.store.record import FLAG_MORE, FLAGS_AT
 from timerwheel.store.sealed_json import SealError, check_seal, seal
-from timerwheel.store.segment import SEGMENT_HEADER_SIZE, encode_header, read_header
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE, encode_header
 
 MARK_FILE = "journal"
 SPACE_BYTES = 1 << 20
@@ -284,8 +284,7 @@ class JournaledLog(CommitLog):
         if not kept or mark.position < extent.start:
             return False
         try:
-            for base in kept:
-                self.log_id = read_header(self.file(base), self.path(base), base)
+            self.log_id = self._log_id_of(kept)
             ends = [base + self.file(base).size() for base in kept]
         except (CorruptionError, FormatError):
             return False

@@ -134,12 +134,12 @@ class CommitLog(LogReader):
         self.bases = self._found_bases()
         self.drop_before(keep_from)
         self._drop_unborn_segment()
-        self.log_id = new_log_id
-        for base in self.bases:
-            self.log_id = read_header(self.file(base), self.path(base), base)
+        self.keep_from = keep_from
+        self.log_id = self._log_id_of(self.bases) if self.bases else new_log_id
         if not self.bases:
             self._begin_segment(keep_from, now_ms)
-        self._check_gaps(keep_from)
+        self.check_beginning()
+        self._check_gaps()
         last = self.bases[-1]
         self.tail = last + self.file(last).size()
         self._survey_of_last = self._without_zeros_ahead(self.survey(last))
@@ -161,10 +161,7 @@ class CommitLog(LogReader):
             self.files.sync_dir(self.directory)
             self.bases = self.bases[:-1]
 
-    def _check_gaps(self, keep_from: int) -> None:
-        if self.bases[0] != keep_from:
-            reason = f"the log must begin at {keep_from}: a segment is missing"
-            raise CorruptionError(self.directory, keep_from, reason)
+    def _check_gaps(self) -> None:
         for base, following in zip(self.bases, self.bases[1:], strict=False):
             size = self.file(base).size()
             if base + size != following:

@@ -15,6 +15,7 @@ import itertools
 import resource
 import threading
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -22,7 +23,14 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from timerwheel.store import sidecar
-from timerwheel.store.errors import NO_SPACE, CorruptionError, FormatError, NoSpaceError, OffsetError
+from timerwheel.store.errors import (
+    NO_SPACE,
+    CorruptionError,
+    ForeignSegmentError,
+    FormatError,
+    NoSpaceError,
+    OffsetError,
+)
 from timerwheel.store.files import Files, LogFile
 from timerwheel.store.record import HEADER_SIZE, fault, is_whole
 from timerwheel.store.segment import (
@@ -75,6 +83,7 @@ class LogReader:
         self.log_id = b""
         self.bases: tuple[int, ...] = ()
         self.tail = 0
+        self.keep_from = 0
         self.open_segments: dict[int, LogFile] = {}
         self.files_lock = threading.Lock()
         self._open_max = open_segments_max(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -94,16 +103,52 @@ class LogReader:
         ends = (*bases[1:], max(tail, bases[-1]))
         return [Span(base, end, base != bases[-1]) for base, end in zip(bases, ends, strict=True)]
 
-    def open_readonly(self, *, keep_from: int = 0) -> None:
-        """Open the log read-only; its owner may keep writing."""
+    def open_readonly(self, *, keep_from: int = 0, faults: list[CorruptionError] | None = None) -> None:
+        """Open the log read-only; its owner may keep writing. `keep_from` is where its manifest has it begin.
+
+        A segment whose header is damaged, or that belongs to another log, is an error. With `faults` it is
+        added there, unless no segment has a header.
+        """
+        self.keep_from = keep_from
         self.bases = tuple(base for base in self._found_bases() if base >= keep_from)
         if not self.bases:
             raise FormatError(f"{self.directory}: no segment of a commit log")
         while len(self.bases) > 1 and self.file(self.bases[-1]).size() < SEGMENT_HEADER_SIZE:
             self.bases = self.bases[:-1]
-        for base in self.bases:
-            self.log_id = read_header(self.file(base), self.path(base), base)
+        self.log_id = self._log_id_of(self.bases, faults)
         self.tail = end_of_writing(self.file(self.bases[-1]), self.bases[-1])
+
+    def _log_id_of(self, bases: Sequence[int], faults: list[CorruptionError] | None = None) -> bytes:
+        """The log id in the headers of these segments, at least one. Raises CorruptionError and FormatError.
+
+        With `faults`, what is wrong with a header goes there, and the id is that of most segments.
+        """
+        found: dict[int, bytes] = {}
+        for base in bases:
+            try:
+                found[base] = read_header(self.file(base), self.path(base), base)
+            except CorruptionError as error:
+                if faults is None or len(bases) == 1:
+                    raise
+                faults.append(error)
+        if not found:
+            assert faults
+            raise faults[0]
+        log_id, _ = Counter(found.values()).most_common(1)[0]
+        for base, other in found.items():
+            if other != log_id:
+                reason = f"the segment belongs to log {other.hex()}, and the others to log {log_id.hex()}"
+                error = ForeignSegmentError(self.path(base), base, reason)
+                if faults is None:
+                    raise error
+                faults.append(error)
+        return log_id
+
+    def check_beginning(self) -> None:
+        """Raise CorruptionError if the segment is missing with which the log must begin."""
+        if self.bases[0] != self.keep_from:
+            reason = f"the log must begin at {self.keep_from}: a segment is missing"
+            raise CorruptionError(self.directory, self.keep_from, reason)
 
     def close(self) -> None:
         """Release every descriptor; does not sync."""

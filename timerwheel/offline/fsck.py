@@ -15,7 +15,7 @@ import numpy as np
 
 from timerwheel.index import queues
 from timerwheel.index.writer import read_kept, read_state
-from timerwheel.offline.snapshot import manifest_of, open_index, open_together
+from timerwheel.offline.snapshot import index_mismatch, manifest_of, open_index, open_together
 from timerwheel.runtime.recovery import INDEX_DIRECTORY
 from timerwheel.state.batch import tally, visible_rows
 from timerwheel.state.config_table import Put
@@ -25,7 +25,7 @@ from timerwheel.state.positions import POSITION_DTYPE
 from timerwheel.state.register_rows import entries_of
 from timerwheel.state.state import LogState, ReadRecords
 from timerwheel.store import quarantine, register, sidecar
-from timerwheel.store.errors import IndexDamagedError, OffsetError
+from timerwheel.store.errors import CorruptionError, ForeignSegmentError, IndexDamagedError, OffsetError
 from timerwheel.store.files import read_whole
 from timerwheel.store.index import IndexTransaction
 from timerwheel.store.journaled_log import read_mark
@@ -94,6 +94,7 @@ class _Check:
         self.settings: SettingsDump | None = None
         self.settled = 0  # the log offset up to which settings and groups are compared
         self.start: LogStart | None = None
+        self._foreign: set[int] = set()  # bases of segments of another log, whose records do not count
         self._since: list[tuple[Table, ReadRecords]] = []  # what the log has from the checkpoint to there
 
     def find(self, code: str, path: Path, offset: int | None, detail: str) -> None:
@@ -101,8 +102,10 @@ class _Check:
             self.findings.append(Finding(code, str(path), offset, detail))
 
     def run(self) -> FsckReport:
-        with open_together(self.data, self._index) as (log, start, txn):
+        faults: list[CorruptionError] = []
+        with open_together(self.data, self._index, faults) as (log, start, txn):
             self.start = start
+            self._find_in_headers(log, faults)
             until = None if txn is None else self._checkpoint(txn, log)
             log_state, books, later = self._replay(log, log.tail if until is None else until)
             if txn is not None and until is not None:
@@ -143,10 +146,23 @@ class _Check:
             detail = "its leader has dropped a part of the log since; the next start brings it up to date"
             self.find("index_missing", self.index_path, None, detail)
             return None
-        if state.log_id == log.log_id and state.until <= log.tail:
+        problem = index_mismatch(state, log)
+        if problem is None:
             return state.until
-        self.find("index_damaged", self.index_path, None, "the index belongs to another log")
+        self.find("index_damaged", self.index_path, None, problem)
         return None
+
+    def _find_in_headers(self, log: LogReader, faults: list[CorruptionError]) -> None:
+        self._foreign = {fault.offset for fault in faults if isinstance(fault, ForeignSegmentError)}
+        last = log.bases[-1]
+        unborn = log.file(last).size() <= SEGMENT_HEADER_SIZE and last not in self._foreign
+        for fault in faults:
+            code = "log_torn" if unborn and fault.offset == last else "log_damaged"
+            self.find(code, log.path(fault.offset), fault.offset, fault.reason)
+        try:
+            log.check_beginning()
+        except CorruptionError as error:
+            self.find("log_gap", log.directory, error.offset, error.reason)
 
     def _report(
         self, log: LogReader, log_state: LogState, checkpoint: int | None, waiting: int
@@ -186,11 +202,7 @@ class _Check:
         for place, base in enumerate(log.bases):
             end = log.end_of(base)
             if place:
-                before = log.bases[place - 1]
-                ends = before + log.file(before).size()
-                if ends < base:
-                    detail = f"the log before it ends at {ends}: a segment is missing"
-                    self.find("log_gap", log.path(base), base, detail)
+                self._check_join(log, log.bases[place - 1], base)
             for table in self._scanned(log, base, end):
                 self.records += len(table.rows)
                 for part in _split(table, until, self.settled):
@@ -211,6 +223,15 @@ class _Check:
             self.settings = log_state.dump_settings()
         return log_state, books, later
 
+    def _check_join(self, log: LogReader, before: int, base: int) -> None:
+        ends = before + log.file(before).size()
+        if ends < base:
+            detail = f"the log before it ends at {ends}: a segment, or the end of one, is missing"
+            self.find("log_gap", log.path(base), base, detail)
+        elif ends > base:
+            detail = f"the file goes on up to offset {ends}, and the next segment begins at {base}"
+            self.find("log_damaged", log.path(before), base, detail)
+
     def _find_quarantined(self, log: LogReader) -> None:
         for kept in quarantine.listed(log.files, log.directory):
             detail = f"{kept.size} bytes were cut from the log; `timerwheel log --quarantined` shows them"
@@ -220,6 +241,8 @@ class _Check:
         first = base + SEGMENT_HEADER_SIZE
         last = base == log.bases[-1]
         tables: list[Table] = []
+        if base in self._foreign:
+            return tables
         for found in walk(log.file(base), base, first, end):
             if isinstance(found, Gap):
                 later = None if found.end == end else found.end

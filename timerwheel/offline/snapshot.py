@@ -24,6 +24,7 @@ from timerwheel.model.messages import MessageView, State, WheelInfo
 from timerwheel.runtime.message_views import id_of, message_view
 from timerwheel.runtime.recovery import INDEX_DIRECTORY
 from timerwheel.state.log_manifest import LogStart, begin_state, decode_start, log_directory
+from timerwheel.state.memtable import IndexState
 from timerwheel.state.state import LogState
 from timerwheel.store import quarantine
 from timerwheel.store.errors import CorruptionError, IndexDamagedError, OffsetError
@@ -79,10 +80,9 @@ class Snapshot:
         self.checkpoint: int | None = None
         state = None if txn is None else read_state(txn)
         if txn is not None and state is not None:
-            if state.log_id != log.log_id or state.until > log.tail:
-                raise IndexDamagedError(
-                    "the index belongs to another log; start the service once to rebuild it"
-                )
+            problem = index_mismatch(state, log)
+            if problem is not None:
+                raise IndexDamagedError(f"{problem}; start the service once to rebuild it")
             self.horizons, self.checkpoint = state.horizons, state.until
             self.log_state.restore(state, read_kept(txn))
         else:
@@ -166,11 +166,27 @@ def open_snapshot(data: Path) -> Iterator[Snapshot]:
         yield Snapshot(opened, now_ms)
 
 
+def index_mismatch(state: IndexState, log: LogReader) -> str | None:
+    """Why an index does not fit a log, None if it does."""
+    if state.log_id != log.log_id:
+        return "the index belongs to another log"
+    if state.until > log.tail:
+        return (
+            f"the index was written up to log offset {state.until}, and the log ends at {log.tail}: "
+            "the end of the log is missing"
+        )
+    return None
+
+
 @contextlib.contextmanager
 def open_together(
-    data: Path, index: Callable[[], contextlib.AbstractContextManager[IndexTransaction | None]]
+    data: Path,
+    index: Callable[[], contextlib.AbstractContextManager[IndexTransaction | None]],
+    faults: list[CorruptionError] | None = None,
 ) -> Iterator[Opened]:
     """Open an index by `index`, and the log, both as of one manifest, for a block. FormatError as above.
+
+    What is wrong with headers of segments is an error, or with `faults` is there.
 
     Retention commits the timers that it moved, then writes the manifest, then removes segments. So an index
     from before a manifest may still have timers in segments that are gone.
@@ -182,7 +198,7 @@ def open_together(
             # Before the log, which is never behind it then.
             txn = stack.enter_context(index())
             try:
-                log = stack.enter_context(contextlib.closing(_open_log(directory, raw)))
+                log = stack.enter_context(contextlib.closing(_open_log(directory, raw, faults)))
             except OffsetError:
                 if raw == manifest_of(directory):
                     raise
@@ -245,10 +261,14 @@ def open_log(data: Path) -> LogReader:
     while True:
         raw = manifest_of(directory)
         try:
-            return _open_log(directory, raw)
+            log = _open_log(directory, raw)
         except OffsetError:
             if raw == manifest_of(directory):  # else retention has removed a segment that was just listed
                 raise
+            continue
+        if raw == manifest_of(directory):
+            return log
+        log.close()
 
 
 def manifest_of(directory: Path) -> bytes | None:
@@ -260,12 +280,14 @@ def _decoded(directory: Path, raw: bytes | None) -> LogStart | None:
     return None if raw is None else decode_start(directory / START_FILE, raw)
 
 
-def _open_log(directory: Path, raw: bytes | None) -> LogReader:
+def _open_log(directory: Path, raw: bytes | None, faults: list[CorruptionError] | None = None) -> LogReader:
     """Open the log as of a manifest; OffsetError if a segment goes at the same time."""
+    if faults is not None:
+        faults.clear()  # of an earlier try
     start = _decoded(directory, raw)
     log = LogReader(directory, DiskFiles())
     try:
-        log.open_readonly(keep_from=0 if start is None else start.offset)
+        log.open_readonly(keep_from=0 if start is None else start.offset, faults=faults)
     except BaseException:
         log.close()
         raise
@@ -275,8 +297,11 @@ def _open_log(directory: Path, raw: bytes | None) -> LogReader:
 def read_records(log: LogReader, from_offset: int | None = None) -> Iterator[LogRecord]:
     """Yield every record from an offset on, in order.
 
-    Ends at a record that is being written or was torn. Raises CorruptionError if whole records follow it.
+    Ends at a record that is being written or was torn. Raises CorruptionError if whole records follow it,
+    and without an offset if the segment is missing with which the log must begin.
     """
+    if from_offset is None:
+        log.check_beginning()
     start = log.start if from_offset is None else max(from_offset, log.start)
     ids = Ids(log.log_id)
     for item in _until_torn(log, start):

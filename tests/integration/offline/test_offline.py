@@ -1,6 +1,7 @@
 """Reading a data directory from outside, and the check of log and wheel against each other."""
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -17,11 +18,12 @@ import pytest
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.model.messages import Outgoing
 from timerwheel.offline.fsck import fsck
-from timerwheel.offline.snapshot import open_log, open_snapshot
-from timerwheel.store.errors import FormatError
+from timerwheel.offline.snapshot import open_log, open_snapshot, read_records
+from timerwheel.store.errors import CorruptionError, FormatError, IndexDamagedError
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.index import Index
 from timerwheel.store.lock import DirectoryLock
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE, encode_header
 from timerwheel.wheel.slot_table import ENTRY_DTYPE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -466,6 +468,81 @@ async def test_fsck_finds_a_segment_that_is_missing_between_others(on_disk):
     report = fsck(on_disk.directory)
     assert not report.ok
     assert "log_gap" in codes(report)
+
+
+def segments(world):
+    return sorted((world.directory / "log").glob("*.log"))
+
+
+def found_at(report, code):
+    return [(finding.path, finding.offset) for finding in report.findings if finding.code == code]
+
+
+async def test_a_log_whose_first_segment_is_missing_is_read_only_from_an_offset_that_is_given(on_disk):
+    await filled(on_disk)
+    await on_disk.engine.close()
+    first, second, *_ = segments(on_disk)
+    first.unlink()
+    shutil.rmtree(on_disk.directory / "index")  # which would have timers that the log has not
+    report = fsck(on_disk.directory)
+    assert (report.ok, found_at(report, "log_gap")) == (False, [(str(first.parent), 0)])
+    with contextlib.closing(open_log(on_disk.directory)) as log:
+        with pytest.raises(CorruptionError, match="must begin at 0: a segment is missing"):
+            next(read_records(log))
+        assert next(read_records(log, int(second.stem))).offset == log.start
+
+
+async def test_fsck_reads_on_behind_a_damaged_header_of_a_segment(on_disk):
+    await filled(on_disk)
+    await on_disk.engine.close()
+    whole = fsck(on_disk.directory).records
+    for path in (segments(on_disk)[1], segments(on_disk)[-1]):
+        data = bytearray(path.read_bytes())
+        data[20] ^= 1
+        path.write_bytes(data)
+    report = fsck(on_disk.directory)
+    expected = [(str(path), int(path.stem)) for path in (segments(on_disk)[1], segments(on_disk)[-1])]
+    assert (report.ok, found_at(report, "log_damaged")) == (False, expected)
+    assert report.records == whole
+
+
+async def test_fsck_names_a_segment_of_another_log_and_does_not_count_its_records(on_disk):
+    await filled(on_disk)
+    await on_disk.engine.close()
+    whole = fsck(on_disk.directory).records
+    path = segments(on_disk)[1]
+    data = path.read_bytes()
+    path.write_bytes(encode_header(int(path.stem), bytes(16), 0) + data[SEGMENT_HEADER_SIZE:])
+    report = fsck(on_disk.directory)
+    assert (report.ok, found_at(report, "log_damaged")) == (False, [(str(path), int(path.stem))])
+    assert report.records < whole
+    with pytest.raises(CorruptionError, match="belongs to log 00000000"):
+        open_log(on_disk.directory)
+
+
+async def test_fsck_finds_bytes_behind_the_records_of_a_sealed_segment(on_disk):
+    await filled(on_disk)
+    await on_disk.engine.close()
+    first, second, *_ = segments(on_disk)
+    with first.open("ab") as file:
+        file.write(b"more")
+    report = fsck(on_disk.directory)
+    assert (report.ok, found_at(report, "log_damaged")) == (False, [(str(first), int(second.stem))])
+
+
+async def test_an_index_that_is_ahead_of_its_log_tells_of_the_missing_end(on_disk):
+    await filled(on_disk)
+    await on_disk.engine.close()
+    segments(on_disk)[-1].unlink()
+    report = fsck(on_disk.directory)
+    [finding] = [finding for finding in report.findings if finding.code == "index_damaged"]
+    assert not report.ok
+    assert f"the log ends at {report.log_end}: the end of the log is missing" in finding.detail
+    with (
+        pytest.raises(IndexDamagedError, match="the end of the log is missing; start"),
+        open_snapshot(on_disk.directory),
+    ):
+        pass
 
 
 async def test_a_directory_that_is_none_of_ours_is_refused(tmp_path):

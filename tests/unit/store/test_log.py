@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from timerwheel.store import quarantine
 from timerwheel.store.errors import (
     CorruptionError,
+    ForeignSegmentError,
     FormatError,
     LogDamagedError,
     LogFailedError,
@@ -20,7 +21,7 @@ from timerwheel.store.files import DiskFile, DiskFiles
 from timerwheel.store.log import CommitLog, OnDamage
 from timerwheel.store.log_reader import OPEN_SEGMENTS_MAX, LogReader, scan_tables
 from timerwheel.store.record import FLAG_MORE, HEADER_SIZE, Kind, decode, encode
-from timerwheel.store.segment import SEGMENT_HEADER_SIZE, Scanned, read_header, segment_name
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE, Scanned, encode_header, read_header, segment_name
 from timerwheel.store.table import merge
 
 LOG_ID = bytes(range(16))
@@ -521,6 +522,37 @@ OPENING_ERRORS = {
 }
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_segment_of_another_log_is_refused_by_its_owner_and_by_readers(directory, place):
+    damaged = Damaged(directory)
+    base = damaged.bases[place]
+    with damaged.path(place).open("r+b") as file:
+        file.write(encode_header(base, bytes(range(16, 32)), 7))
+    reader = LogReader(directory, DiskFiles())
+    for opening in (lambda: opened(directory), reader.open_readonly):
+        with pytest.raises(ForeignSegmentError, match="the segment belongs to log 101112") as caught:
+            opening()
+        assert (caught.value.path, caught.value.offset) == (str(damaged.path(place)), base)
+
+
+def test_readonly_log_lists_what_is_wrong_with_headers_if_asked(directory):
+    damaged = Damaged(directory)
+    damaged.flip(damaged.bases[1] + 3)
+    log, faults = LogReader(directory, DiskFiles()), []
+    log.open_readonly(faults=faults)
+    assert [fault.offset for fault in faults] == [damaged.bases[1]]
+    assert list(log.scan(0)) == damaged.places
+
+
+def test_readonly_log_whose_first_segment_is_missing_says_so(directory):
+    damaged = Damaged(directory)
+    damaged.path(0).unlink()
+    log = LogReader(directory, DiskFiles())
+    log.open_readonly()
+    with pytest.raises(CorruptionError, match="must begin at 0: a segment is missing"):
+        log.check_beginning()
+
+
 @pytest.mark.parametrize("name", OPENING_ERRORS)
 def test_log_that_is_not_whole_is_refused_and_left_as_it_is(directory, name):
     damage, error, place = OPENING_ERRORS[name]
@@ -566,8 +598,6 @@ def test_torn_first_segment_is_created_again(directory):
 def test_empty_last_segment_of_a_newer_format_is_refused_and_kept(directory, monkeypatch):
     damaged = Damaged(directory)
     monkeypatch.setattr("timerwheel.store.segment.FORMAT_VERSION", 2)
-    from timerwheel.store.segment import encode_header  # noqa: PLC0415 - reads the patched version
-
     damaged.successor(encode_header(damaged.tail, LOG_ID, 7))
     monkeypatch.undo()
     sizes = damaged.sizes()
