@@ -23,6 +23,8 @@ DIGITS_MAX = 18
 _LOCAL_TIME = r"^\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?$"
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 BODY = "body"
+_VALUE_SHOWN = 60
+_ROW_SHOWN = 300
 
 
 class RowMapping(NamedTuple):
@@ -66,6 +68,95 @@ class RowMapping(NamedTuple):
         missing = [name for name in wanted if name not in names]
         if missing:
             raise JobError(f"the table has no column {missing[0]!r}; it has {', '.join(names)}")
+
+
+class Sorted(NamedTuple):
+    """The rows of a batch that have a time, in parts that a request can have, and the others with why not."""
+
+    parts: list[pa.RecordBatch]
+    without_time: pa.RecordBatch
+    reasons: list[str]
+
+
+def sort_out(batch: pa.RecordBatch, mapping: RowMapping) -> Sorted:
+    """Take out the rows whose due times are none in the zone of the mapping, and give the others to `alike`.
+
+    Such a time does not exist, as the clocks skip it or the calendar has no such day, or it exists twice.
+    """
+    batch = pa.record_batch([_plain(column) for column in batch.columns], batch.schema.names)
+    column = batch[mapping.due]
+    if mapping.zone is None or not (_is_text(column.type) or _is_naive(column.type)):
+        return Sorted(alike(batch, mapping), batch.slice(0, 0), [])
+    reasons = _faults(column, mapping)
+    if not reasons:
+        return Sorted(alike(batch, mapping), batch.slice(0, 0), [])
+    good = [at not in reasons for at in range(batch.num_rows)]
+    kept = batch.filter(pa.array(good))
+    left = batch.take(pa.array(sorted(reasons), pa.int64()))
+    return Sorted(
+        alike(kept, mapping) if kept.num_rows else [], left, [reasons[at] for at in sorted(reasons)]
+    )
+
+
+def _faults(column: pa.Array, mapping: RowMapping) -> dict[int, str]:
+    """Why rows have no time in the zone, by their place; cheap if all have one."""
+    zone = mapping.zone
+    assert zone is not None
+    if _is_text(column.type):
+        local = pc.fill_null(_are_local(column, zone), fill_value=False)
+        places = pc.indices_nonzero(pc.and_(local, pc.invert(_are_numbers(column))))
+    else:
+        places = pc.indices_nonzero(pc.is_valid(column))
+    if _fault(column.take(places), mapping.due, zone) is None:
+        return {}
+    found = {}
+    for at in places.to_pylist():
+        one = column.slice(at, 1)
+        reason = _fault(one, mapping.due, zone)
+        if reason is not None:
+            found[at] = f"column {mapping.due}: {one.cast(pa.string())[0].as_py()!r} {reason}"
+    return found
+
+
+def _fault(column: pa.Array, name: str, zone: str) -> str | None:
+    """What is wrong with the first of these times that is none in the zone, None if all are."""
+    try:
+        times = column.cast(pa.timestamp("us")) if _is_text(column.type) else column
+    except pa.ArrowInvalid:
+        return "is not a time of the calendar"
+    try:
+        pc.assume_timezone(times, zone, nonexistent="earliest")
+    except pa.ArrowInvalid as error:
+        if "ambiguous" not in str(error):
+            raise JobError(f"column {name!r}: {error}") from None
+        return f"occurs twice in {zone}, as the clocks are set back: write it with its offset from UTC"
+    try:
+        pc.assume_timezone(times, zone, ambiguous="earliest")
+    except pa.ArrowInvalid:
+        return f"does not exist in {zone}: the clocks skip it"
+    return None
+
+
+def _is_naive(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) and kind.tz is None)
+
+
+def row_text(row: pa.RecordBatch) -> str:
+    """One row as text by which somebody finds it in the table: its columns as JSON, cut if they are long."""
+    values = {name: _short(row[at]) for at, name in enumerate(row.schema.names)}
+    text = orjson.dumps(values).decode()
+    return text if len(text) <= _ROW_SHOWN else text[: _ROW_SHOWN - 1] + "…"
+
+
+def _short(column: pa.Array) -> int | str | None:
+    try:
+        value = column[0].as_py()
+    except (ValueError, OverflowError, pa.ArrowException):
+        return "(not shown)"  # such as a time after the year 9999
+    if value is None or isinstance(value, bool | int):
+        return value if value is None or abs(value) < 1 << 63 else str(value)
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return text if len(text) <= _VALUE_SHOWN else text[: _VALUE_SHOWN - 1] + "…"
 
 
 def messages_of(batch: pa.RecordBatch, mapping: RowMapping) -> pa.RecordBatch:

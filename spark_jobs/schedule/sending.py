@@ -19,7 +19,7 @@ from timerwheel.client.client import Client
 from timerwheel.client.errors import ClientError, DeniedError, OutcomeUnknownError, UnreachableError
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.schedule.rows import RowMapping, alike, messages_of, slices
+from timerwheel.spark_jobs.schedule.rows import RowMapping, messages_of, row_text, slices, sort_out
 
 REQUEST_ROWS = 10_000
 REQUEST_BYTES = 8 << 20
@@ -32,6 +32,8 @@ _WAIT_FOR = {429, 503, 507}
 _TOO_LARGE = {"too_many_messages", "request_too_large"}
 _COLUMN = re.compile(r"column (\w+): ")
 _LONG_TEXT = 80
+NO_TIME = "no_such_time"
+"""The code of a row whose time without a zone is none in the zone that was given."""
 
 
 class Target(NamedTuple):
@@ -64,6 +66,22 @@ class Refused(msgspec.Struct, frozen=True):
     key: str
     code: str
     detail: str
+    row: str = ""
+    """Its columns, by which it is found in the table: a key that is a digest says nothing."""
+
+
+class _Part(NamedTuple):
+    """Messages of one request, and the rows of the table that they are, one each; or rows that are none."""
+
+    messages: pa.RecordBatch
+    rows: pa.RecordBatch
+
+    def slice(self, begin: int, length: int | None = None) -> "_Part":
+        return _Part(self.messages.slice(begin, length), self.rows.slice(begin, length))
+
+    def take(self, places: list[int]) -> "_Part":
+        wanted = pa.array(places, pa.int64())
+        return _Part(self.messages.take(wanted), self.rows.take(wanted))
 
 
 class Sent(msgspec.Struct):
@@ -100,8 +118,8 @@ async def _send_rows(batches: Iterable[pa.RecordBatch], mapping: RowMapping, tar
         # The next request is made while the service works on the last.
         under_way: asyncio.Task[Sent] | None = None
         try:
-            for part in _parts(batches, mapping, rows_max):
-                await pace.wait(part.num_rows)
+            for part in _parts(batches, mapping, rows_max, sent):
+                await pace.wait(part.messages.num_rows)
                 following = asyncio.create_task(sender.send(part))
                 await clock.breathe()
                 if under_way is not None:
@@ -117,11 +135,27 @@ async def _send_rows(batches: Iterable[pa.RecordBatch], mapping: RowMapping, tar
     return sent
 
 
-def _parts(batches: Iterable[pa.RecordBatch], mapping: RowMapping, rows_max: int) -> Iterator[pa.RecordBatch]:
+def _parts(
+    batches: Iterable[pa.RecordBatch], mapping: RowMapping, rows_max: int, sent: Sent
+) -> Iterator[_Part]:
+    """The messages of the rows, in requests; rows that have no due time are added to those refused."""
     for batch in batches:
         for rows in slices(batch, rows_max, REQUEST_BYTES):
-            for part in alike(rows, mapping):
-                yield from slices(messages_of(part, mapping), rows_max, REQUEST_BYTES)
+            parts, left, reasons = sort_out(rows, mapping)
+            sent.refused += [
+                Refused(_key_of(left.slice(at, 1), mapping), NO_TIME, reason, row_text(left.slice(at, 1)))
+                for at, reason in enumerate(reasons)
+            ]
+            _check(sent)
+            for part in parts:
+                begin = 0
+                for messages in slices(messages_of(part, mapping), rows_max, REQUEST_BYTES):
+                    yield _Part(messages, part.slice(begin, messages.num_rows))
+                    begin += messages.num_rows
+
+
+def _key_of(row: pa.RecordBatch, mapping: RowMapping) -> str:
+    return "" if mapping.key is None else str(row[mapping.key][0].as_py())
 
 
 def _check(sent: Sent) -> None:
@@ -134,7 +168,8 @@ def _check(sent: Sent) -> None:
 
 def described(one: Refused) -> str:
     """A refused row as text."""
-    return f"key {one.key[:_LONG_TEXT]!r}: {one.detail} ({one.code})"
+    key = f"key {one.key[:_LONG_TEXT]!r}, " if one.key else ""
+    return f"{key}row {one.row}: {one.detail} ({one.code})"
 
 
 class _Pace:
@@ -161,25 +196,25 @@ class _Sender:
         self._mapping = mapping
         self._rows_max = REQUEST_ROWS
 
-    async def send(self, messages: pa.RecordBatch) -> Sent:
+    async def send(self, whole: _Part) -> Sent:
         """Store these messages but for those that the service refuses."""
         sent = Sent()
-        while messages.num_rows:
-            part = messages.slice(0, self._rows_max)
+        while whole.messages.num_rows:
+            part = whole.slice(0, self._rows_max)
+            count = part.messages.num_rows
             try:
-                receipts = await self._call(part)
+                receipts = await self._call(part.messages)
             except ClientError as error:
-                if error.code in _TOO_LARGE and part.num_rows > 1:
-                    self._rows_max = part.num_rows // 2  # from now on
+                if error.code in _TOO_LARGE and count > 1:
+                    self._rows_max = count // 2  # from now on
                     continue
                 refused = _refused(part, error, self._mapping)
                 sent.refused += refused.values()
-                rest = [at for at in range(part.num_rows) if at not in refused]
-                sent.add(await self.send(part.take(pa.array(rest, pa.int64()))))
+                sent.add(await self.send(part.take([at for at in range(count) if at not in refused])))
             else:
                 duplicates = pc.sum(receipts["duplicate"]).as_py() or 0
-                sent.add(Sent(part.num_rows - duplicates, duplicates))
-            messages = messages.slice(part.num_rows)
+                sent.add(Sent(count - duplicates, duplicates))
+            whole = whole.slice(count)
         return sent
 
     async def _call(self, messages: pa.RecordBatch) -> pa.Table:
@@ -204,18 +239,19 @@ class _Sender:
             pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)
 
 
-def _refused(messages: pa.RecordBatch, error: ClientError, mapping: RowMapping) -> dict[int, Refused]:
+def _refused(part: _Part, error: ClientError, mapping: RowMapping) -> dict[int, Refused]:
     """The rows that an error is about, by their place. Raises JobError if it is about none of them."""
-    keys = messages["dedup_key"]
+    keys = part.messages["dedup_key"]
+
+    def one(at: int, code: str, detail: str) -> Refused:
+        return Refused(
+            str(keys[at].as_py()), code, _in_own_words(detail, mapping), row_text(part.rows.slice(at, 1))
+        )
+
     if error.errors:
-        return {
-            fault.index: Refused(
-                str(keys[fault.index].as_py()), fault.code, _in_own_words(fault.detail, mapping)
-            )
-            for fault in error.errors
-        }
-    if messages.num_rows == 1 and error.status is not None:
-        return {0: Refused(str(keys[0].as_py()), error.code, _in_own_words(error.detail, mapping))}
+        return {fault.index: one(fault.index, fault.code, fault.detail) for fault in error.errors}
+    if part.messages.num_rows == 1 and error.status is not None:
+        return {0: one(0, error.code, error.detail)}
     raise JobError(f"the service refused the rows: {error.detail} ({error.code})")
 
 

@@ -88,6 +88,34 @@ def test_a_refused_row_is_named_with_the_column_of_the_table(service):
     assert waiting(service) == ["good"]
 
 
+def test_a_time_that_the_clocks_skip_refuses_its_row_alone(service):
+    rows = pa.table({"due": ["2030-03-31 02:30:00", "2030-03-31 12:30:00"], "body": ["gap", "good"]})
+    mapping = RowMapping("due", "orders", zone="Europe/Berlin")
+    sent = send_rows(rows.to_batches(), mapping, Target(service.url))
+    [refused] = sent.refused
+    assert (sent.stored, sent.rows, refused.code) == (1, 2, "no_such_time")
+    assert "'2030-03-31 02:30:00' does not exist in Europe/Berlin" in refused.detail
+    assert (refused.row, waiting(service)) == ('{"due":"2030-03-31 02:30:00","body":"gap"}', ["good"])
+
+
+def test_a_refused_row_is_shown_by_its_own_columns_in_whatever_request_it_was(service):
+    rows = table(120).to_pydict()
+    rows["topic"] = ["orders"] * 120
+    rows["topic"][7] = rows["topic"][119] = "no such topic!"
+    sent = send_rows(
+        pa.table(rows).to_batches(), RowMapping("due", topic_column="topic"), Target(service.url)
+    )
+    assert sorted(orjson.loads(one.row)["body"] for one in sent.refused) == ["row 119", "row 7"]
+
+
+def test_many_rows_without_a_time_end_the_task(service, monkeypatch):
+    monkeypatch.setattr(sending, "REFUSED_MAX", 100)
+    rows = table(200).set_column(0, "due", pa.array(["2030-03-31 02:30:00"] * 200))
+    mapping = RowMapping("due", "orders", zone="Europe/Berlin")
+    with pytest.raises(JobError, match=r"refused more than 100 rows of one task; the first: row \{"):
+        send_rows(rows.to_batches(), mapping, Target(service.url))
+
+
 def test_many_refused_rows_end_the_task(service, monkeypatch):
     monkeypatch.setattr(sending, "REFUSED_MAX", 100)
     rows = table(200).set_column(0, "due", pa.array(["next year"] * 200))

@@ -113,7 +113,7 @@ def schedule(
             sent = schedule_query(job.spark, job.progress, query_options, mapping, target)
         _measure(sent, job)
         seconds = job.progress.seconds
-    _show(sent, seconds, output)
+    _show(sent, seconds, output, has_keys=key_column is not None)
     if sent.refused:
         raise typer.Exit(1)
 
@@ -125,7 +125,7 @@ def _measure(sent: "Sent", job: Job) -> None:
     )
 
 
-def _show(sent: "Sent", seconds: dict[str, float], output: Output) -> None:
+def _show(sent: "Sent", seconds: dict[str, float], output: Output, *, has_keys: bool) -> None:
     document = {
         "rows": sent.rows,
         "stored": sent.stored,
@@ -141,7 +141,12 @@ def _show(sent: "Sent", seconds: dict[str, float], output: Output) -> None:
         f"{len(sent.refused):,} refused"
     )
     if sent.refused:
-        rows = [(printable(one.key), one.code, printable(one.detail)) for one in sent.refused[:REFUSED_SHOWN]]
-        output.table(("key", "code", "=reason"), rows)
+        named = sent.refused[:REFUSED_SHOWN]
+        # A key that is a digest names no row.
+        names = [one.key if has_keys else one.row for one in named]
+        rows = [
+            (printable(name), one.code, printable(one.detail)) for name, one in zip(names, named, strict=True)
+        ]
+        output.table(("key" if has_keys else "=row", "code", "=reason"), rows)
         if len(sent.refused) > REFUSED_SHOWN:
             output.line(f"and {len(sent.refused) - REFUSED_SHOWN:,} more; --json has up to 1,000")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.schedule.rows import RowMapping, alike, messages_of, slices
+from timerwheel.spark_jobs.schedule.rows import RowMapping, alike, messages_of, row_text, slices, sort_out
 
 AT = dt.datetime(2027, 1, 15, 8, 0, tzinfo=dt.UTC)
 AT_MS = 1_800_000_000_000
@@ -230,3 +230,61 @@ def test_slices_are_bounded_by_rows_and_about_by_bytes():
     assert {part.num_rows for part in slices(batch, 100, 10_500)} == {10}
     assert [part.num_rows for part in slices(batch.slice(0, 2), 100, 10)] == [1, 1]
     assert list(slices(batch.slice(0, 0), 100, 10)) == []
+
+
+# ---------------------------------------------------------------------- times that are none in the zone
+
+BERLIN = RowMapping("due", "orders", zone="Europe/Berlin")
+GAP, TWICE, GOOD = map(
+    dt.datetime.fromisoformat, ("2027-03-28 02:30", "2027-10-31 02:30", "2027-03-28 12:00")
+)
+
+
+@pytest.mark.parametrize("unit", ["text", "s", "us", "ns"])
+def test_a_time_that_is_none_in_the_zone_is_taken_out_and_the_others_stay(unit):
+    times = [GAP, GOOD, TWICE]
+    due = pa.array([str(time) for time in times]) if unit == "text" else pa.array(times, pa.timestamp(unit))
+    parts, left, reasons = sort_out(pa.record_batch({"due": due, "body": ["1", "2", "3"]}), BERLIN)
+    assert [row["body"] for part in parts for row in messages_of(part, BERLIN).to_pylist()] == ["2"]
+    assert left["body"].to_pylist() == ["1", "3"]
+    assert "does not exist in Europe/Berlin" in reasons[0]
+    assert "occurs twice in Europe/Berlin" in reasons[1]
+    assert all(reason.startswith("column due: '2027-") for reason in reasons)
+
+
+@pytest.mark.parametrize("text", ["2027-02-30 10:00:00", "2027-01-01 25:00"])
+def test_a_day_or_an_hour_that_the_calendar_has_not_is_taken_out(text):
+    rows = {"due": [str(AT_MS), text, str(GOOD), "soon", "2027-01-15T08:00:00Z"], "body": list("abcde")}
+    parts, left, reasons = sort_out(pa.record_batch(rows), BERLIN)
+    assert sorted(body for part in parts for body in part["body"].to_pylist()) == list("acde")
+    assert (left["body"].to_pylist(), reasons) == (
+        ["b"],
+        [f"column due: '{text}' is not a time of the calendar"],
+    )
+
+
+def test_rows_without_a_due_time_and_zones_that_are_none_are_errors_as_before():
+    rows = pa.record_batch({"due": pa.array([str(GOOD), None]), "body": ["a", "b"]})
+    [_, other] = sort_out(rows, BERLIN).parts
+    with pytest.raises(JobError, match="1 rows without a due time"):
+        messages_of(other, BERLIN)
+    with pytest.raises(JobError, match=r"column 'due': .*Mars"):
+        sort_out(rows, BERLIN._replace(zone="Mars/Olympus"))
+
+
+def test_a_row_is_shown_by_its_columns_whatever_they_hold():
+    columns = {
+        "n": [7],
+        "big": pa.array([2**63], pa.uint64()),
+        "text": ["x" * 100],
+        "bytes": [b"\xff!"],
+        "far": pa.array([2**60], pa.timestamp("s")),
+        "none": pa.nulls(1),
+        "map": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())),
+        "not": [float("nan")],
+    }
+    shown = orjson.loads(row_text(pa.record_batch(columns)))
+    assert (shown["n"], shown["big"], shown["bytes"], shown["none"]) == (7, str(2**63), "\ufffd!", None)
+    assert shown["text"] == "x" * 59 + "…"
+    assert shown["far"] == "(not shown)"
+    assert len(row_text(pa.record_batch({f"c{n}": ["x" * 50] for n in range(90)}))) == 300
