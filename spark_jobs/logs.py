@@ -103,5 +103,7 @@ def _log_at(url: str, node: str) -> NodeLog:
     if first < bases[0]:
         bases.insert(0, first)  # a missing file, which its reader reports as damage
     ends = [*bases[1:], None]
-    segments = tuple(Segment(node, directory, base, end) for base, end in zip(bases, ends, strict=True))
+    segments = tuple(
+        Segment(node, directory, base, end, log_id=log_id) for base, end in zip(bases, ends, strict=True)
+    )
     return NodeLog(node, url, log_id, segments, start)

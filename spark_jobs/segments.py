@@ -44,7 +44,7 @@ class Segment(NamedTuple):
     """One segment file. `end` is the log offset where the next one begins, None for the last one of a log.
 
     `staged` is the URL of a table that a survey made because no sidecar was intact. `until`, set by the
-    survey, is where its last complete unit ends.
+    survey, is where its last complete unit ends. `log_id` is that of the log, None if it need not be checked.
     """
 
     node: str
@@ -53,6 +53,7 @@ class Segment(NamedTuple):
     end: int | None
     staged: str | None = None
     until: int | None = None
+    log_id: bytes | None = None
 
 
 class Damaged(NamedTuple):
@@ -134,8 +135,9 @@ class SegmentReader:
         if file is None:
             return
         try:
-            self._check_header(file)
             end = end_of_writing(file, segment.base) if segment.end is None else segment.end
+            if not self._is_ours(file, end):
+                return
             unit: list[Scanned] = []
             for item in self._found(file, end):
                 unit.append(item)
@@ -186,12 +188,20 @@ class SegmentReader:
                 f"{self.path} is gone: retention has removed it, or it was moved; run the job again"
             ) from None
 
-    def _check_header(self, file: ReadFile) -> None:
-        base = self.segment.base
+    def _is_ours(self, file: ReadFile, end: int) -> bool:
+        """Note a damaged header; False, and all of the segment is noted, if it belongs to another log."""
+        base, wanted = self.segment.base, self.segment.log_id
         try:
-            read_header(file, self.path, base)
+            found = read_header(file, self.path, base)
         except CorruptionError as error:
             self._note(base, base + SEGMENT_HEADER_SIZE, error.reason)
+            return True
+        if wanted is None or found == wanted:
+            return True
+        self._note(
+            base, end, f"the segment belongs to log {found.hex()}, and the others to log {wanted.hex()}"
+        )
+        return False
 
     def _found(self, file: ReadFile, end: int) -> Iterator[Scanned]:
         base = self.segment.base

@@ -290,6 +290,18 @@ def test_a_damaged_segment_header_is_named_and_its_records_can_be_salvaged(data,
     assert (damaged.offset, damaged.end) == (base, base + SEGMENT_HEADER_SIZE)
 
 
+@pytest.mark.parametrize("number", [1, -1])
+def test_a_segment_of_another_log_is_named_and_none_of_its_records_is_salvaged(data, records, number):
+    base = bases_of(data)[number]
+    path = segment_path(data, base)
+    path.write_bytes(encode_header(base, bytes(16), 0) + path.read_bytes()[SEGMENT_HEADER_SIZE:])
+    assert f"the segment belongs to log {'00' * 16}" in refused(data)
+    offsets, damaged = read(data, salvage=True)
+    end = damaged[0].end
+    assert [(one.offset, one.torn) for one in damaged] == [(base, False)]
+    assert offsets == without(records, begin=base, end=end)
+
+
 @pytest.mark.parametrize("content", [b"", b"TWLOGSEG", bytes(SEGMENT_HEADER_SIZE)])
 def test_a_last_segment_that_was_just_being_made_does_not_count(data, records, content):
     end = records[-1].offset + len(records[-1].data)
