@@ -138,10 +138,10 @@ class LogReader:
         for base, other in found.items():
             if other != log_id:
                 reason = f"the segment belongs to log {other.hex()}, and the others to log {log_id.hex()}"
-                error = ForeignSegmentError(self.path(base), base, reason)
+                foreign = ForeignSegmentError(self.path(base), base, reason)
                 if faults is None:
-                    raise error
-                faults.append(error)
+                    raise foreign
+                faults.append(foreign)
         return log_id
 
     def check_beginning(self) -> None:

@@ -190,10 +190,10 @@ MUTANTS = [
     ),
     Mutant(
         "log-beginning-unseen",
-        "store/log.py",
+        "store/log_reader.py",
         "a log that does not begin where it must stops the start",
-        "        if self.bases[0] != keep_from:",
-        "        if self.bases[0] < keep_from:",
+        "        if self.bases[0] != self.keep_from:",
+        "        if self.bases[0] < self.keep_from:",
         (LOG,),
     ),
     Mutant(
