@@ -135,9 +135,10 @@ class SegmentReader:
         if file is None:
             return
         try:
-            end = end_of_writing(file, segment.base) if segment.end is None else segment.end
-            if not self._is_ours(file, end):
+            # First: a web server that knows no range requests answers with the whole file.
+            if not self._is_ours(file):
                 return
+            end = end_of_writing(file, segment.base) if segment.end is None else segment.end
             unit: list[Scanned] = []
             for item in self._found(file, end):
                 unit.append(item)
@@ -188,7 +189,7 @@ class SegmentReader:
                 f"{self.path} is gone: retention has removed it, or it was moved; run the job again"
             ) from None
 
-    def _is_ours(self, file: ReadFile, end: int) -> bool:
+    def _is_ours(self, file: ReadFile) -> bool:
         """Note a damaged header; False, and all of the segment is noted, if it belongs to another log."""
         base, wanted = self.segment.base, self.segment.log_id
         try:
@@ -198,9 +199,9 @@ class SegmentReader:
             return True
         if wanted is None or found == wanted:
             return True
-        self._note(
-            base, end, f"the segment belongs to log {found.hex()}, and the others to log {wanted.hex()}"
-        )
+        end = base + file.size() if self.segment.end is None else self.segment.end
+        reason = f"the segment belongs to log {found.hex()}, and the others to log {wanted.hex()}"
+        self._note(base, end, reason)
         return False
 
     def _found(self, file: ReadFile, end: int) -> Iterator[Scanned]:
