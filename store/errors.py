@@ -83,6 +83,10 @@ class IndexDamagedError(StoreError):
     code = "index_damaged"
 
 
+class IndexAheadError(IndexDamagedError):
+    """The index knows records that the log does not have: with local files alone, these have been lost."""
+
+
 class IndexBusyError(StoreError):
     """Other processes hold every reader slot of the index; reading works again when one is free."""
 

@@ -194,15 +194,20 @@ class Index:
     def _guard(self) -> Iterator[None]:
         try:
             yield
-        except (*_DAMAGE, IndexDamagedError) as error:
-            reason = str(error) if isinstance(error, IndexDamagedError) else f"{self.path}: {error}"
-            if self.on_damage is not None:
-                self.on_damage(reason)
+        except IndexDamagedError as error:
+            self._tell_damage(str(error))
+            raise
+        except _DAMAGE as error:
+            self._tell_damage(reason := f"{self.path}: {error}")
             raise IndexDamagedError(reason) from error
         except lmdb.Error as error:
             if not self._is_for_room(error):
                 raise _system_error(error) from error
             raise NoSpaceError(f"{self.path}: {error}") from error
+
+    def _tell_damage(self, reason: str) -> None:
+        if self.on_damage is not None:
+            self.on_damage(reason)
 
     def _is_for_room(self, error: lmdb.Error) -> bool:
         """Whether the error means a lack of space; the commit can be retried later."""

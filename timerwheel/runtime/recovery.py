@@ -50,6 +50,7 @@ from timerwheel.store.errors import (
     CopyDamagedError,
     CorruptionError,
     FormatError,
+    IndexAheadError,
     IndexBusyError,
     IndexDamagedError,
     IndexMapFullError,
@@ -586,15 +587,18 @@ def _open_index(settings: Settings, log: CommitLog) -> tuple[Index, _Found | Non
         found = _read_index(index, log)
         if found is not None or log.tail <= log.start:
             return index, found, None
-        why = "the index was empty"
+        why, is_lost = "the index was empty", False
     except (NoSpaceError, IndexBusyError, OSError, MemoryError):
         if index is not None:
             index.close()
         raise  # lack of space or permissions says nothing about the index
     except Exception as error:  # noqa: BLE001 - what else keeps it from being read is damage, and a rebuild mends it
         why = str(error) if isinstance(error, IndexDamagedError) else f"{type(error).__name__}: {error}"
+        is_lost = isinstance(error, IndexAheadError) and not isinstance(log, JournaledLog)
     if index is not None:
         index.close()
+    if is_lost:
+        logger.error("records that were on the disk are gone: %s; compare with a backup now", why)
     aside = _move_aside(path)
     (settings.data / REBUILD_MARK).unlink(missing_ok=True)
     logger.warning("rebuilding the index from the log: %s; the old one is kept as %s", why, aside.name)
@@ -646,7 +650,7 @@ def _check_state(state: IndexState, log: CommitLog) -> None:
     if state.log_id != log.log_id:
         raise IndexDamagedError("the index belongs to another log")
     if state.until > log.tail:
-        raise IndexDamagedError(f"the index is at {state.until}, past the end of the log at {log.tail}")
+        raise IndexAheadError(f"the index is at {state.until}, past the end of the log at {log.tail}")
     if state.until < log.bases[0]:
         raise IndexDamagedError(f"the index is at {state.until}, the log begins at {log.start}")
 

@@ -1,6 +1,7 @@
 """The index is derived: lost, damaged, foreign or ahead, a start makes it anew and nothing is missing."""
 
 import asyncio
+import logging
 import shutil
 
 import lmdb
@@ -70,6 +71,18 @@ async def test_index_of_another_log_or_format_or_ahead_of_the_log_is_rebuilt(wor
     assert recorded_rebuild(engine)
     assert (world.directory / "index.aside").exists()
     await proves_whole(world, *books)
+
+
+async def test_a_log_that_lost_its_end_is_an_error_and_an_index_of_another_format_is_none(world, caplog):
+    await filled(world)
+    for changes, is_lost in (({"format": 99}, False), ({"until": 1 << 40}, True)):
+        rewrite_state(world, **changes)
+        caplog.clear()
+        await (await world.open()).close()
+        errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+        gone = [text for text in errors if text.startswith("records that were on the disk are gone: ")]
+        assert errors == gone
+        assert len(gone) == is_lost
 
 
 async def test_index_of_a_second_data_directory_is_rebuilt(world, tmp_path):
