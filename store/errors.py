@@ -67,6 +67,14 @@ class FormatError(StoreError):
     code = "format"
 
 
+class NotAFileError(FormatError):
+    """Something else is where a file belongs: a directory, a pipe, a device, or a link that leads nowhere."""
+
+    def __init__(self, path: Path | str, found: str) -> None:
+        self.reason = f"{path} is not an ordinary file but {found}"
+        super().__init__(f"{self.reason}; move it away, and put back the file that belongs there")
+
+
 class OffsetError(StoreError):
     """No record at this log offset: it is before the first segment, past the tail or unaligned."""
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
-from timerwheel.store.errors import FormatError
+from timerwheel.store.errors import FormatError, NotAFileError
 
 FILE_MODE = 0o640
 """Mode of every file: a log holds messages and the secrets of push. The umask may restrict it further."""
@@ -30,6 +30,13 @@ SECTOR_BYTES = 512
 DIRECT_BYTES_MAX = 32 * 1024
 """Larger writes go through the page cache: their pages are full, and readers may want them soon."""
 _PROBE_NAME = "direct.probe"
+_KINDS = {
+    errno.EISDIR: "a directory",
+    errno.ELOOP: "a link",
+    errno.ENXIO: "a socket or a pipe",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a pipe",
+}
 
 ReadPath = Path | str
 """A local path, or the URL of a remote file as text: a `Path` would make one slash of its `//`."""
@@ -52,7 +59,7 @@ class ReadFiles(Protocol):
     """The file system operations for reading a log; the file system may be remote."""
 
     def open_readonly(self, path: ReadPath) -> ReadFile:
-        """Open for reading only. Raises FileNotFoundError."""
+        """Open for reading only. Raises FileNotFoundError, and NotAFileError for what is not a file."""
 
     def names(self, directory: ReadPath) -> list[str]:
         """Sorted names in a directory."""
@@ -209,8 +216,7 @@ class DiskFiles:
 
     def open(self, path: Path, *, create: bool = False, direct: bool = False) -> DiskFile:
         """Open for reading and writing, creating with `FILE_MODE`."""
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        fd = os.open(path, flags, FILE_MODE)
+        fd = open_descriptor(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0))
         direct_fd = -1
         if direct:
             with contextlib.suppress(OSError):  # then every write goes through the page cache
@@ -219,7 +225,7 @@ class DiskFiles:
 
     def open_readonly(self, path: ReadPath) -> DiskFile:
         """Open for reading only."""
-        return self._file(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return self._file(open_descriptor(path, os.O_RDONLY))
 
     def _file(self, fd: int, direct_fd: int = -1) -> DiskFile:
         return DiskFile(fd, direct_fd)
@@ -245,7 +251,7 @@ class DiskFiles:
     def write_whole(self, path: Path, data: bytes) -> None:
         """Write a temporary file, sync, rename, sync the directory."""
         temporary = path.with_name(path.name + ".tmp")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+        fd = open_descriptor(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             view = memoryview(data)
             while view:
@@ -328,25 +334,45 @@ def create_file(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
 
 
-def open_ordinary(path: Path) -> BinaryIO:
-    """Open an ordinary file for reading; FormatError for a link, a directory, a device or a pipe.
+def open_descriptor(path: ReadPath, flags: int) -> int:
+    """Open an ordinary file, which a link may lead to; returns its descriptor.
 
-    For files that others may have put there: a link may lead anywhere, and a pipe without a writer blocks.
+    Raises NotAFileError for anything else: a pipe without a writer would block, a device may have no end, and
+    a link to a disk that is not mounted must not pass for a file that was never there. Everything that opens
+    files of a data directory does so here.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise FormatError(f"{path} is not an ordinary file but a link or a socket") from None
+        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)
+    except FileNotFoundError:
+        if Path(path).is_symlink():
+            raise NotAFileError(path, "a link that leads nowhere") from None
         raise
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise FormatError(f"{path} is not an ordinary file but a directory, a device or a pipe")
-    return open(fd, "rb")  # noqa: PTH123 - a descriptor
+    except OSError as error:
+        if error.errno in _KINDS:
+            raise NotAFileError(path, _KINDS[error.errno]) from None
+        raise
+    kind = stat.S_IFMT(os.fstat(fd).st_mode)
+    if kind == stat.S_IFREG:
+        return fd
+    os.close(fd)
+    raise NotAFileError(path, _KINDS.get(kind, "a device"))
+
+
+def open_binary(path: Path) -> BinaryIO:
+    """Open an ordinary file for reading, as above."""
+    return open(open_descriptor(path, os.O_RDONLY), "rb")
+
+
+def open_ordinary(path: Path) -> BinaryIO:
+    """Open an ordinary file for reading; NotAFileError for a link, too.
+
+    For files that others may have put there: a link may lead anywhere.
+    """
+    return open(open_descriptor(path, os.O_RDONLY | os.O_NOFOLLOW), "rb")
 
 
 def read_ordinary(path: Path, size_max: int) -> bytes:
-    """Read all of an ordinary file. Raises FormatError as above, and for a larger file."""
+    """Read all of an ordinary file. Raises NotAFileError as above, and FormatError for a larger file."""
     with open_ordinary(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > size_max:

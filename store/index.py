@@ -28,8 +28,8 @@ import numpy as np
 from lmdb import verify
 
 from timerwheel.store import pages
-from timerwheel.store.errors import NO_SPACE, IndexBusyError, IndexDamagedError, NoSpaceError
-from timerwheel.store.files import FILE_MODE, make_directory
+from timerwheel.store.errors import NO_SPACE, IndexBusyError, IndexDamagedError, NoSpaceError, NotAFileError
+from timerwheel.store.files import FILE_MODE, make_directory, open_binary, open_descriptor
 from timerwheel.store.keys import sequence_key, sequence_of
 from timerwheel.store.pages import Page, Raw
 
@@ -107,7 +107,7 @@ class Index:
             raise self._busy() from error
         except lmdb.Error as error:
             if readonly:
-                raise IndexDamagedError(f"{path}: {error}") from error
+                raise IndexDamagedError(str(error)) from error  # its text begins with the path
             if self._is_for_room(error):
                 raise NoSpaceError(f"{path}: {error}") from error
             raise _system_error(error) from error
@@ -269,17 +269,19 @@ def _prove_structure(path: Path) -> None:
 
 
 def _take_room_for_lock(path: Path) -> None:
-    """Allocate LMDB's lock file completely. Raises NoSpaceError.
+    """Allocate LMDB's lock file completely. Raises NoSpaceError, IndexDamagedError if it is not a file.
 
     LMDB creates it sparse and maps it: a write into a hole of a full disk is a SIGBUS.
     """
     try:
         make_directory(path)
-        fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        fd = open_descriptor(path / LOCK_FILE, os.O_RDWR | os.O_CREAT)
         try:
             os.posix_fallocate(fd, 0, LOCK_BYTES)
         finally:
             os.close(fd)
+    except NotAFileError as error:
+        raise IndexDamagedError(error.reason) from error
     except OSError as error:
         if error.errno in NO_SPACE:
             raise NoSpaceError(f"{path / LOCK_FILE}: {error.strerror}") from error
@@ -293,11 +295,13 @@ def _refuse_cut_file(path: Path) -> None:
     first two pages; the layout is `MDB_meta` in LMDB's mdb.c.
     """
     try:
-        with (path / DATA_FILE).open("rb") as file:
+        with open_binary(path / DATA_FILE) as file:
             metas = file.read(2 * _META_SPACING)
             size = file.seek(0, os.SEEK_END)
     except (FileNotFoundError, NotADirectoryError):
         return
+    except NotAFileError as error:
+        raise IndexDamagedError(error.reason) from error
     if not size:
         return
     if size < 2 * _META_SPACING:

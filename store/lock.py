@@ -14,7 +14,7 @@ from pathlib import Path
 import orjson
 
 from timerwheel.store.errors import LockedError
-from timerwheel.store.files import FILE_MODE, make_directory
+from timerwheel.store.files import make_directory, open_descriptor
 
 _OWNER_BYTES_MAX = 4096
 _TRIES_MAX = 10
@@ -57,7 +57,7 @@ class DirectoryLock:
             make_directory(directory)
             try:
                 self._lock_directory(directory)
-                fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+                fd = open_descriptor(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
             except FileNotFoundError:
                 # A restore that fails removes the directory that it made, which this process may have open.
                 self.release()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from timerwheel.store.errors import CorruptionError, FormatError
+from timerwheel.store.errors import CorruptionError, FormatError, NotAFileError
 from timerwheel.store.files import Files, LogFile, ReadFiles
 from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
@@ -48,14 +48,24 @@ def keep(files: Files, directory: Path, log_id: bytes, offset: int, data: bytes,
 
 
 def listed(files: ReadFiles, directory: Path) -> list[Quarantined]:
-    """Returns the quarantine files of a log, in the order of their offsets, ignoring other files."""
+    """Returns the quarantine files of a log, in the order of their offsets, ignoring other files.
+
+    One that is damaged, or is no file, is of the time 0.
+    """
     found = []
     for name in files.names(directory):
         offset = _offset_of(name)
         if offset is None:
             continue
         path = directory / name
-        with contextlib.closing(files.open_readonly(path)) as file:
+        try:
+            file = files.open_readonly(path)
+        except FileNotFoundError:
+            continue  # another process has just removed it
+        except NotAFileError:
+            found.append(Quarantined(path, offset, 0, 0))
+            continue
+        with contextlib.closing(file):
             try:
                 cut_ms = read_made_ms(file, path, offset - SEGMENT_HEADER_SIZE)
             except (CorruptionError, FormatError):

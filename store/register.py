@@ -20,7 +20,7 @@ from zlib import crc32
 
 import numpy as np
 
-from timerwheel.store.errors import NO_SPACE, NoSpaceError, StoreError
+from timerwheel.store.errors import NO_SPACE, NoSpaceError, NotAFileError, StoreError
 from timerwheel.store.files import Files, ReadFile, ReadFiles
 from timerwheel.store.rows import join
 
@@ -156,6 +156,8 @@ class Register:
         """Return the register, None if it is missing or not that of [base, end); NoSpaceError."""
         try:
             file = files.open_readonly(path)
+        except NotAFileError:
+            return None
         except OSError as error:
             _raise_if_no_descriptor(error, path)
             return None
@@ -194,6 +196,8 @@ class Register:
     def _opened(self) -> Iterator[ReadFile]:
         try:
             file = self._files.open_readonly(self._path)
+        except NotAFileError as error:
+            raise RegisterDamagedError(self.base, error.reason) from error
         except OSError as error:
             _raise_if_no_descriptor(error, self._path)
             raise RegisterDamagedError(self.base, str(error)) from error

@@ -11,6 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
+from timerwheel.store.errors import NotAFileError
 from timerwheel.store.files import Files, ReadFiles, ReadPath, read_whole
 from timerwheel.store.table import ROW_DTYPE, Table
 
@@ -34,7 +35,10 @@ def encode(table: Table, base: int, end: int) -> bytes:
 
 def read(files: ReadFiles, path: ReadPath, base: int, end: int) -> Table | None:
     """The table, or None if the sidecar is missing or invalid for [base, end)."""
-    data = read_whole(files, path)
+    try:
+        data = read_whole(files, path)
+    except NotAFileError:
+        return None
     if data is None or len(data) < _HEAD.size:
         return None
     magic, of_base, of_end, count, names_size, crc = _HEAD.unpack_from(data)

@@ -28,7 +28,8 @@ from pathlib import Path
 import msgspec
 
 from timerwheel.errors import TimerwheelError
-from timerwheel.store.files import DiskFiles
+from timerwheel.store.errors import NotAFileError
+from timerwheel.store.files import DiskFiles, open_binary
 from timerwheel.store.sealed_json import SealError, check_seal, seal
 
 FILE = "tokens.json"
@@ -178,10 +179,12 @@ def read(data: Path) -> Tokens:
     """Read the tokens of a data directory, empty if it has no token file; TokensError if it breaks a rule."""
     path = data / FILE
     try:
-        with path.open("rb") as file:
+        with open_binary(path) as file:
             body = file.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         return Tokens()
+    except NotAFileError as error:
+        raise TokensError(str(error)) from error
     except OSError as error:
         raise TokensError(f"{path} cannot be read: {error.strerror}") from error
     return _decoded(path, body)

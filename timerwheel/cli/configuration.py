@@ -185,6 +185,11 @@ def _check_data(data: Path) -> None:
     """Refuse a path that cannot be a data directory now; later the error would be harder to read."""
     if data.exists() and not data.is_dir():
         raise SettingsError(f"data = {data} is a file; give a directory, which need not exist yet")
+    for path in (data, data / "log", data / "index"):
+        if path.is_symlink() and not path.exists():
+            raise SettingsError(
+                f"data = {data} cannot be used: {path} is a link that leads nowhere; is its disk mounted?"
+            )
     for name in ("log", "index"):
         if (data / name).exists() and not (data / name).is_dir():
             raise SettingsError(

@@ -73,7 +73,7 @@ def of_dead_commands(url: str, folder: Path) -> Iterator[tuple[OwnGroup, Path]]:
     """Yield the groups of dead commands at this service, each with its note, locked for the step."""
     for path in sorted(folder.glob(f"*{_SUFFIX}"))[:NOTES_MAX]:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             continue
         try:

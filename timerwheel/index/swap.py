@@ -14,7 +14,7 @@ import errno
 import os
 from pathlib import Path
 
-from timerwheel.store.files import DiskFiles, remove
+from timerwheel.store.files import DiskFiles, open_binary, remove
 
 STAGING_NAME = "rebuild.tmp"  # what a rebuild keeps beside the index while it runs
 NEW_SUFFIX = ".new"
@@ -60,7 +60,7 @@ def swap_in(index: Path) -> Path | None:
 def _make_durable(directory: Path) -> None:
     """Sync the files: LMDB leaves its last meta page to the system, and the directory is new."""
     for path in directory.iterdir():
-        with path.open("rb") as file:
+        with open_binary(path) as file:
             os.fsync(file.fileno())
     DiskFiles().sync_dir(directory)
 

@@ -25,7 +25,13 @@ from timerwheel.state.positions import POSITION_DTYPE
 from timerwheel.state.register_rows import entries_of
 from timerwheel.state.state import LogState, ReadRecords
 from timerwheel.store import quarantine, register, sidecar
-from timerwheel.store.errors import CorruptionError, ForeignSegmentError, IndexDamagedError, OffsetError
+from timerwheel.store.errors import (
+    CorruptionError,
+    ForeignSegmentError,
+    IndexDamagedError,
+    NotAFileError,
+    OffsetError,
+)
 from timerwheel.store.files import read_whole
 from timerwheel.store.index import IndexTransaction
 from timerwheel.store.journaled_log import read_mark
@@ -234,7 +240,8 @@ class _Check:
 
     def _find_quarantined(self, log: LogReader) -> None:
         for kept in quarantine.listed(log.files, log.directory):
-            detail = f"{kept.size} bytes were cut from the log; `timerwheel log --quarantined` shows them"
+            found = f"{kept.size} bytes were cut from the log" if kept.size else "it cannot be read"
+            detail = f"{found}; `timerwheel log --quarantined` shows more"
             self.find("log_quarantined", kept.path, kept.offset, detail)
 
     def _scanned(self, log: LogReader, base: int, end: int) -> "list[Table]":
@@ -274,7 +281,10 @@ class _Check:
     def _check_register(self, log: LogReader, base: int, end: int) -> None:
         """Compare a register, if there is one, with what a scan finds."""
         path = log.register_path(base)
-        data = read_whole(log.files, path)
+        try:
+            data = read_whole(log.files, path)
+        except NotAFileError:
+            data = b""
         if data is None:
             return
         draft = Draft(base, end)

@@ -237,10 +237,10 @@ def index_of(data: Path) -> Index | None:
         before, in_use = _change(path), is_locked(data)
         try:
             return Index(path, MAP_SIZE_BYTES, readonly=True, in_use=in_use)
-        except IndexDamagedError:
+        except IndexDamagedError as error:
             running = is_locked(data)
             if not again or not (running or _change(path) != before):
-                raise
+                raise IndexDamagedError(f"{error}; start the service once to rebuild it") from error
             if running and in_use:
                 time.sleep(PAUSE_S)
     return None
@@ -250,7 +250,7 @@ def _change(index: Path) -> tuple[int, ...] | None:
     """What differs once an index has been written to or replaced."""
     try:
         found = (index / DATA_FILE).stat()
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:  # opening it says why
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
@@ -308,13 +308,42 @@ def read_records(log: LogReader, from_offset: int | None = None) -> Iterator[Log
         yield _shown(item, ids)
 
 
+def read_past_retention(
+    data: Path, from_offset: int | None, removed: Callable[[int, int], None]
+) -> Iterator[LogRecord]:
+    """Yield the records as above, and go on where the log begins if retention overtakes the reader.
+
+    A reader keeps up to 256 segments open; `removed` gets the range [from, to) that it could not read.
+    """
+    at, missing = from_offset, None
+    while True:
+        with contextlib.closing(open_log(data)) as log:
+            if at is None:
+                log.check_beginning()
+                at = log.start
+            if missing is not None:
+                if log.bases[0] <= at:
+                    raise missing
+                removed(at, log.bases[0])
+            try:
+                for record in read_records(log, at):
+                    at = record.offset + record.size
+                    yield record
+            except OffsetError as error:
+                missing = error
+            else:
+                return
+
+
 def read_quarantined(log: LogReader) -> Iterator[LogRecord | Gap]:
     """Yield every whole record that was cut from the log, file by file, and each gap between them."""
     ids = Ids(log.log_id)
     for kept in quarantine.listed(log.files, log.directory):
-        with contextlib.closing(log.files.open_readonly(kept.path)) as file:
-            for found in quarantine.records(file, kept):
-                yield found if isinstance(found, Gap) else _shown(found, ids)
+        with contextlib.suppress(FileNotFoundError):  # retention has just removed it
+            file = log.files.open_readonly(kept.path)
+            with contextlib.closing(file):
+                for found in quarantine.records(file, kept):
+                    yield found if isinstance(found, Gap) else _shown(found, ids)
 
 
 def _shown(item: Scanned, ids: Ids) -> LogRecord:

@@ -57,6 +57,8 @@ def log_directory(data: Path) -> Path:
         raise FormatError(
             f"{data} is the directory of a node in front of shards; give that of a shard: {shards[0]}, ..."
         )
+    if broken := next((path for path in (data, directory) if path.is_symlink() and not path.exists()), None):
+        raise FormatError(f"{broken} is a link that leads nowhere; is its disk mounted?")
     if data.is_dir():
         wrong = f"{directory} is a file" if directory.exists() else f"it has no {LOG_DIRECTORY}/"
     else:

@@ -240,3 +240,13 @@ def test_texts_name_settings_as_users_know_them():
                     if " " in text.strip() and named(text):
                         found.append(text)
     assert found == []
+
+
+@pytest.mark.parametrize("name", [".", "log", "index"])
+def test_a_link_to_a_disk_that_is_not_mounted_is_named(tmp_path, name):
+    data = tmp_path / "data"
+    link = data / name
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to("nowhere")
+    with pytest.raises(SettingsError, match=f"{link} is a link that leads nowhere; is its disk mounted"):
+        configure({"data": data}, {}, None)

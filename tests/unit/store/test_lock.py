@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from timerwheel.store.errors import LockedError
+from timerwheel.store.errors import LockedError, NotAFileError
 from timerwheel.store.lock import DirectoryLock
 
 ROOT = Path(__file__).parents[3]
@@ -143,7 +143,7 @@ def test_a_lock_is_a_file_of_the_directory_and_no_link_out_of_it(tmp_path):
     (tmp_path / "mine").write_text("kept")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "lock").symlink_to(tmp_path / "mine")
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(NotAFileError, match="not an ordinary file but a link"):
         taken(tmp_path / "data")
     assert (tmp_path / "mine").read_text() == "kept"
 
@@ -191,7 +191,7 @@ def test_directory_is_made_when_it_is_missing(tmp_path):
 ON_A_FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from timerwheel.store.errors import LockedError
+from timerwheel.store.errors import LockedError, NotAFileError
 from timerwheel.store.lock import DirectoryLock
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 with DirectoryLock(Path(sys.argv[1]), purpose="serve", now_text="now"):

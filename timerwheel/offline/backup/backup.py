@@ -48,8 +48,8 @@ from timerwheel.offline.backup.files import (
 from timerwheel.runtime.archived import MARKER_FILE
 from timerwheel.runtime.data_directory import MANIFEST_FILE, is_backup
 from timerwheel.state.log_manifest import LOG_DIRECTORY, LOST_AND_FOUND, log_directory, read_start
-from timerwheel.store.errors import CorruptionError, FormatError, OffsetError
-from timerwheel.store.files import DiskFiles, make_directory, narrow, read_whole, remove
+from timerwheel.store.errors import CorruptionError, FormatError, NotAFileError, OffsetError
+from timerwheel.store.files import DiskFiles, make_directory, narrow, open_binary, read_whole, remove
 from timerwheel.store.lock import DirectoryLock
 from timerwheel.store.log_reader import START_FILE, LogReader
 from timerwheel.store.record import UNKNOWN_VERSION
@@ -296,8 +296,9 @@ class _Run:
     def _sidecar(self, path: Path) -> None:
         """Link, keep or copy a sidecar, if there is one: a restore rebuilds sidecars."""
         to, kept = self._new / path.name, self._old / path.name
-        with contextlib.suppress(FileNotFoundError):
-            size = path.stat().st_size
+        with contextlib.suppress(FileNotFoundError, NotAFileError):
+            with open_binary(path) as file:
+                size = os.fstat(file.fileno()).st_size
             if not is_same(path, to, size):
                 to.unlink(missing_ok=True)
                 if not (is_same(path, kept, size) and link(kept, to)):

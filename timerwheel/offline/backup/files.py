@@ -19,7 +19,7 @@ from timerwheel.runtime.archived import MARKER_FILE
 from timerwheel.runtime.data_directory import MANIFEST_FILE
 from timerwheel.state.log_manifest import LOG_DIRECTORY, read_start
 from timerwheel.store.errors import CorruptionError, FormatError, LockedError, StoreError
-from timerwheel.store.files import DiskFiles, create_file, open_ordinary, read_ordinary
+from timerwheel.store.files import DiskFiles, create_file, open_binary, open_ordinary, read_ordinary
 from timerwheel.store.log_reader import START_FILE
 from timerwheel.store.sealed_json import check_seal
 from timerwheel.store.segment import (
@@ -327,7 +327,7 @@ def copy(source: Path, to: Path, size: int, report: Callable[[int], None] = lamb
     part = to.with_name(to.name + PART)
     crc = done = 0
     part.unlink(missing_ok=True)
-    with source.open("rb") as file, open(create_file(part), "wb") as target:  # noqa: PTH123 - a descriptor
+    with open_binary(source) as file, open(create_file(part), "wb") as target:  # noqa: PTH123 - a descriptor
         while done < size:
             data = file.read(min(_CHUNK_BYTES, size - done))
             if not data:
@@ -368,9 +368,9 @@ def is_same(source: Path, kept: Path, size: int) -> bool:
     Segments of two logs that were once the same log may share name and size, but not the last record, because
     that contains a time. Raises FileNotFoundError if there is no `source`.
     """
-    with source.open("rb") as one:
+    with open_binary(source) as one:
         try:
-            with kept.open("rb") as other:
+            with open_binary(kept) as other:
                 if os.fstat(other.fileno()).st_size != size:
                     return False
                 places = {0, max(size - COMPARED_BYTES, 0)}
