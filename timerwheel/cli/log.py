@@ -1,6 +1,7 @@
 """`log`: the records of a data directory's commit log, whether its service runs or not."""
 
 import contextlib
+import itertools
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -52,7 +53,7 @@ def log(
 
 
 def _records(data: Path, start: int | None, limit: int | None) -> "Iterator[LogRecord]":
-    from timerwheel.offline.snapshot import open_log, read_records
+    from timerwheel.offline.snapshot import open_log, read_past_retention
 
     with contextlib.closing(open_log(data)) as opened:
         if start is not None and start < opened.tail:
@@ -61,10 +62,11 @@ def _records(data: Path, start: int | None, limit: int | None) -> "Iterator[LogR
                 opened.read(max(start, opened.start))
             except (CorruptionError, OffsetError):
                 raise typer.BadParameter(f"no intact record starts at {start}", param_hint="--from") from None
-        for count, record in enumerate(read_records(opened, start)):
-            if count == limit:
-                return
-            yield record
+    yield from itertools.islice(read_past_retention(data, start, _report_removed), limit)
+
+
+def _report_removed(start: int, end: int) -> None:
+    typer.echo(f"retention removed the log from offset {start} to {end} before it was printed", err=True)
 
 
 def _quarantined(data: Path, limit: int | None) -> "Iterator[LogRecord]":
@@ -91,6 +93,7 @@ def _last(data: Path, count: int) -> "Iterator[LogRecord]":
 
     found: deque[LogRecord] = deque()
     damage: CorruptionError | None = None
+    is_removed = False
     with contextlib.closing(open_log(data)) as opened:
         for base in reversed(opened.bases):
             part: deque[LogRecord] = deque(maxlen=count)
@@ -98,8 +101,10 @@ def _last(data: Path, count: int) -> "Iterator[LogRecord]":
                 part.extend(_until(read_records(opened, base), opened.end_of(base)))
             except CorruptionError as error:
                 damage = error
+            except OffsetError:
+                is_removed = True  # by retention, with all before it
             found.extendleft(reversed(part))
-            if len(found) >= count or damage is not None:
+            if len(found) >= count or damage is not None or is_removed:
                 break
     yield from list(found)[-count:]
     if damage is not None:

@@ -1,4 +1,4 @@
-"""What is no file where a file of a data directory belongs is refused in one line, and with the right reason."""
+"""What is no file where a file of a data directory belongs is refused in one line, with the right reason."""
 
 import os
 import shutil

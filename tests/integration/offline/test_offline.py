@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -18,12 +20,12 @@ import pytest
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.model.messages import Outgoing
 from timerwheel.offline.fsck import fsck
-from timerwheel.offline.snapshot import open_log, open_snapshot, read_records
+from timerwheel.offline.snapshot import open_log, open_snapshot, read_past_retention, read_records
 from timerwheel.store.errors import CorruptionError, FormatError, IndexDamagedError
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.index import Index
 from timerwheel.store.lock import DirectoryLock
-from timerwheel.store.segment import SEGMENT_HEADER_SIZE, encode_header
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE, encode_header, segment_name
 from timerwheel.wheel.slot_table import ENTRY_DTYPE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -643,3 +645,62 @@ async def test_a_log_whose_beginning_is_gone_still_tells_of_groups_and_settings(
         name: sorted(map(tuple, group[1])) for name, group in kept.groups.items()
     }
     assert on_disk.engine.groups.info("orders", "g").config == before.config
+
+
+LOG = """
+import sys
+from timerwheel.cli.main import app
+sys.argv[1:] = ["log", "--json", "--data", sys.argv[1], *sys.argv[4:]]
+app()
+"""
+
+
+async def delivered_and_due_to_go(on_disk):
+    """A log whose delivered messages retention may drop, all but the last ones; returns its bases."""
+    await on_disk.open(retention_ms=5_000)
+    for _ in range(15):
+        await on_disk.send(*[0] * 30, body=b"v" * 300)
+    await on_disk.engine.indexer.commit()
+    for _ in range(10):
+        await on_disk.advance(1_000)
+    bases = on_disk.engine.core.log.bases
+    assert len(bases) > 12
+    return bases
+
+
+async def test_a_log_that_retention_overtakes_is_printed_on_from_where_it_begins(on_disk):
+    bases = await delivered_and_due_to_go(on_disk)
+    read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4_096)  # the command waits for its reader, with a few records
+    command = (sys.executable, "-c", FEW_DESCRIPTORS + LOG, on_disk.directory, "", "")
+    with subprocess.Popen(command, stdout=write, stderr=subprocess.PIPE, cwd=ROOT) as other:
+        os.close(write)
+        with open(read, "rb") as printed:  # noqa: PTH123 - a descriptor
+            first = printed.readline()
+            assert await on_disk.retention_turn() > 0
+            offsets = [json.loads(line)["offset"] for line in (first, *printed)]
+        errors = other.stderr.read().decode()
+    assert other.returncode == 0, errors
+    begin = on_disk.engine.core.log.bases[0]
+    assert begin > bases[-10]
+    assert offsets == sorted(set(offsets))
+    [at] = [at for at, following in itertools.pairwise(offsets) if at < begin <= following]
+    assert offsets[offsets.index(at) + 1 :] == [
+        record.offset for record in read_past_retention(on_disk.directory, None, print)
+    ]
+    [line] = errors.splitlines()
+    assert f" to {begin} before it was printed" in line
+
+
+async def test_the_last_records_are_those_that_retention_left(on_disk):
+    bases = await delivered_and_due_to_go(on_disk)
+    program = PAUSED + FEW_DESCRIPTORS + LOG
+    command = (sys.executable, "-c", program, str(on_disk.directory), segment_name(bases[-12]), "2")
+    other = await asyncio.create_subprocess_exec(
+        *command, "--tail", "1000", stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=ROOT
+    )
+    assert await other.stdout.readline() == b"paused\n"
+    assert await on_disk.retention_turn() > 0
+    out, errors = await other.communicate(b"\n")
+    assert (other.returncode, errors) == (0, b"")
+    assert json.loads(out.splitlines()[-1])["offset"] >= on_disk.engine.core.log.bases[0]

@@ -191,7 +191,7 @@ def test_directory_is_made_when_it_is_missing(tmp_path):
 ON_A_FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from timerwheel.store.errors import LockedError, NotAFileError
+from timerwheel.store.errors import LockedError
 from timerwheel.store.lock import DirectoryLock
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 with DirectoryLock(Path(sys.argv[1]), purpose="serve", now_text="now"):
