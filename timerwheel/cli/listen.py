@@ -194,14 +194,17 @@ async def _prepare(
         try:
             config = config_of(await handle.info())
         except NotFoundError:
-            print(f"created group {subscription.group} of topic {subscription.topic}", file=sys.stderr)
+            pass
         else:
             kept = {name: value for name, value in wishes.items() if name != "start"}
             if kept:
                 config = config_of(await handle.put(msgspec.structs.replace(config, **kept)))
             return config
     made = GroupConfig(start="tail", invisible_ms=subscription.lease_ms)
-    return config_of(await handle.put(msgspec.structs.replace(made, **wishes)))
+    config = config_of(await handle.put(msgspec.structs.replace(made, **wishes)))
+    if not own:
+        print(f"created group {subscription.group} of topic {subscription.topic}", file=sys.stderr)
+    return config
 
 
 async def _tidy(client: Client) -> None:

@@ -395,7 +395,7 @@ def _note(done: Sequence[Lease], results: Sequence[Settled]) -> None:
             if lease.ack_unanswered:
                 logger.info("acknowledged by an earlier call that was not answered, or too late: %s", error)
             else:
-                logger.warning("acknowledged too late, so it will be received again: %s", error)
+                logger.warning("acknowledged too late, so it may be received again: %s", error)
 
 
 def _raise_unless_stopping(data: bytes) -> None:

@@ -230,3 +230,16 @@ async def test_the_note_of_a_group_that_could_not_be_deleted_stays_for_the_next_
                 service.end(signal.SIGKILL)
                 assert await stop(process) == 0
     assert {path.stem for path in state.iterdir()} == {first["group"]}
+
+
+def test_a_group_that_the_token_may_not_create_is_not_called_created(tmp_path):
+    made = timerwheel(
+        "tokens", "create", "w", "--scope", "receive", "--topic", "t", "--data", tmp_path, "--json"
+    )
+    with serving(tmp_path) as service:
+        refused = timerwheel(
+            *("listen", "t", "--forward-to", "3000", "--group", "devs", "--url", service.url),
+            TIMERWHEEL_TOKEN=made.json["token"],
+        )
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err == "timerwheel: token 'w' lacks the scope admin\n"
