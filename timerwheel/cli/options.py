@@ -184,16 +184,35 @@ def given_or_null(**limits: float | None) -> dict[str, float | None]:
     return {name: limit or None for name, limit in limits.items() if limit is not None}
 
 
+BODY_BYTES_MAX = 1 << 30
+"""The most that `body_size_max` can allow."""
+_READ_BYTES = 1 << 20
+_ANSWER_CHARACTERS = 80
+
+
 def read_body(body: str) -> str | bytes:
     """The body in an argument, or from stdin if that is `-`; bytes if it is not UTF-8."""
     # Arguments that are not UTF-8 arrive as surrogates; fsencode restores their bytes.
-    if body == "-" and sys.stdin is None:  # as after <&-
-        raise typer.BadParameter("stdin is closed", param_hint="-")
-    raw = sys.stdin.buffer.read() if body == "-" else os.fsencode(body)
+    raw = _from_stdin() if body == "-" else os.fsencode(body)
     try:
         return raw.decode()
     except UnicodeDecodeError:
         return raw
+
+
+def _from_stdin() -> bytes:
+    """All of stdin. Raises BadParameter if no service would take so much, for it may have no end."""
+    if sys.stdin is None:  # as after <&-
+        raise typer.BadParameter("stdin is closed", param_hint="-")
+    parts, size = [], 0
+    while part := sys.stdin.buffer.read(_READ_BYTES):
+        parts.append(part)
+        size += len(part)
+        if size > BODY_BYTES_MAX:
+            raise typer.BadParameter(
+                f"stdin has more than {BODY_BYTES_MAX} bytes; no service takes such a body", param_hint="-"
+            )
+    return b"".join(parts)
 
 
 def body_or_json(body: str, options: Any, *, json_body: bool) -> str | bytes:  # noqa: ANN401 - options of a send or a schedule
@@ -213,7 +232,7 @@ def body_or_json(body: str, options: Any, *, json_body: bool) -> str | bytes:  #
 def confirm_or_exit(question: str) -> None:
     """Ask on stderr, since a program may read stdout; any answer but yes exits with 1."""
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    answer = "" if sys.stdin is None else sys.stdin.readline()  # None if it was closed
+    answer = "" if sys.stdin is None else sys.stdin.readline(_ANSWER_CHARACTERS)  # None if it was closed
     if answer.strip().lower() not in ("y", "yes"):
         print("cancelled: nothing was changed", file=sys.stderr)
         raise typer.Exit(1)

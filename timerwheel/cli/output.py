@@ -130,18 +130,22 @@ class Output:
 
     def ids(self, ids: Iterable[str]) -> None:
         """Prints ids or names, one per line; nothing at all if there are none."""
-        for one in ids:
-            print(one)
-        sys.stdout.flush()
+        with _to_stdout():
+            for one in ids:
+                print(one)
+            sys.stdout.flush()
 
     def json(self, content: object) -> None:
         """Prints a JSON document on one line and flushes."""
-        sys.stdout.buffer.write(msgspec.json.encode(content) + b"\n")
-        sys.stdout.buffer.flush()
+        data = msgspec.json.encode(content) + b"\n"
+        with _to_stdout():
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
 
     def line(self, text: str) -> None:
         """Prints a line of plain text and flushes."""
-        print(text, flush=True)
+        with _to_stdout():
+            print(text, flush=True)
 
     def facts(self, rows: Iterable[tuple[str, str]]) -> None:
         """Prints names and values; a long value continues under its beginning on a terminal."""
@@ -162,7 +166,18 @@ class Output:
 
     def _show(self, content: "Text") -> None:
         """Prints a line with styles, which a pipe does not get; the terminal breaks what is too long."""
-        console().print(content, soft_wrap=True)
+        with _to_stdout():
+            console().print(content, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _to_stdout() -> Iterator[None]:
+    """Name stdout in the error of a block that writes to it, which could be about any disk otherwise."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or "stdout"
+        raise
 
 
 def _output(*, form: str | None, as_json: bool, utc: bool = False, iso: bool = False) -> Output:

@@ -40,10 +40,40 @@ def test_a_command_works_though_its_stdout_is_closed(url, arguments):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has it")
-@pytest.mark.parametrize("arguments", [("levels",), ("--help",), ("--version",)])
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",)])
 def test_what_cannot_be_printed_is_one_error_and_no_success(url, arguments):
     code, err = in_shell(">/dev/full", *arguments, TIMERWHEEL_URL=url)
     assert (code, err) == (1, "timerwheel: No space left on device\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has it")
+@pytest.mark.parametrize("form", ["table", "json", "id"])
+@pytest.mark.parametrize(
+    "arguments", [("topics", "list"), ("topics", "show", "streams"), ("send", "streams", "x")]
+)
+def test_a_full_disk_under_stdout_is_not_taken_for_that_of_the_service(url, arguments, form):
+    timerwheel("send", "streams", "x", TIMERWHEEL_URL=url)
+    code, err = in_shell(">/dev/full", *arguments, "-o", form, TIMERWHEEL_URL=url)
+    assert (code, err) == (1, "timerwheel: stdout: No space left on device\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has it")
+def test_what_could_not_be_printed_is_not_acknowledged(url):
+    timerwheel("send", "printed", "x", TIMERWHEEL_URL=url)
+    for form in ("table", "json", "id"):
+        flags = ("printed", form, "--start", "head", "--create", "--ack", "-o", form)
+        code, err = in_shell(">/dev/full", "groups", "receive", *flags, TIMERWHEEL_URL=url)
+        assert (code, err.splitlines()[-1]) == (1, "timerwheel: stdout: No space left on device")
+        group = timerwheel("groups", "show", "printed", form, "--json", TIMERWHEEL_URL=url).json
+        assert group["in_flight"] == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux is sure to have it")
+def test_an_answer_without_end_is_no_yes(url):
+    timerwheel("send", "streams", "x", TIMERWHEEL_URL=url)
+    code, err = in_shell("</dev/zero", "topics", "delete", "streams", TIMERWHEEL_URL=url)
+    assert code == 1
+    assert err.endswith("cancelled: nothing was changed\n")
 
 
 def test_what_a_closed_stdin_should_have_said_is_missed(url):
