@@ -44,15 +44,25 @@ def open_table(url: str, kind: str | None) -> Table:
     fs, path = file_system(url)
     try:
         with storage_errors(url):
-            return _opened(fs, path, kind)
+            table = _opened(fs, path, kind)
     except FileNotFoundError:
-        raise JobError(f"{shown(url)}: there is no such file or directory") from None
+        raise JobError(f"{shown(url)}: {_why_not_found(fs, path)}") from None
     except StorageError as error:
         if isinstance(error.__cause__, pa.ArrowException):  # the files, not the place
             raise JobError(f"{shown(url)}: {error.__cause__}") from None
         raise
     except OSError as error:
         raise JobError(f"{shown(url)}: {error}") from None
+    if not table.columns:
+        raise JobError(f"{shown(url)}: there are no files in this directory")
+    return table
+
+
+def _why_not_found(fs: Any, path: str) -> str:  # noqa: ANN401 - fsspec has no types
+    """Why Arrow finds no table: each task reads its part of the files, which a pipe would give only once."""
+    if fs.exists(path):
+        return "it is neither a file nor a directory; copy what a pipe or a device gives into a file first"
+    return "there is no such file or directory"
 
 
 def _opened(fs: Any, path: str, kind: str | None) -> Table:  # noqa: ANN401 - fsspec has no types

@@ -1,6 +1,8 @@
 """Rows of tables as messages: which column becomes what, and which rows are the same message."""
 
 import datetime as dt
+import os
+from pathlib import Path
 
 import orjson
 import pyarrow as pa
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.schedule.job import open_table
 from timerwheel.spark_jobs.schedule.rows import RowMapping, alike, messages_of, row_text, slices, sort_out
 
 AT = dt.datetime(2027, 1, 15, 8, 0, tzinfo=dt.UTC)
@@ -288,3 +291,22 @@ def test_a_row_is_shown_by_its_columns_whatever_they_hold():
     assert shown["text"] == "x" * 59 + "…"
     assert shown["far"] == "(not shown)"
     assert len(row_text(pa.record_batch({f"c{n}": ["x" * 50] for n in range(90)}))) == 300
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (
+            os.mkfifo,
+            "it is neither a file nor a directory; copy what a pipe or a device gives into a file first",
+        ),
+        (lambda path: path.symlink_to("nowhere"), "there is no such file or directory"),
+        (Path.mkdir, "there are no files in this directory"),
+    ],
+)
+def test_what_is_no_table_is_named(tmp_path, make, reason):
+    place = tmp_path / "rows.csv"
+    make(place)
+    with pytest.raises(JobError) as refused:
+        open_table(str(place), "csv")
+    assert str(refused.value) == f"{place}: {reason}"
