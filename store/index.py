@@ -55,6 +55,8 @@ _DAMAGE = (
     lmdb.VersionMismatchError,
     lmdb.PageNotFoundError,
 )
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM)
+_NO_ROOM_IN_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 SUMS_KEY = b"tables"
 
@@ -106,11 +108,17 @@ class Index:
         except lmdb.ReadersFullError as error:
             raise self._busy() from error
         except lmdb.Error as error:
-            if readonly:
-                raise IndexDamagedError(str(error)) from error  # its text begins with the path
-            if self._is_for_room(error):
-                raise NoSpaceError(f"{path}: {error}") from error
-            raise _system_error(error) from error
+            raise self._unopened(error) from error
+
+    def _unopened(self, error: lmdb.Error) -> Exception:
+        """What it means that LMDB cannot open the index."""
+        if self._readonly and error.code in _NOT_ALLOWED:
+            return _forbidden(self.path)
+        if self._readonly and error.code not in _NO_ROOM_IN_PROCESS:
+            return IndexDamagedError(str(error))  # its text begins with the path
+        if self._is_for_room(error):
+            return NoSpaceError(f"{self.path}: {error}")
+        return _system_error(error)
 
     def _known_tables(self) -> set[str]:
         """The tables that are there; IndexDamagedError for an unknown one: the real one is missing then."""
@@ -244,6 +252,12 @@ def _system_error(error: lmdb.Error) -> Exception:
     """The OSError behind an LMDB error about permissions or a disk; other errors unchanged."""
     number = error.code
     return OSError(number, f"{os.strerror(number)}: {error}") if number and number > 0 else error
+
+
+def _forbidden(path: Path) -> PermissionError:
+    """The error of a user who may read the index, but not note in its lock file that he does."""
+    reason = "even to read the index, one must be able to write here; run this as the user of the service"
+    return PermissionError(errno.EACCES, reason, str(path / LOCK_FILE))
 
 
 def _prove_structure(path: Path) -> None:

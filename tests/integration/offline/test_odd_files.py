@@ -3,12 +3,13 @@
 import os
 import shutil
 import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.harness.processes import timerwheel
+from tests.harness.processes import COMMAND, environment, timerwheel
 from timerwheel import tokens
 from timerwheel.offline.fsck import fsck
 from timerwheel.store.errors import NotAFileError
@@ -142,4 +143,31 @@ def test_a_log_on_a_disk_that_is_not_mounted_is_named(tmp_path, command):
     assert (done.code, done.err) == (
         1,
         f"timerwheel: {tmp_path}/log is a link that leads nowhere; is its disk mounted?\n",
+    )
+
+
+WITHOUT_PRIVILEGES = [
+    *("setpriv", "--bounding-set", "-dac_override,-dac_read_search"),
+    *("--inh-caps", "-dac_override,-dac_read_search"),
+]
+"""Root may read and write every file; a command that is started so may not."""
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and shutil.which("setpriv") is None, reason="root needs setpriv")
+@pytest.mark.parametrize("command", ["slots", "fsck"])
+def test_an_index_that_one_may_not_lock_is_not_called_damaged(data, command):
+    lock = data / "index/lock.mdb"
+    lock.chmod(0o400)
+    before = WITHOUT_PRIVILEGES if os.geteuid() == 0 else []
+    done = subprocess.run(
+        [*before, *COMMAND, command, "--data", data],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"timerwheel: {lock}: even to read the index, one must be able to write here; run this as the user "
+        "of the service\n"
     )
