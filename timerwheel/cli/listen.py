@@ -298,11 +298,15 @@ class Report:
 
 
 async def _forward(handle: Group, subscription: Subscription, report: Report, ended: asyncio.Event) -> None:
-    """Forward until `ended` is set; what is in progress then goes back to the group."""
+    """Forward until `ended` is set; what is in progress then goes back to the group.
+
+    Raises OSError once an attempt cannot be printed: it has been made, so its message must not be retried.
+    """
     from timerwheel.push.endpoint import Caller
 
     caller = Caller(SystemClock(), allow_private=True)
     ending = asyncio.create_task(ended.wait())
+    unprinted: list[OSError] = []
 
     async def forward(lease: Lease) -> None:
         message = lease.message
@@ -315,7 +319,11 @@ async def _forward(handle: Group, subscription: Subscription, report: Report, en
                 await lease.nack(delay_ms=0, reason=_STOPPED)
             return
         outcome = attempt.result()
-        report.attempt(message, outcome)
+        try:
+            report.attempt(message, outcome)
+        except OSError as error:
+            unprinted.append(error)
+            ended.set()
         if outcome.kind != "delivered":
             await lease.nack(delay_ms=outcome.retry_after_ms, reason=outcome.reason)
 
@@ -330,6 +338,8 @@ async def _forward(handle: Group, subscription: Subscription, report: Report, en
     finally:
         ending.cancel()
         await caller.close()
+    if unprinted:
+        raise unprinted[0]
 
 
 class _OneLine(logging.Formatter):

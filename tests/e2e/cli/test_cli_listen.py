@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 from contextlib import asynccontextmanager
 from functools import partial
@@ -243,3 +244,29 @@ def test_a_group_that_the_token_may_not_create_is_not_called_created(tmp_path):
         )
     assert (refused.code, refused.out) == (1, "")
     assert refused.err == "timerwheel: token 'w' lacks the scope admin\n"
+
+
+async def test_what_could_not_be_printed_is_not_forwarded_again(url, run):
+    read, write = os.pipe()
+    async with Receiver() as receiver:
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND,
+            *("listen", "unread", "--forward-to", receiver.url(), "--group", "devs", "--json"),
+            stdout=write,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment(TIMERWHEEL_URL=url),
+        )
+        os.close(write)
+        begun = await asyncio.to_thread(os.read, read, 4_096)
+        assert json.loads(begun)["group"] == "devs"
+        os.close(read)  # as `| head -1` does
+        await asyncio.to_thread(run, "send", "unread", "once")
+        await receiver.arrived(1)
+        _, errors = await process.communicate()
+        assert process.returncode == 1
+        assert errors.decode() == "created group devs of topic unread\n"
+        group = await asyncio.to_thread(run, "groups", "show", "unread", "devs", "--json")
+        assert {name: group.json[name] for name in ("lag", "in_flight", "waiting", "ready")} == {
+            "lag": 0, "in_flight": 0, "waiting": 0, "ready": 0,
+        }  # fmt: skip
+        assert len(receiver.got) == 1
