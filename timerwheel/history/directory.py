@@ -14,7 +14,8 @@ from timerwheel.index.lookups import Window
 from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.ids import Ids, root_of
 from timerwheel.model.messages import SlotInfo, State
-from timerwheel.offline.snapshot import Snapshot, open_snapshot
+from timerwheel.offline.snapshot import Snapshot, manifest_of, open_snapshot
+from timerwheel.state.log_manifest import log_directory
 from timerwheel.state.memtable import Topic
 from timerwheel.state.positions import Positions
 from timerwheel.store.errors import OffsetError
@@ -30,15 +31,24 @@ def offline_history(data: Path, message_id: str, records_max: int = RECORDS_MAX)
     Reads at most `records_max` records after the delivery; `complete` is False if the log has more. Raises
     UnknownMessageError, FormatError if `data` is not a data directory, and IndexDamagedError.
     """
+    while True:
+        before = manifest_of(log_directory(data))
+        try:
+            return _read(data, message_id, records_max)
+        except OffsetError:
+            # Otherwise retention has just moved the message, or removed it.
+            if manifest_of(log_directory(data)) == before:
+                raise UnknownMessageError(message_id) from None
+
+
+def _read(data: Path, message_id: str, records_max: int) -> MessageHistory:
+    """Read the history from one snapshot. Raises as above, and OffsetError if the log has no such record."""
     with open_snapshot(data) as snapshot:
         places = _Places(snapshot)
-        try:
-            reading = steps(snapshot.log, places.find(message_id), records_max)
-            answer: int | None = None
-            while not isinstance(asked := step(reading, answer), MessageHistory):
-                answer = None if asked is None else places.queue_offset(asked)
-        except OffsetError:
-            raise UnknownMessageError(message_id) from None
+        reading = steps(snapshot.log, places.find(message_id), records_max)
+        answer: int | None = None
+        while not isinstance(asked := step(reading, answer), MessageHistory):
+            answer = None if asked is None else places.queue_offset(asked)
         return asked
 
 

@@ -657,7 +657,6 @@ app()
 
 async def delivered_and_due_to_go(on_disk):
     """A log whose delivered messages retention may drop, all but the last ones; returns its bases."""
-    await on_disk.open(retention_ms=5_000)
     for _ in range(15):
         await on_disk.send(*[0] * 30, body=b"v" * 300)
     await on_disk.engine.indexer.commit()
@@ -669,6 +668,7 @@ async def delivered_and_due_to_go(on_disk):
 
 
 async def test_a_log_that_retention_overtakes_is_printed_on_from_where_it_begins(on_disk):
+    await on_disk.open(retention_ms=5_000)
     bases = await delivered_and_due_to_go(on_disk)
     read, write = os.pipe()
     fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4_096)  # the command waits for its reader, with a few records
@@ -693,6 +693,7 @@ async def test_a_log_that_retention_overtakes_is_printed_on_from_where_it_begins
 
 
 async def test_the_last_records_are_those_that_retention_left(on_disk):
+    await on_disk.open(retention_ms=5_000)
     bases = await delivered_and_due_to_go(on_disk)
     program = PAUSED + FEW_DESCRIPTORS + LOG
     command = (sys.executable, "-c", program, str(on_disk.directory), segment_name(bases[-12]), "2")
@@ -704,3 +705,33 @@ async def test_the_last_records_are_those_that_retention_left(on_disk):
     out, errors = await other.communicate(b"\n")
     assert (other.returncode, errors) == (0, b"")
     assert json.loads(out.splitlines()[-1])["offset"] >= on_disk.engine.core.log.bases[0]
+
+
+EXPLAIN = """
+import json, sys
+from pathlib import Path
+from timerwheel.history.directory import offline_history
+print(json.dumps(offline_history(Path(sys.argv[1]), sys.argv[4]).state))
+"""
+
+
+async def test_a_message_that_retention_moves_at_the_same_time_is_found(on_disk):
+    await on_disk.open(retention_ms=5_000)
+    [message_id] = await on_disk.send_ids(10**9)
+    await delivered_and_due_to_go(on_disk)
+    name = segment_name(on_disk.engine.core.log.bases[0])
+    command = (
+        sys.executable,
+        "-c",
+        PAUSED + FEW_DESCRIPTORS + EXPLAIN,
+        str(on_disk.directory),
+        name,
+        "2",
+        message_id,
+    )
+    other = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=ROOT)
+    assert await other.stdout.readline() == b"paused\n"
+    assert await on_disk.retention_turn() > 0
+    out, errors = await other.communicate(b"\n")
+    assert other.returncode == 0, errors.decode()
+    assert json.loads(out) == "scheduled"
