@@ -55,6 +55,8 @@ _LOOK_S: Final = 0.02
 logger = logging.getLogger(__name__)
 
 _TOO_LARGE: Final = KafkaError.MSG_SIZE_TOO_LARGE
+_INVALID: Final = KafkaError.INVALID_RECORD
+_INNOCENT: Final = KafkaError._INVALID_DIFFERENT_RECORD  # noqa: SLF001 - so librdkafka's own errors are named
 REFUSALS: Final = {
     _TOO_LARGE: "body_too_large",
     KafkaError.RECORD_LIST_TOO_LARGE: "body_too_large",
@@ -94,10 +96,22 @@ class Opened(NamedTuple):
 
 
 class _Failed(NamedTuple):
-    """A record that was refused, by its place."""
+    """A record that was refused, by its place; and the partition that refused it, if one did."""
 
     place: int
     error: KafkaError
+    by: Place | None = None
+
+
+class _Mates(NamedTuple):
+    """Records of a batch that was refused: either one of them is at fault, or all are.
+
+    librdkafka tells which ones are only if these are several, and not all. `is_second` says that one was
+    found to be at fault: another one is sent alone then, and what becomes of it goes for all.
+    """
+
+    places: list[int]
+    is_second: bool = False
 
 
 class _Barred(NamedTuple):
@@ -122,16 +136,49 @@ class _TransactionRefusedError(Exception):
 class Attempt:
     """Records to commit, and by their places: which are refused, and which are sent another way.
 
-    Those that are `bare` go to the topic of rejected records without key and value. `narrowed` says that a
-    topic gets smaller batches since one was refused.
+    Those that are `bare` go to the topic of rejected records without key and value. Those that are `alone` are
+    in batches of their own, to see which record of a batch is at fault. `has_changed` says that records are
+    in other batches since one was refused.
     """
 
     def __init__(self, records: Sequence[Produced]) -> None:
         self.records = records
         self.refused: dict[int, Refusal] = {}
         self.bare: set[int] = set()
-        self.narrowed = False
+        self.alone: dict[int, _Mates] = {}
+        self.told: set[Place] = set()  # partitions of which it is known which records they refuse
+        self.has_changed = False
         self.again = 0
+
+    def splits(self, place: int) -> bool:
+        """Whether what was produced has to be delivered before the record at this place is."""
+        return place in self.alone or place - 1 in self.alone
+
+    def suspect(self, failed: Sequence[_Failed]) -> set[int]:
+        """Have records sent alone of which it is not known which ones are at fault; returns them."""
+        found: dict[Place, list[int]] = {}
+        for place, error, by in failed:
+            is_new = place not in self.refused and place not in self.alone
+            if is_new and by is not None and by not in self.told and error.code() == _INVALID:
+                found.setdefault(by, []).append(place)
+        batches = [_Mates(places) for places in found.values() if len(places) > 1]
+        for mates in batches:
+            self.alone |= dict.fromkeys(mates.places, mates)
+        self.has_changed = self.has_changed or bool(batches)
+        return {place for mates in batches for place in mates.places}
+
+    def at_fault(self, place: int) -> Sequence[int]:
+        """Return which records are to be refused because the one at this place is."""
+        mates = self.alone.get(place)
+        if mates is None:
+            return [place]
+        if mates.is_second:
+            return mates.places
+        rest = [one for one in mates.places if one != place]
+        for one in mates.places:
+            self.alone.pop(one, None)
+        self.alone[rest[0]] = _Mates(rest, is_second=True)
+        return [place]
 
     def has_others(self, place: int) -> bool:
         """Whether more than the record at this place goes to its topic."""
@@ -501,20 +548,23 @@ class TransactionalProducer:
 
     def _refuse_all(self, attempt: Attempt, failed: Sequence[_Failed]) -> None:
         """Note that records were refused, or that they are to be tried another way."""
-        topics = {attempt.records[place].topic for place, _ in failed}
+        topics = {attempt.records[place].topic for place, *_ in failed}
         rooms = {topic: self._batches.room(topic) for topic in topics}
-        for place, error in failed:
+        before = set(attempt.refused)
+        suspects = attempt.suspect(failed)
+        for place, error, _ in failed:
             record = attempt.records[place]
             room = rooms[record.topic]
-            if place in attempt.refused:
+            if place in before:
                 if place in attempt.bare:
                     raise KafkaException(error)
                 attempt.bare.add(place)
             elif error.code() == _TOO_LARGE and record.size_bytes < room and attempt.has_others(place):
                 self._batches.narrow(record.topic, room // 2)  # it may be the batch that was too large
-                attempt.narrowed = True
-            else:
-                self._refuse(attempt, place, error)
+                attempt.has_changed = True
+            elif place not in suspects:
+                for one in attempt.at_fault(place):
+                    self._refuse(attempt, one, error)
 
     def _refuse(self, attempt: Attempt, place: int, error: KafkaError) -> None:
         record = attempt.records[place]
@@ -537,6 +587,7 @@ class TransactionalProducer:
         is_gone = False
         self._begin()
         self._batches.clear()
+        attempt.told.clear()
         try:
             for place in range(len(attempt.records)):
                 if failed:
@@ -544,14 +595,15 @@ class TransactionalProducer:
                 self._produce(attempt, place, failed)
             for topic, offsets in reached.items():
                 self._position(*positions.offsets_record(self._cluster.service, topic, offsets))
-            self._deliver(attempt, failed)
+            if not failed:
+                self._deliver(attempt, failed)
             if not failed:
                 self._until_done(self._producer.commit_transaction)
         except _GoneError:
             is_gone = True  # and barred: the next try refuses what was for it
         except KafkaException as error:
-            self._check_blame(error)
-            cause = error
+            cause = self._cause_of(error)
+            self._check_blame(cause)
         else:
             if not failed:
                 self._settle()  # no error of this says that anything was refused
@@ -569,7 +621,7 @@ class TransactionalProducer:
             raise _TransactionRefusedError(cause)
         # librdkafka numbers records on after a refused one, which the broker takes for a gap, once.
         attempt.again += 1
-        if not (attempt.narrowed or attempt.refused) or attempt.again > AGAIN_MAX:
+        if not (attempt.has_changed or attempt.refused) or attempt.again > AGAIN_MAX:
             raise cause
         return []
 
@@ -599,6 +651,20 @@ class TransactionalProducer:
                 for name in gone:
                     self._bar(name, Refusal("unknown_topic", f"there is no Kafka topic {name}"))
                 raise _GoneError
+
+    def _cause_of(self, error: KafkaException) -> KafkaException:
+        """Return why the transaction has failed: once it has, librdkafka takes no record, and does not say why.
+
+        Only the end of the transaction tells. UnsettledError if it ends, though a record is missing.
+        """
+        if error.args[0].code() != KafkaError._STATE:  # noqa: SLF001 - so it is named
+            return error
+        assert self._producer is not None
+        try:
+            self._until_done(self._producer.commit_transaction)
+        except KafkaException as cause:
+            return cause
+        raise UnsettledError(f"Kafka took no record, and ended the transaction: {said(error)}")
 
     def _check_blame(self, cause: KafkaException) -> None:
         """Raise what no record is to blame for."""
@@ -634,11 +700,19 @@ class TransactionalProducer:
                 raise UnsettledError("a transaction has not ended everywhere") from None
 
     def _delivered(
-        self, failed: list[_Failed], place: int, error: KafkaError | None, message: Message
+        self,
+        attempt: Attempt,
+        failed: list[_Failed],
+        place: int,
+        error: KafkaError | None,
+        message: Message,
     ) -> None:
         """Note what became of a record of an attempt."""
+        by = Place(message.topic() or "", message.partition() or 0)
         if error is not None and error.code() in REFUSALS:
-            failed.append(_Failed(place, error))
+            failed.append(_Failed(place, error, by))
+        elif error is not None and error.code() == _INNOCENT:
+            attempt.told.add(by)
         self._wrote(error, message)
 
     def _produce(self, attempt: Attempt, place: int, failed: list[_Failed]) -> None:
@@ -647,9 +721,9 @@ class TransactionalProducer:
         if (refusal := attempt.refused.get(place)) is not None:
             whole = place not in attempt.bare
             record = rejected(record, refusal, self._cluster.topics, whole=whole)
-        delivered = partial(self._delivered, failed, place)
-        if self._batches.begins_with(record):
-            self._flush()
+        delivered = partial(self._delivered, attempt, failed, place)
+        if self._batches.begins_with(record) or attempt.splits(place):
+            self._deliver(attempt, failed)
             if failed:
                 return
         try:
