@@ -20,6 +20,8 @@ from timerwheel.kafka.names import KafkaTopics
 
 CALL_S: Final = 5.0
 """How long a call waits for brokers; the stop of the service may wait so long for the call."""
+TRANSACTION_MS: Final = 60_000
+"""librdkafka's default of `transaction.timeout.ms`."""
 QUEUED_RECORDS: Final = 1_000
 """How many records a consumer fetches ahead: the limit in bytes does not count keys and headers."""
 FETCH_WAIT_MS: Final = 500
@@ -85,6 +87,12 @@ class Cluster:
             "log_level": 4,
             "log.connection.close": False,
         }
+
+    @property
+    def transaction_ms(self) -> int:
+        """How long brokers let a transaction of this service last."""
+        text = self._common.get("transaction.timeout.ms", "")
+        return int(text) if text.isdecimal() else TRANSACTION_MS
 
     def check(self) -> None:
         """Raise SettingsError if librdkafka does not accept the properties. Waits for no broker."""

@@ -6,8 +6,8 @@
    message is neither left out nor sent in two transactions that count.
 2. Messages of one queue go out in its order. Each transaction takes what is there: while one is committed,
    the next collects.
-3. After a failure transactions are smaller, and grow again while they are quick: so one that takes longer
-   than brokers let a transaction last is not tried again and again.
+3. After one that failed, transactions are smaller, and grow again while they are quick
+   (`timerwheel.kafka.transaction_size`).
 4. No transaction begins with messages of a topic that is paused.
 5. With the log in a journal, it opens the producer only as long as the journal confirms that this process
    leads: that fences the producer of any other. One that was replaced while it opened, and goes on with that
@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -32,20 +33,16 @@ from timerwheel.kafka.names import ID, kafka_topic_of
 from timerwheel.kafka.outlets import Outlets
 from timerwheel.kafka.positions import Repeats, Run, joined
 from timerwheel.kafka.producer import FencedError, Opened, TransactionalProducer
+from timerwheel.kafka.transaction_size import RECORDS_MAX, TransactionSize
 from timerwheel.kafka.translation import Produced, produced_of
 from timerwheel.model.ids import Ids, root_in
 from timerwheel.model.kafka_counts import BridgeState, KafkaCounts
 from timerwheel.runtime.message_views import id_of, ids_of
-from timerwheel.store.errors import CorruptionError, StoreError
+from timerwheel.store.errors import CorruptionError, NoSpaceError, StoreError
 from timerwheel.store.record import decode, unpack_header
 from timerwheel.telemetry.background import in_background
 from timerwheel.telemetry.throttled_log import ThrottledLog
 
-TRANSACTION_RECORDS_MAX: Final = 5_000
-FEWER: Final = 8
-"""By which factor a transaction that follows a failure has fewer records at most."""
-QUICK_MS: Final = 1_000
-"""A transaction that takes no longer lets the next one have twice as many records."""
 TRANSACTION_BYTES_MAX: Final = 16 << 20
 """Size of a transaction from which on no further queue joins it."""
 RETRY_MS: Final = 1_000
@@ -95,13 +92,13 @@ class Outlet:
         self._thread = ThreadPoolExecutor(1, "kafka outlet")
         self._trouble = ThrottledLog(engine.clock)
         self._positions: dict[str, dict[int, int]] | None = None  # while it is not open
-        self._queues: dict[tuple[str, int], Queue] = {}
+        self._queues: dict[str, dict[int, Queue]] = {}
         self._watches: list[asyncio.Task[None]] = []
         self._ready: dict[Queue, None] = {}
         self._out = dict(outlets.noted().sent)  # how far topics have gone out, as far as is known
         self._unnoted: dict[str, dict[int, int]] = {}
         self._note_ms = 0
-        self._records_max = TRANSACTION_RECORDS_MAX  # of the next transaction
+        self._size = TransactionSize(cluster.transaction_ms)
         self._wake = asyncio.Event()
         outlets.on_change = self._add_all
 
@@ -132,7 +129,6 @@ class Outlet:
                 self._counts.outlet_state = BridgeState.WAITING
             finally:
                 self._end()
-            self._records_max = max(self._records_max // FEWER, 1)
             await self._engine.clock.sleep_for(RETRY_MS)
 
     # ------------------------------------------------------------------ what is there
@@ -239,7 +235,7 @@ class Outlet:
         queues = self._engine.queues
         roots = np.array([root for one in ids if (root := root_in(one)) is not None], np.uint64)
         found: list[tuple[int, str]] = []
-        at, end = position - TRANSACTION_RECORDS_MAX, position + TRANSACTION_RECORDS_MAX
+        at, end = position - RECORDS_MAX, position + RECORDS_MAX
         while len(roots) and at < end:
             at, rows = await queues.positions(topic, number, max(at, 0), end - at)
             if not len(rows):
@@ -284,10 +280,10 @@ class Outlet:
         """Watch the queues of a topic that are new."""
         assert self._positions is not None
         positions = self._positions.get(topic) or starts
+        known = self._queues.setdefault(topic, {})
         for number in range(self._engine.queues.queues_of(topic)):
-            if (topic, number) not in self._queues:
-                queue = Queue(topic, number, positions.get(number, 0))
-                self._queues[topic, number] = queue
+            if number not in known:
+                queue = known[number] = Queue(topic, number, positions.get(number, 0))
                 self._watches.append(in_background(self._watch(queue), f"watching {topic} for Kafka"))
 
     async def _watch(self, queue: Queue) -> None:
@@ -295,6 +291,8 @@ class Outlet:
         queues = self._engine.queues
         while self._engine.ready:
             await queues.wait_for(queue.topic, queue.number, queue.next_offset, LOOK_MS)
+            if queue.number == 0:  # also while it always has messages, or is paused
+                self._add(queue.topic, {})
             if self._engine.topics.paused(queue.topic):
                 await self._wait_for_resume(queue)
             elif queues.queue_bounds(queue.topic, queue.number)[1] > queue.next_offset:
@@ -302,8 +300,6 @@ class Outlet:
                 self._ready[queue] = None
                 self._wake.set()
                 await queue.read.wait()
-            elif queue.number == 0:
-                self._add(queue.topic, {})
 
     async def _wait_for_resume(self, queue: Queue) -> None:
         """Return when a topic that is paused may have been resumed."""
@@ -329,16 +325,31 @@ class Outlet:
             self._wake.clear()
             if not self._ready:
                 self._counts.behind = 0
-                await self._wake.wait()
+                await self._wait_for_messages()
             parts = await self._next_parts()
             if parts:
                 await self._send(parts)
             self._count_behind()
 
+    async def _wait_for_messages(self) -> None:
+        """Return once there are some; what was sent last is noted before long."""
+        waiting = asyncio.ensure_future(self._wake.wait())
+        try:
+            while self._unnoted and not waiting.done():
+                left_ms = self._note_ms - self._engine.clock.monotonic_ms()
+                if left_ms > 0:
+                    await self._engine.clock.wait_for(waiting, left_ms)
+                else:
+                    await self._note({})
+            await waiting
+        finally:
+            waiting.cancel()
+
     async def _next_parts(self) -> list[Part]:
         """Read a part of each queue that has messages; the first ones go to the end of the line."""
-        chosen = list(self._ready)[: self._records_max]
-        count_max = max(self._records_max // len(chosen), 1)
+        records_max = self._size.records_max
+        chosen = list(self._ready)[:records_max]
+        count_max = max(records_max // len(chosen), 1)
         parts: list[Part] = []
         size_bytes = 0
         for queue in chosen:
@@ -346,12 +357,7 @@ class Outlet:
                 break
             del self._ready[queue]
             page = await self._engine.queues.records(queue.topic, queue.number, queue.next_offset, count_max)
-            if lost := page.first - queue.next_offset:
-                logger.error(
-                    "retention removed %d messages of %s before they went to Kafka; they are lost",
-                    lost, queue.topic,
-                )  # fmt: skip
-                self._counts.lost += lost
+            self._count_lost(queue, page.first)
             if page.records:
                 roots = page.positions["root"].tolist()
                 size_bytes += int(page.positions["size"].sum())
@@ -364,14 +370,27 @@ class Outlet:
                 part.queue.read.set()
         return [part for part in parts if not part.queue.read.is_set()]
 
+    def _count_lost(self, queue: Queue, first: int) -> None:
+        """Count the messages of a queue before the first one that is there; what was purged is not lost."""
+        taken = self._engine.queues.taken_before(queue.topic, queue.number)
+        if (lost := first - max(queue.next_offset, taken)) > 0:
+            logger.error(
+                "retention removed %d messages of %s before they went to Kafka; they are lost",
+                lost, queue.topic,
+            )  # fmt: skip
+            self._counts.lost += lost
+
     async def _send(self, parts: Sequence[Part]) -> None:
-        reached: dict[str, dict[int, int]] = {}
+        reached = {topic: self._known(topic) for topic in {part.queue.topic for part in parts}}
         for queue, until, *_ in parts:
-            reached.setdefault(queue.topic, self._known(queue.topic))[queue.number] = until
+            reached[queue.topic][queue.number] = until
         began_ms = self._engine.clock.monotonic_ms()
-        refused, sent = await self._committed(parts, reached)
-        if self._engine.clock.monotonic_ms() - began_ms <= QUICK_MS:
-            self._records_max = min(self._records_max * 2, TRANSACTION_RECORDS_MAX)
+        try:
+            refused, sent = await self._committed(parts, reached)
+        except Exception:
+            self._size.failed()
+            raise
+        self._size.ended(self._engine.clock.monotonic_ms() - began_ms)
         self._out |= reached
         self._counts.transactions += 1
         self._counts.sent += sent - refused
@@ -408,11 +427,12 @@ class Outlet:
         now_ms = self._engine.clock.monotonic_ms()
         if now_ms >= self._note_ms:
             self._note_ms = now_ms + NOTE_MS
-            unnoted, self._unnoted = self._unnoted, {}
-            await self._outlets.note_sent(unnoted)
+            with suppress(NoSpaceError):  # what is there falls due all the same; it is noted later
+                await self._outlets.note_sent(self._unnoted)
+                self._unnoted = {}
 
     def _known(self, topic: str) -> dict[int, int]:
-        return {queue.number: queue.next_offset for queue in self._queues.values() if queue.topic == topic}
+        return {number: queue.next_offset for number, queue in self._queues[topic].items()}
 
     def _send_records(self, parts: Sequence[Part], reached: dict[str, dict[int, int]]) -> tuple[int, int]:
         records = [record for part in parts for record in _produced(self._engine.core.ids, part)]

@@ -16,6 +16,7 @@ from timerwheel.model.messages import MessageView, QueueInfo, QueuePage, State, 
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX, damaged_view, delivered_views, rows_within
 from timerwheel.runtime.topic_options import TopicOptions
+from timerwheel.state.config_table import ConfigTable
 from timerwheel.state.groups import is_internal
 from timerwheel.state.memtable import QueueTail
 from timerwheel.state.positions import POSITION_DTYPE, Positions
@@ -292,6 +293,13 @@ class QueueReader:
         """Return the offset at which a queue began: 0, or where it went on when its topic was deleted."""
         end = self._state.control.topic_ends.get(topic)
         return 0 if end is None else end.queues.get(queue, 0)
+
+    def taken_before(self, topic: str, queue: int) -> int:
+        """Return the offset of a queue before which a purge or a deletion has taken all messages away."""
+        purge = self._state.control.get(ConfigTable.TOPIC_PURGE, topic) or {"queues": {}}
+        purged = int(purge["queues"].get(str(queue), 0))
+        ended = self._queue_tail(topic, queue).next_offset if topic in self._options.ending else 0
+        return max(purged, ended, self.first_of(topic, queue))
 
     def bounds_of(self, topic: str) -> list[tuple[int, int]]:
         """Return the bounds of every queue of a topic, as `queue_bounds` does, in the order of the queues."""

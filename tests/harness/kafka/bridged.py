@@ -37,8 +37,10 @@ class Bridged:
     @asynccontextmanager
     async def engine(self) -> AsyncIterator[Engine]:
         engine = await Engine.open(Settings(data=self.home / "data"))
-        yield engine
-        await engine.close()
+        try:
+            yield engine
+        finally:
+            await engine.close()
 
     def cluster(self, engine: Engine) -> Cluster:
         return Cluster(self.address, {}, self.topics, service_name(engine.core.log.log_id))
@@ -51,11 +53,13 @@ class Bridged:
         self.counts = KafkaCounts()
         outlet = Outlet(engine, self.cluster(engine), outlets, self.counts, run)
         running = asyncio.create_task(outlet.run())
-        yield
-        outlet.stop()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await outlet.close()
+        try:
+            yield
+        finally:  # else the outlet's thread would go on when a test has failed, and its process never end
+            outlet.stop()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await outlet.close()
 
     async def came(self, topic: str, count: int) -> list[str]:
         found = await asyncio.to_thread(self.kafka.read_count, topic, count)
