@@ -28,6 +28,8 @@ FETCH_WAIT_MS: Final = 500
 """How long a broker keeps a consumer waiting that has read everything."""
 REJECTED_BYTES_MAX: Final = 16 << 20
 """`max.message.bytes` of the topic of rejected records, so that it takes what other topics refuse."""
+POSITIONS_CONFIG: Final = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
+"""Settings of the topic of positions. Brokers do not compact the last segment, and each `open` reads it."""
 OF_THE_SERVICE: Final = frozenset(
     {
         *("bootstrap.servers", "metadata.broker.list", "group.id", "group.instance.id", "isolation.level"),
@@ -70,6 +72,13 @@ class BridgeError(TimerwheelError):
     """The bridge cannot work with this cluster now; the message says what to do."""
 
     code = "kafka"
+
+
+class StoppedError(BridgeError):
+    """The service stops, and does not wait for Kafka."""
+
+    def __init__(self) -> None:
+        super().__init__("the service stops")
 
 
 class Cluster:
@@ -150,7 +159,7 @@ class Cluster:
         wanted = {
             inlet: NewTopic(inlet, -1, -1, config={"message.timestamp.type": "LogAppendTime"}),
             rejected: NewTopic(rejected, -1, -1, config={"max.message.bytes": str(REJECTED_BYTES_MAX)}),
-            positions: NewTopic(positions, 1, -1, config={"cleanup.policy": "compact"}),
+            positions: NewTopic(positions, 1, -1, config=POSITIONS_CONFIG),
         }
         with self.admin() as admin:
             known = admin.list_topics(timeout=CALL_S).topics

@@ -24,7 +24,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from timerwheel.clock import Clock
-from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster
+from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster, StoppedError
 from timerwheel.kafka.envelope import UnreadableHeadersError, headers_of
 from timerwheel.kafka.translation import Taken
 from timerwheel.model.kafka_counts import Lag
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
 
 
 class InletConsumer:
-    """See the module."""
+    """See the module. `stop` may be called by any thread."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
@@ -63,12 +63,13 @@ class InletConsumer:
         self._next: dict[int, int] = {}
         self._ends: dict[int, int] = {}
         self._look_ms = 0
+        self._stopped = False
         self.topic_id = ""
 
     def open(self, stored: Mapping[str, int]) -> None:
         """Begin at the stored positions, by `position_key`; at the first record of a partition without one.
 
-        Raises KafkaException and BridgeError; call it again.
+        Raises KafkaException and BridgeError; call it again, except after StoppedError.
         """
         self.close()
         self._cluster.make_topics()
@@ -87,6 +88,8 @@ class InletConsumer:
         for partition in range(count):
             if partition in self._next:
                 continue
+            if self._stopped:  # a broker may be slow, and partitions many
+                raise StoppedError
             first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=CALL_S)
             position = stored.get(self.position_key(partition), first)
             if position < first:
@@ -173,6 +176,10 @@ class InletConsumer:
         known = self._consumer.get_watermark_offsets(place, cached=True)
         end = max(self._ends[partition], known[1])
         return Lag(self._next[partition], max(end - self._next[partition], 0))
+
+    def stop(self) -> None:
+        """Let `open` and `take` ask for no further partition."""
+        self._stopped = True
 
     def close(self) -> None:
         """Leave Kafka."""

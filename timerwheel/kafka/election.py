@@ -19,6 +19,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -44,6 +45,8 @@ SHARED_MS: Final = 30_000
 """After this time another member with the URL of this node is no former self; how often that is said."""
 END_S_MAX: Final = 20.0
 """How long the group waits for the engine of a node that is not to lead any longer."""
+LEAVE_S: Final = 5.0
+"""How long to wait for brokers to hear that this node leaves; else they learn it from its silence."""
 PARTITION: Final = 0
 FORBIDDEN: Final = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED})
 """Errors that last until somebody gives a right; a broker that starts may refuse a log-in by mistake."""
@@ -144,8 +147,7 @@ class KafkaElection:
         """Who leads, as far as this node has heard."""
         self._common = client_properties(address, properties) | {"client.id": url}
         self._clock = clock
-        self._thread: threading.Thread | None = None
-        self._leaving = threading.Event()
+        self._thread: threading.Thread | None = None  # that takes part; another one may still be leaving
         self._ended = threading.Event()
         self._ended.set()
         self._won = self._lost = asyncio.get_running_loop().create_future()
@@ -177,7 +179,6 @@ class KafkaElection:
         if self._thread is None or not self._thread.is_alive():
             loop = asyncio.get_running_loop()
             self._begin()
-            self._leaving.clear()
             self._thread = threading.Thread(target=self._run, args=(loop,), name="election", daemon=True)
             self._thread.start()
         await asyncio.shield(self._won)
@@ -199,12 +200,20 @@ class KafkaElection:
             self._won.set_result(None)
 
     async def leave(self) -> None:
-        """Take no part, and do not lead, until the next `won`."""
+        """Take no part, and do not lead, until the next `won`.
+
+        librdkafka lets go of a group only when all that it has asked is answered. While brokers hang, its
+        thread is left alone with that: nothing that it learns counts any more.
+        """
         thread, self._thread = self._thread, None
         if thread is not None:
+            self._tenure.end()
             self._ended.set()
-            self._leaving.set()
-            await asyncio.to_thread(thread.join)
+            await asyncio.to_thread(thread.join, LEAVE_S)
+            self._tenure.end()  # the thread may have been in the middle of something
+            self._ended.set()
+            self._acting = False
+            self._lose()
 
     def report(self, position: int) -> None:
         """Let others know up to which position this process has copied."""
@@ -255,32 +264,48 @@ class KafkaElection:
 
     # ------------------------------------------------------------------ in the thread
 
+    @property
+    def _takes_part(self) -> bool:
+        """Whether this thread takes part; False from `leave` on."""
+        return self._thread is threading.current_thread()
+
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         """Take part until `leave`; what it cannot go on after ends the engine, or the wait for one."""
-        try:
-            self._vote(loop)
-        except JournalAwayError as error:
-            loop.call_soon_threadsafe(self._fail, error)
-        except Exception as error:  # nobody awaits a thread: the engine would wait forever
-            logger.exception("the election failed")
-            loop.call_soon_threadsafe(self._fail, error)
-
-    def _vote(self, loop: asyncio.AbstractEventLoop) -> None:
 
         def post(call: Callable[[], None]) -> None:
-            if not loop.is_closed():
+            if self._takes_part and not loop.is_closed():
                 loop.call_soon_threadsafe(call)
 
+        try:
+            self._vote(post)
+        except JournalAwayError as error:
+            post(partial(self._fail, error))
+        except Exception as error:  # nobody awaits a thread: the engine would wait forever
+            logger.exception("the election failed")
+            post(partial(self._fail, error))
+
+    def _vote(self, post: Callable[[Callable[[], None]], None]) -> None:
         copied = self._copy_consumer(self.url)
         self._committed = None
         try:
-            while not self._leaving.is_set():
+            while self._takes_part:
                 if self._is_aside:
                     self._stay_aside(copied, post)
                 else:
                     self._stand(copied, post)
         finally:
+            self._end_tenure()
             copied.close()
+
+    def _let_go(self, post: Callable[[Callable[[], None]], None]) -> None:
+        """Lead no longer, and return once no engine runs here."""
+        self._end_tenure()
+        post(self._lose)
+        if self._takes_part:
+            self._ended.wait(END_S_MAX)
+
+    def _end_tenure(self) -> None:
+        if self._takes_part:
             self._tenure.end()
 
     def _stand(self, copied: Consumer, post: Callable[[Callable[[], None]], None]) -> None:
@@ -288,7 +313,7 @@ class KafkaElection:
 
         def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
             consumer.incremental_assign(partitions)
-            if partitions:
+            if partitions and self._takes_part:
                 consumer.pause(partitions)
                 self._acting = False
                 self._tenure.begin(self._clock.uptime_ms())
@@ -297,37 +322,33 @@ class KafkaElection:
 
         def revoked(consumer: Consumer, partitions: list[TopicPartition]) -> None:
             if partitions:
-                lose()
+                self._let_go(post)
             consumer.incremental_unassign(partitions)
 
         def forgotten(consumer: Consumer, partitions: list[TopicPartition]) -> None:
-            self._tenure.end()
+            self._end_tenure()
             post(self._lose)
             consumer.incremental_unassign(partitions)
-
-        def lose() -> None:
-            self._tenure.end()
-            post(self._lose)
-            self._ended.wait(END_S_MAX)
 
         self._act_for_former_self(post)
         consumer = self._group_consumer(self.group)
         try:
             consumer.subscribe([self.topic], on_assign=assigned, on_revoke=revoked, on_lost=forgotten)
-            while not (self._leaving.is_set() or self._is_aside):
+            while self._takes_part and not self._is_aside:
                 _raise_refusal(consumer.poll(POLL_S), self._servers, self.group)
                 if self._tenure.should_ask(asked_ms := self._clock.uptime_ms()):
                     self._ask(consumer, asked_ms)
                 self._keep_up(copied, post, looks=self._acting or not self.is_won)
-            if not self._ended.is_set():  # no engine may run here once the group has let go of this node
+            # No engine may run here once the group has let go of this node.
+            if self._takes_part and not self._ended.is_set():
                 self._acting = False
-                lose()
+                self._let_go(post)
         finally:
             consumer.close()
 
     def _act_for_former_self(self, post: Callable[[Callable[[], None]], None]) -> None:
         """Lead at once if the group knows nobody but this node; see the module."""
-        if not self._has_voted and self._is_alone():
+        if not self._has_voted and self._is_alone() and self._takes_part:
             self._acting = True
             self._ended.clear()
             post(self._win)
@@ -344,7 +365,7 @@ class KafkaElection:
         consumer = self._group_consumer(self._aside_group)
         try:
             consumer.subscribe([self.topic], on_assign=paused)
-            while self._is_aside and not self._leaving.is_set():
+            while self._is_aside and self._takes_part:
                 _raise_refusal(consumer.poll(POLL_S), self._servers, self._aside_group)
                 self._keep_up(copied, post, looks=True)
         finally:

@@ -101,6 +101,7 @@ class KafkaFront:
             return
         inlet, outlet = self._inlet, self._outlet
         self._inlet = self._outlet = None
+        inlet.stop()
         outlet.stop()
         for task in self._tasks:
             task.cancel()

@@ -204,6 +204,10 @@ class Inlet:
     async def _call(self, call: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - passed through
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *args))
 
+    def stop(self) -> None:
+        """Let a call that waits for Kafka give up."""
+        self._consumer.stop()
+
     async def close(self) -> None:
         """Leave Kafka; `run` was cancelled."""
         await self._call(self._consumer.close)

@@ -333,7 +333,7 @@ class Outlet:
 
     async def _wait_for_messages(self) -> None:
         """Return once there are some; what was sent last is noted before long."""
-        waiting = asyncio.ensure_future(self._wake.wait())
+        waiting: asyncio.Future[Any] = asyncio.ensure_future(self._wake.wait())
         try:
             while self._unnoted and not waiting.done():
                 left_ms = self._note_ms - self._engine.clock.monotonic_ms()

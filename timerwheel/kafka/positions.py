@@ -13,7 +13,7 @@ from those of the earlier one.
 Why not the offsets of a consumer group: Kafka deletes those of a group without members after a week.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -113,11 +113,14 @@ def offsets_record(
     return f"{service} {topic}".encode(), msgspec.json.encode(texts)
 
 
-def read(cluster: Cluster, topic: str = "", until: int | None = None) -> Positions:
+def read(
+    cluster: Cluster, topic: str = "", until: int | None = None, check: Callable[[], None] = lambda: None
+) -> Positions:
     """Read what was committed up to now, by default in the topic of the bridge; KafkaException, BridgeError.
 
     An open transaction of another service holds the committed end back: this waits for it, because what is
-    behind that end may be committed too. With `until` it reads up to that offset only.
+    behind that end may be committed too. With `until` it reads up to that offset only. `check` is called
+    between two records, and may raise.
     """
     partition = TopicPartition(topic or cluster.topics.positions, PARTITION)
     with cluster.consumer(committed=False) as consumer:
@@ -128,6 +131,7 @@ def read(cluster: Cluster, topic: str = "", until: int | None = None) -> Positio
     with cluster.consumer(wait_ms=END_WAIT_MS) as consumer:
         consumer.assign([TopicPartition(partition.topic, PARTITION, first)])
         while True:
+            check()
             message = consumer.poll(CALL_S)
             if message is None:
                 raise BridgeError(f"the Kafka topic {partition.topic} could not be read to its end")

@@ -26,7 +26,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from timerwheel.clock import Clock
 from timerwheel.kafka import positions
 from timerwheel.kafka.batches import BATCH_BYTES, Batches
-from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster, fatal_of, said
+from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster, StoppedError, fatal_of, said
 from timerwheel.kafka.hanging import GRACE_MS, LOOK_S, Ends, Firsts, Grace, Hanging, Place, unpassed
 from timerwheel.kafka.names import is_kafka_topic, kafka_topic_of
 from timerwheel.kafka.positions import Noted, Positions, Repeats, Run
@@ -83,10 +83,6 @@ class FencedError(BridgeError):
     """Another process produces for this service now: it has a copy of its data."""
 
 
-class StoppedError(BridgeError):
-    """The service stops, and does not wait for Kafka."""
-
-
 class Opened(NamedTuple):
     """From where the queues go on, what is to be sent again, and where a transaction hangs."""
 
@@ -136,9 +132,9 @@ class _TransactionRefusedError(Exception):
 class Attempt:
     """Records to commit, and by their places: which are refused, and which are sent another way.
 
-    Those that are `bare` go to the topic of rejected records without key and value. Those that are `alone` are
-    in batches of their own, to see which record of a batch is at fault. `has_changed` says that records are
-    in other batches since one was refused.
+    Those that are `bare` go to the topic of rejected records without key and value. Those that are `alone`
+    are in batches of their own, to see which record of a batch is at fault. `has_changed` says that records
+    are in other batches since one was refused.
     """
 
     def __init__(self, records: Sequence[Produced]) -> None:
@@ -242,7 +238,7 @@ class TransactionalProducer:
             self._producer = self._cluster.producer(BATCH_BYTES, PROTOCOL_BYTES_MAX + (512 << 20))
             self._until_done(self._producer.init_transactions)
             self._end_positions(self._ends)
-            found = positions.read(self._cluster)
+            found = positions.read(self._cluster, check=self._check_stopped)
             offsets, again = self._with_noted(found)
             self._begin()
             self._position(*positions.run_record(self._cluster.service, self._run))
@@ -262,7 +258,8 @@ class TransactionalProducer:
         What hangs there is of this process: another one that opened would have ended it.
         """
         own = ends.find([self._cluster.topics.positions]).hanging
-        return positions.read(self._cluster, until=min((one.offset for one in own), default=None)).run
+        until = min((one.offset for one in own), default=None)
+        return positions.read(self._cluster, until=until, check=self._check_stopped).run
 
     def _end_positions(self, ends: Ends) -> None:
         """Abort what hangs in the topics of positions, so that these say what counts."""
@@ -436,7 +433,7 @@ class TransactionalProducer:
         here, earlier = self._cluster.topics.positions, self._noted.topic
         offsets, again, run = found.offsets, found.again, found.run
         if earlier not in {None, here} and earlier in self._there():
-            before = positions.read(self._cluster, earlier)
+            before = positions.read(self._cluster, earlier, check=self._check_stopped)
             offsets, run = positions.latest(offsets, before.offsets), before.run or run
             again = before.again | again
         if earlier is not None and run is None:
@@ -653,9 +650,9 @@ class TransactionalProducer:
                 raise _GoneError
 
     def _cause_of(self, error: KafkaException) -> KafkaException:
-        """Return why the transaction has failed: once it has, librdkafka takes no record, and does not say why.
+        """Return why the transaction has failed: once it has, librdkafka takes no record, and no more.
 
-        Only the end of the transaction tells. UnsettledError if it ends, though a record is missing.
+        Only the end of the transaction says why. UnsettledError if it ends, though a record is missing.
         """
         if error.args[0].code() != KafkaError._STATE:  # noqa: SLF001 - so it is named
             return error
@@ -775,7 +772,7 @@ class TransactionalProducer:
 
     def _check_stopped(self) -> None:
         if self._stopped:
-            raise StoppedError("the service stops")
+            raise StoppedError
 
     def stop(self) -> None:
         """Let a call that waits for Kafka give up."""

@@ -9,7 +9,7 @@ pytest.importorskip("confluent_kafka")
 from tests.harness.kafka.clients import Clients
 from timerwheel.clock import SystemClock
 from timerwheel.kafka import consumer as consuming
-from timerwheel.kafka.cluster import Cluster
+from timerwheel.kafka.cluster import Cluster, StoppedError
 from timerwheel.kafka.consumer import Batch, InletConsumer
 from timerwheel.kafka.names import KafkaTopics
 
@@ -61,3 +61,13 @@ def test_no_more_records_are_taken_at_once_than_the_limit(
         kafka.send(inlet, b"%d" % number)
     kafka.flush()
     assert max(len(batch.records) for batch in taken(kafka, inlet, count)) <= RECORDS_MAX
+
+
+def test_an_inlet_that_stops_does_not_ask_for_the_end_of_each_partition(kafka: Clients) -> None:
+    """Brokers may take seconds for each of them."""
+    kafka.make(inlet := f"takes-{time.time_ns()}", partitions=3)
+    consumer = InletConsumer(Cluster(kafka.address, {}, KafkaTopics(inlet), "shop"), SystemClock())
+    consumer.stop()
+    with pytest.raises(StoppedError):
+        consumer.open({})
+    consumer.close()

@@ -167,3 +167,20 @@ def test_without_brokers_it_refuses_and_goes_on_by_itself_when_they_are_back(tmp
             assert service.process.poll() is None
     finally:
         broker.kill()
+
+
+@pytest.mark.skipif(missing(own=True) is not None, reason=f"needs Kafka: {missing(own=True)}")
+def test_a_service_stops_though_its_brokers_hang(tmp_path: Path) -> None:
+    """librdkafka would wait for the answer to all that the election has asked them."""
+    broker = Broker(tmp_path / "kafka")
+    broker.start()
+    try:
+        flags = ("--journal", address(Clients(broker.address)), "--kafka", broker.address, *SAME_NODE)
+        with serving(tmp_path / "data", *flags) as service:
+            send(service, "one")
+            broker.hang()
+            until(lambda: not is_ready(service))
+            ended = service.end(signal.SIGTERM)
+            assert (ended.code, "Traceback" in ended.err) == (0, False)
+    finally:
+        broker.kill()

@@ -12,13 +12,14 @@ from confluent_kafka import Producer
 from tests.e2e.kafka.test_outlet_fences import NOTHING, Service
 from tests.harness.kafka.clients import CALL_S, Clients
 from timerwheel.clock import SystemClock
+from timerwheel.kafka import positions
+from timerwheel.kafka.cluster import StoppedError
 from timerwheel.kafka.hanging import GRACE_MS, Ends
 from timerwheel.kafka.names import ID
 from timerwheel.kafka.positions import Run
 from timerwheel.kafka.producer import (
     OTHERS_MS,
     TRIES_MAX,
-    StoppedError,
     TransactionalProducer,
     UnsettledError,
 )
@@ -113,11 +114,23 @@ def test_what_cannot_be_ended_is_tried_several_times_and_then_left(kafka: Client
     sender.process.close()
 
 
+def test_reading_positions_ends_with_the_service(kafka: Clients) -> None:
+    sender = Sender(kafka, 5)
+    sender.open()
+
+    def stopped() -> None:
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        positions.read(sender.service.cluster, check=stopped)
+    sender.process.close()
+
+
 def test_a_look_for_what_hangs_ends_with_the_service(kafka: Clients) -> None:
     sender = Sender(kafka, 0)  # so it would look for ever
 
     def stopped() -> None:
-        raise StoppedError("the service stops")
+        raise StoppedError
 
     ends = Ends(sender.service.cluster, sender.clock, Troubles(sender.clock, 1), stopped)
     with sender.somebody(), pytest.raises(StoppedError):

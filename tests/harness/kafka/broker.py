@@ -182,6 +182,11 @@ class Broker:
             assert time.monotonic() < until, "the broker does not listen"
             time.sleep(0.05)
 
+    def hang(self) -> None:
+        """Have it answer nothing, with its connections open, until it is killed."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal, and wait for the end."""
         if self._process is not None:
