@@ -32,6 +32,8 @@ _WAIT_FOR = {429, 503, 507}
 _TOO_LARGE = {"too_many_messages", "request_too_large"}
 _COLUMN = re.compile(r"column (\w+): ")
 _LONG_TEXT = 80
+RECALLED = "key_recalled"
+"""The code of a row that an earlier attempt or run has scheduled, and that somebody has recalled."""
 NO_TIME = "no_such_time"
 """The code of a row whose time without a zone is none in the zone that was given."""
 
@@ -120,12 +122,11 @@ async def _send_rows(batches: Iterable[pa.RecordBatch], mapping: RowMapping, tar
         try:
             for part in _parts(batches, mapping, rows_max, sent):
                 await pace.wait(part.messages.num_rows)
-                following = asyncio.create_task(sender.send(part))
+                last, under_way = under_way, asyncio.create_task(sender.send(part))
                 await clock.breathe()
-                if under_way is not None:
-                    sent.add(await under_way)
+                if last is not None:
+                    sent.add(await last)
                     _check(sent)
-                under_way = following
             if under_way is not None:
                 sent.add(await under_way)
         finally:
@@ -209,7 +210,11 @@ class _Sender:
                     self._rows_max = count // 2  # from now on
                     continue
                 refused = _refused(part, error, self._mapping)
-                sent.refused += refused.values()
+                for one in refused.values():
+                    if one.code == RECALLED:
+                        sent.duplicates += 1
+                    else:
+                        sent.refused.append(one)
                 sent.add(await self.send(part.take([at for at in range(count) if at not in refused])))
             else:
                 duplicates = pc.sum(receipts["duplicate"]).as_py() or 0

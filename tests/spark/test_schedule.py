@@ -63,6 +63,23 @@ def test_each_row_is_scheduled_once_though_all_are_sent_again(service):
     assert sorted(waiting(service)) == sorted(f"row {n}" for n in range(1_300))
 
 
+def test_a_row_whose_message_was_recalled_since_had_been_scheduled_before(service):
+    """A stream that repeats a batch would stop at it each time."""
+    rows = table(120)
+    send(service, rows)
+    gone = [message for message in pending(service) if message.text in {"row 3", "row 4", "row 119"}]
+
+    async def recall() -> None:
+        async with Client(service.url) as client:
+            for message in gone:
+                await client.recall(message.id)
+
+    asyncio.run(recall())
+    sent = send(service, rows)
+    assert (sent.stored, sent.duplicates, sent.refused) == (0, 120, [])
+    assert len(waiting(service)) == 117
+
+
 def test_refused_rows_are_left_out_and_named(service):
     rows = table(120).to_pydict()
     rows["topic"] = ["orders"] * 120
