@@ -145,6 +145,7 @@ class Attempt:
         self.told: set[Place] = set()  # partitions of which it is known which records they refuse
         self.has_changed = False
         self.again = 0
+        self.has_failed = False  # of this try: a record was not delivered, and those behind it never are
 
     def splits(self, place: int) -> bool:
         """Whether what was produced has to be delivered before the record at this place is."""
@@ -336,7 +337,8 @@ class TransactionalProducer:
                 headers=[*first.headers],
                 on_delivery=partial(_note_failure, failed),
             )
-        self._flush()
+        while self._producer.flush(CALL_S) and not failed:
+            self._check_stopped()
         if failed:
             raise BridgeError(f"what hangs cannot be ended: Kafka refused a record for {failed[0]}")
         ends = self._ends.committed([one.place for one in hanging])
@@ -585,9 +587,10 @@ class TransactionalProducer:
         self._begin()
         self._batches.clear()
         attempt.told.clear()
+        attempt.has_failed = False
         try:
             for place in range(len(attempt.records)):
-                if failed:
+                if failed or attempt.has_failed:
                     break
                 self._produce(attempt, place, failed)
             for topic, offsets in reached.items():
@@ -631,14 +634,14 @@ class TransactionalProducer:
         return own.union(goes)
 
     def _deliver(self, attempt: Attempt, failed: Sequence[_Failed]) -> None:
-        """Wait until the records are delivered, or one is refused. _GoneError for a topic that was deleted.
+        """Wait until the records are delivered, or one is not. _GoneError for a topic that was deleted.
 
-        Those behind a refused one are not delivered: librdkafka tries until the transaction times out.
+        Those behind one that failed are not delivered: librdkafka tries until the transaction times out.
         librdkafka waits for a topic that it knows, and that is not there, until the transaction times out.
         """
         assert self._producer is not None
         while self._producer.flush(GONE_S):
-            if failed:
+            if failed or attempt.has_failed:
                 return
             self._check_stopped()
             self._check_own()
@@ -708,8 +711,10 @@ class TransactionalProducer:
         by = Place(message.topic() or "", message.partition() or 0)
         if error is not None and error.code() in REFUSALS:
             failed.append(_Failed(place, error, by))
-        elif error is not None and error.code() == _INNOCENT:
-            attempt.told.add(by)
+        elif error is not None:
+            attempt.has_failed = True
+            if error.code() == _INNOCENT:
+                attempt.told.add(by)
         self._wrote(error, message)
 
     def _produce(self, attempt: Attempt, place: int, failed: list[_Failed]) -> None:
@@ -721,7 +726,7 @@ class TransactionalProducer:
         delivered = partial(self._delivered, attempt, failed, place)
         if self._batches.begins_with(record) or attempt.splits(place):
             self._deliver(attempt, failed)
-            if failed:
+            if failed or attempt.has_failed:
                 return
         try:
             self._producer.produce(
@@ -741,11 +746,6 @@ class TransactionalProducer:
             partition=positions.PARTITION,
             on_delivery=self._wrote,
         )
-
-    def _flush(self) -> None:
-        assert self._producer is not None
-        while self._producer.flush(CALL_S):
-            self._check_stopped()
 
     def _until_done(self, call: Any) -> None:  # noqa: ANN401 - a method without a signature
         """Call with a time-out again and again while the error says that this is the way to go on."""

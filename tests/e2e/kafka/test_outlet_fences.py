@@ -122,9 +122,11 @@ async def test_a_leader_that_was_replaced_does_not_fence_the_next_one(kafka: Cli
     leader = service.process("next", journal.name)
     await asyncio.to_thread(leader.open, NOTHING)
     running = asyncio.create_task(outlet.run())
-    await engine.failed()
-    await asyncio.to_thread(service.send, leader, 0)
-    outlet.stop()
-    running.cancel()
-    await outlet.close()
-    await engine.close()
+    try:
+        await engine.failed()
+        await asyncio.to_thread(service.send, leader, 0)
+    finally:
+        outlet.stop()
+        running.cancel()
+        await outlet.close()
+        await engine.close()
