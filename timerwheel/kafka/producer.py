@@ -708,13 +708,14 @@ class TransactionalProducer:
         message: Message,
     ) -> None:
         """Note what became of a record of an attempt."""
-        by = Place(message.topic() or "", message.partition() or 0)
-        if error is not None and error.code() in REFUSALS:
-            failed.append(_Failed(place, error, by))
-        elif error is not None:
-            attempt.has_failed = True
-            if error.code() == _INNOCENT:
-                attempt.told.add(by)
+        if error is not None:
+            by = Place(message.topic() or "", message.partition() or 0)
+            if error.code() in REFUSALS:
+                failed.append(_Failed(place, error, by))
+            else:
+                attempt.has_failed = True
+                if error.code() == _INNOCENT:
+                    attempt.told.add(by)
         self._wrote(error, message)
 
     def _produce(self, attempt: Attempt, place: int, failed: list[_Failed]) -> None:
