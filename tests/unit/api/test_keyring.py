@@ -1,7 +1,7 @@
 """The tokens in force follow their file."""
 
 import errno
-from pathlib import Path
+import os
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_a_revocation_that_could_not_be_read_at_once_is_read_later(tmp_path, mon
         def fails(*_: object, **__: object) -> None:
             raise OSError(code, "no")
 
-        broken.setattr(Path, "open", fails)
+        broken.setattr(os, "open", fails)
         assert not keyring.look()
         assert keyring.tokens.named("gone") is not None
     assert keyring.look()
