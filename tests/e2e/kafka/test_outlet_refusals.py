@@ -1,4 +1,4 @@
-"""What a target refuses of a transaction, and that it is no more than that."""
+"""A target refuses the records that are at fault, and no others of their transaction."""
 
 import random
 from collections import Counter

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
+from tests.e2e.kafka.test_journal import configured
 from tests.harness.kafka.bridged import Bridged, names, send
 from tests.harness.kafka.clients import CALL_S, Clients
 from tests.harness.relay import Relay
@@ -26,6 +27,12 @@ def bridged(kafka: Clients, tmp_path: Path) -> Bridged:
     made = Bridged(kafka, tmp_path)
     kafka.make(made.target, made.later)
     return made
+
+
+def test_the_topic_of_positions_is_compacted_while_it_is_small(bridged: Bridged) -> None:
+    cluster.Cluster(bridged.address, {}, bridged.topics).make_topics()
+    found = configured(bridged.kafka, bridged.topics.positions)
+    assert (found["cleanup.policy"], found["segment.bytes"]) == ("compact", str(16 << 20))
 
 
 async def test_a_new_queue_goes_out_though_the_first_one_always_has_messages(
