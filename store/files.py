@@ -338,8 +338,8 @@ def open_descriptor(path: ReadPath, flags: int) -> int:
     """Open an ordinary file, which a link may lead to; returns its descriptor.
 
     Raises NotAFileError for anything else: a pipe without a writer would block, a device may have no end, and
-    a link to a disk that is not mounted must not pass for a file that was never there. Everything that opens
-    files of a data directory does so here.
+    a link to a disk that is not mounted must not pass for a file that was never there. Everything that reads
+    files of a data directory opens them here.
     """
     try:
         fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)
