@@ -5,6 +5,7 @@ standard JSON: `{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:{...}
 """
 
 import contextlib
+from collections.abc import Mapping
 
 import msgspec
 import orjson
@@ -243,12 +244,23 @@ class Admin:
             if is_forced or before is None or wanted < before:
                 await self._offsets.advance(topic, group, queue, wanted)
             table.append((queue, wanted if is_forced or before is None else min(wanted, before)))
-        body = b'{"offsetTable":{%s}}' % _by_queue(topic, table)
+        self._notify(topic, group, table, time_ms)
+        return Answer(body=_offset_table(topic, table))
+
+    def rewound(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
+        """Have the clients of a group read on from these offsets: they would commit their own ones again."""
+        self._notify(topic, group, list(offsets.items()), self._engine.clock.now_ms())
+
+    def _notify(self, topic: str, group: str, table: list[tuple[int, int]], time_ms: int) -> None:
         fields = {"topic": topic, "group": group, "timestamp": str(time_ms), "isForce": "true"}
+        body = _offset_table(topic, table)
         links = {id(member.link): member.link for member in self._members.of(group).values()}
         for link in links.values():
             link.notify(Call.RESET_CLIENT_OFFSETS, fields, body)
-        return Answer(body=body)
+
+
+def _offset_table(topic: str, table: list[tuple[int, int]]) -> bytes:
+    return b'{"offsetTable":{%s}}' % _by_queue(topic, table)
 
 
 def _by_queue(topic: str, table: list[tuple[int, dict[str, int]]] | list[tuple[int, int]]) -> bytes:

@@ -26,7 +26,7 @@ from timerwheel.rocketmq.greeting import Greeting
 from timerwheel.rocketmq.locks import Locks
 from timerwheel.rocketmq.lookups import Lookups
 from timerwheel.rocketmq.members import Members
-from timerwheel.rocketmq.name_server import NameServer
+from timerwheel.rocketmq.name_server import Advertised, NameServer
 from timerwheel.rocketmq.offsets import Offsets
 from timerwheel.rocketmq.pops import Pops
 from timerwheel.rocketmq.producers import Producers
@@ -55,7 +55,15 @@ logger = logging.getLogger(__name__)
 class Remoting:
     """The calls of the protocol on an open engine. Event loop only; each connection belongs to it."""
 
-    def __init__(self, engine: Engine, callers: Callers, advertised: Host | None, repeats_max: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        callers: Callers,
+        advertised: Advertised | None,
+        repeats_max: int,
+        *,
+        is_exact: bool = False,
+    ) -> None:
         self._engine = engine
         self._callers = callers
         self._connections: set[Connection] = set()
@@ -76,9 +84,10 @@ class Remoting:
         lookups = Lookups(engine, topics, name_server)
         retries = Retries(engine, lookups, name_server, offsets, self._locks)
         repeats = Repeats(repeats_max, engine.clock.monotonic_ms)
-        sends = Sends(engine, topics, name_server, repeats, retries)
+        sends = Sends(engine, topics, name_server, repeats, retries, is_exact=is_exact)
         transactions = Transactions(engine, name_server, producers)
         admin = Admin(engine, topics, offsets, self.members)
+        engine.groups.offsets.on_rewind.append(admin.rewound)
         self._calls: Mapping[int, Handler] = {
             Call.SEND: sends.take,
             Call.SEND_V2: sends.take,
@@ -257,7 +266,6 @@ class RemotingFront:
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._host = Host(*address_of(serving.rocketmq))
-        self._advertised = Host(*address_of(serving.rocketmq_address)) if serving.rocketmq_address else None
         self._context: ssl.SSLContext | None = None
         self._certificates: tls.Digests = {}
         self.greeting: Greeting | None = None
@@ -289,7 +297,11 @@ class RemotingFront:
     async def open(self, engine: Engine, callers: Callers) -> None:
         """Serve clients with this engine."""
         assert self._socket is not None
-        remoting = Remoting(engine, callers, self._advertised, self._serving.rocketmq_repeats_max)
+        serving, advertised = self._serving, None
+        if serving.rocketmq_address:
+            advertised = await Advertised.of(Host(*address_of(serving.rocketmq_address)))
+        repeats_max, is_exact = serving.rocketmq_repeats_max, serving.rocketmq_exact
+        remoting = Remoting(engine, callers, advertised, repeats_max, is_exact=is_exact)
         self._remoting = remoting
         make: Callable[[], asyncio.Protocol] = remoting.connection
         if self._context is not None:

@@ -22,6 +22,8 @@ _RESULTS = {
     "transactional": Result.NO_PERMISSION,
     "too_many_topics": Result.SYSTEM_ERROR,
     "illegal_queue": Result.SYSTEM_ERROR,
+    "key_reused": Result.MESSAGE_ILLEGAL,
+    "key_recalled": Result.MESSAGE_ILLEGAL,
     "illegal_delay": Result.MESSAGE_ILLEGAL,
     "delay_too_long": Result.MESSAGE_ILLEGAL,
     "reserved_property": Result.MESSAGE_ILLEGAL,

@@ -52,7 +52,7 @@ class Repeats:
         content = crc32(request.frame.body, crc32(text.encode()))
         key = topic, uniq_key
         sent = Sent(key, content, self._now_ms(), request.link)
-        if not 0 < len(uniq_key) <= KEY_CHARACTERS_MAX or not self._count_max or request.is_one_way:
+        if not is_key_of_client(uniq_key) or not self._count_max or request.is_one_way:
             return sent
         first = self._sent.get(key)
         if first is not None and first.content == content:
@@ -88,6 +88,11 @@ class Repeats:
         if sent is not None:
             del self._sent[sent.key]
             self._characters -= 0 if sent.answer is None else _characters_of(sent.answer)
+
+
+def is_key_of_client(uniq_key: str) -> bool:
+    """Whether a client may have made this key."""
+    return 0 < len(uniq_key) <= KEY_CHARACTERS_MAX and uniq_key.isascii() and uniq_key.isprintable()
 
 
 def _characters_of(answer: Answer) -> int:

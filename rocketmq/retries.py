@@ -65,7 +65,7 @@ class Retries:
         properties.setdefault(UNIQ_KEY, found.message_id)
         tries = envelope.consumed_before
         if level < 0 or tries >= (TRIES_MAX if tries_max < 0 else tries_max):
-            await self._give_up(group, record.body, properties, envelope)
+            await self._give_up(group, record.body, properties, envelope, tries + 1)
         else:
             again = envelope._replace(consumed_before=tries + 1)
             await self._retry(group, record.body, properties, again, level or FIRST_RETRY_LEVEL + tries)
@@ -87,7 +87,7 @@ class Retries:
         tries_max = request.number(name, TRIES_MAX, low=-1, high=INT32_MAX)
         tries = envelope.consumed_before
         if tries > (TRIES_MAX if tries_max < 0 else tries_max) or self._locks.is_held(group, origin):
-            message_id = await self._give_up(group, body, properties, envelope)
+            message_id = await self._give_up(group, body, properties, envelope, max(tries, 1))
         else:
             level = number_of("DELAY", properties.pop("DELAY", str(FIRST_RETRY_LEVEL + tries)), 0, _LEVEL_MAX)
             message_id = await self._retry(group, body, properties, envelope, level)
@@ -103,9 +103,11 @@ class Retries:
         kept = _copied(properties, envelope)
         return await self._engine.groups.retries.send_back(topic, group, body, kept, level=level)
 
-    async def _give_up(self, group: str, body: bytes, properties: dict[str, str], envelope: Envelope) -> str:
-        """Store a dead letter; returns its id. Redriven, it has all its tries again."""
-        topic, tries = properties[RETRY_TOPIC], envelope.consumed_before + 1
+    async def _give_up(
+        self, group: str, body: bytes, properties: dict[str, str], envelope: Envelope, tries: int
+    ) -> str:
+        """Store a dead letter after so many tries; returns its id. Redriven, it has all its tries again."""
+        topic = properties[RETRY_TOPIC]
         await self._offsets.make(topic, group)
         first_id = envelope.first_id or properties.get(UNIQ_KEY, "")
         origin = DeadLetterOrigin(first_id, f"consumed {tries} times without success", tries)

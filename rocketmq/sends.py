@@ -7,6 +7,7 @@
 2. The messages of a batch are stored as one unit: all or none.
 3. A half message begins a transaction: it is stored, and delivered once it is committed.
 4. A topic that does not exist is made with QUEUES_OF_NEW queues before its first message is stored.
+5. If sends are exact, the UNIQ_KEY of a message is its deduplication key too; half messages take none.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ from timerwheel.rocketmq.message_ids import RecallHandle, offset_ids
 from timerwheel.rocketmq.name_server import BROKER, NameServer
 from timerwheel.rocketmq.properties_text import TEXT_BYTES_MAX, TEXT_CHARACTERS_SHORT
 from timerwheel.rocketmq.refusals import answer_of
-from timerwheel.rocketmq.repeats import Repeats, Sent
+from timerwheel.rocketmq.repeats import Repeats, Sent, is_key_of_client
 from timerwheel.rocketmq.request import INT32_MAX, INT32_MIN, Answer, RefusalError, Request, number_of
 from timerwheel.rocketmq.retries import Retries
 from timerwheel.rocketmq.stored_message import Batched, decode_batch
@@ -49,7 +50,7 @@ from timerwheel.rocketmq.translation import (
     admitted,
     plain_properties,
 )
-from timerwheel.runtime.sender import PendingSend
+from timerwheel.runtime.sender import PendingSend, is_keyed
 from timerwheel.runtime.steps import is_one_step
 from timerwheel.store.record import crc_of
 from timerwheel.tokens import Scope
@@ -117,9 +118,17 @@ class Sends:
     """See the module. Event loop only."""
 
     def __init__(
-        self, engine: Engine, topics: Topics, name_server: NameServer, repeats: Repeats, retries: Retries
+        self,
+        engine: Engine,
+        topics: Topics,
+        name_server: NameServer,
+        repeats: Repeats,
+        retries: Retries,
+        *,
+        is_exact: bool = False,
     ) -> None:
         self._engine = engine
+        self._is_exact = is_exact
         self._topics = topics
         self._name_server = name_server
         self._repeats = repeats
@@ -165,7 +174,7 @@ class Sends:
         """Store a message whose properties are plain and whose queue is chosen; returns False for others."""
         fields = request.frame.fields
         text, queue_text = fields.get(names.properties, ""), fields.get(names.queue, "-1")
-        if not text.isascii() or queue_text.startswith("-"):
+        if self._is_exact or not text.isascii() or queue_text.startswith("-"):
             return False
         plain = plain_properties([text.encode()], envelope.encode(), self._engine.sender.rules)
         if plain is None:
@@ -197,6 +206,7 @@ class Sends:
             topic,
             body,
             admitted(properties),
+            None if is_half else self._dedup_key(topic, key),
             queue=queue,
             envelope=envelope.encode(),
             to_reserved=topic == TRACE_TOPIC,
@@ -214,9 +224,27 @@ class Sends:
         sent = self._repeats.begin(topic, key or properties.get(UNIQ_KEY, ""), request)
         if sent is not None:
             with self._beginning(sent):
-                messages = _batched(topic, batch, queue, envelope, self._engine.sender.rules)
+                messages = self._batched(topic, batch, queue, envelope)
                 request.caller.charge(len(batch.bodies))
             self._send(Draft(request, sent, topic, messages, queue, key))
+
+    def _batched(self, topic: str, batch: Batched, queue: int, envelope: Envelope) -> list[Outgoing] | Alike:
+        if not self._is_exact:
+            return _batched(topic, batch, queue, envelope, self._engine.sender.rules)
+        is_trace = topic == TRACE_TOPIC
+        messages: list[Outgoing] = []
+        for flag, body, text in zip(*batch, strict=True):
+            own = envelope._replace(flag=flag, sys_flag=0).encode()
+            properties = admitted(_properties(text.decode()))
+            key = self._dedup_key(topic, properties.get(UNIQ_KEY, ""))
+            messages.append(
+                Outgoing(topic, body, properties, key, queue=queue, envelope=own, to_reserved=is_trace)
+            )
+        return messages
+
+    def _dedup_key(self, topic: str, uniq_key: str) -> str | None:
+        is_key = self._is_exact and topic != TRACE_TOPIC and is_key_of_client(uniq_key)
+        return uniq_key if is_key else None
 
     @contextmanager
     def _beginning(self, sent: Sent) -> Iterator[None]:
@@ -272,7 +300,7 @@ class Sends:
             self._spawn(self._send_to_new_topic(draft))
         elif draft.is_half:
             self._spawn(self._begin_transaction(draft))
-        elif len(draft.messages) == 1:
+        elif len(draft.messages) == 1 and not is_keyed(draft.apart()):
             self._gather(draft)
         else:
             asyncio.get_running_loop().call_soon(self._send_unit, draft)
@@ -310,7 +338,7 @@ class Sends:
             pending = sender.begin_alike(messages) if isinstance(messages, Alike) else None
             if pending is None:
                 messages = draft.apart()
-                if not is_one_step(messages):
+                if is_keyed(messages) or not is_one_step(messages):
                     self._spawn(self._send_in_steps(draft, messages))
                     return
                 pending = sender.begin(messages)
@@ -322,20 +350,18 @@ class Sends:
     def _unit_stored(self, pending: PendingSend, draft: Draft, _: asyncio.Future[int]) -> None:
         try:
             roots = self._engine.sender.offsets(pending)
+            self._answer_stored(draft, roots, self._waiting(pending, 0, roots[0]))
         except Exception as error:  # noqa: BLE001 - as above
             self._answer(draft, answer_of(error))
-        else:
-            self._answer_stored(draft, roots, self._waiting(pending, 0, roots[0]))
 
     async def _send_in_steps(self, draft: Draft, messages: list[Outgoing]) -> None:
         try:
             receipts = await self._engine.sender.send(messages)
-        except Exception as error:  # noqa: BLE001 - as above
-            self._answer(draft, answer_of(error))
-        else:
             first = receipts[0]
             waiting = Waiting(first.due_ms, first.id) if first.state is State.SCHEDULED else None
             self._answer_stored(draft, [root_of(receipt.id) for receipt in receipts], waiting)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._answer(draft, answer_of(error))
 
     def _gather(self, draft: Draft) -> None:
         if not self._arrived:

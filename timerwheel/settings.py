@@ -293,6 +293,13 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
             le=10_000_000,
         ),
     ] = 100_000
+    rocketmq_exact: Annotated[
+        bool,
+        Setting(
+            "Make the UNIQ_KEY of each message of RocketMQ's clients its deduplication key: a repeated send "
+            "is stored once, after a crash too."
+        ),
+    ] = False
     kafka: Annotated[
         str,
         Setting(

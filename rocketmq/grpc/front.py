@@ -66,7 +66,7 @@ class GrpcFront:
         """Serve clients with this engine."""
         from timerwheel.rocketmq.grpc.service import Service  # noqa: PLC0415 - needs protobuf
 
-        self._service = Service(engine, callers, self._host)
+        self._service = Service(engine, callers, self._host, is_exact=self._serving.rocketmq_exact)
         self._module.add(self._listener, self._service)
         await self._listener.start()
         renewing = self._service.clients.keep_renewing()

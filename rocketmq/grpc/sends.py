@@ -6,11 +6,14 @@
    refused does not hold back the others.
 2. A half message is the only one of its request, and begins a transaction.
 3. Sends in progress have at most `bytes_max` bytes.
+4. If sends are exact, the id of a message is its deduplication key too; half messages take none.
 """
 
 import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from timerwheel.engine import Engine
 from timerwheel.errors import RefusedError
@@ -48,8 +51,11 @@ class Arrived(NamedTuple):
 class Sends:
     """See the module. Event loop only."""
 
-    def __init__(self, engine: Engine, producers: Producers, bytes_max: int) -> None:
+    def __init__(
+        self, engine: Engine, producers: Producers, bytes_max: int, *, is_exact: bool = False
+    ) -> None:
         self._engine = engine
+        self._is_exact = is_exact
         self._topics = Topics(engine)
         self._producers = producers
         self._recent = RecentSends(engine.clock.monotonic_ms)
@@ -132,6 +138,9 @@ class Sends:
 
     def _begin(self, messages: list[Outgoing]) -> Outcome:
         """Begin to store the messages of a request; of several, raises what `Sender.begin` raises."""
+        if self._is_exact:
+            keyed = [replace(one, dedup_key=one.properties[UNIQ_KEY]) for one in messages]
+            return asyncio.create_task(self._stored(keyed))
         loop = asyncio.get_running_loop()
         outcome: Outcome = loop.create_future()
         if len(messages) > 1:
@@ -143,6 +152,9 @@ class Sends:
                 loop.call_soon(self._gather, turns, turns, 1)
             self._arrived.append(Arrived(messages[0], outcome))
         return outcome
+
+    async def _stored(self, messages: list[Outgoing]) -> Sequence[Receipt]:
+        return await self._engine.sender.send(messages)
 
     def _unit_stored(self, pending: PendingSend, outcome: Outcome) -> None:
         try:

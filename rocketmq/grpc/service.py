@@ -77,7 +77,7 @@ _Command = message_class("TelemetryCommand")
 class Service:
     """See the module. Event loop only."""
 
-    def __init__(self, engine: Engine, callers: Callers, address: Host) -> None:
+    def __init__(self, engine: Engine, callers: Callers, address: Host, *, is_exact: bool = False) -> None:
         self._engine = engine
         self._callers = callers
         self._clock = engine.clock
@@ -95,7 +95,7 @@ class Service:
             "QueryAssignment": self.query_assignment,
             "Heartbeat": self.heartbeat,
             "NotifyClientTermination": self.notify_client_termination,
-            "SendMessage": Sends(engine, self.producers, self._bytes_max).send,
+            "SendMessage": Sends(engine, self.producers, self._bytes_max, is_exact=is_exact).send,
             "EndTransaction": self.end_transaction,
             "RecallMessage": self.recall_message,
             "AckMessage": self.ack_message,

@@ -10,7 +10,8 @@ from timerwheel.rocketmq import properties_text
 from timerwheel.rocketmq.codes import FLAG_ONE_WAY, PULL_SUBSCRIPTION, PULL_SUSPEND, Call
 from timerwheel.rocketmq.frame import Frame, FrameReader, encode
 from timerwheel.rocketmq.front import Remoting
-from timerwheel.rocketmq.stored_message import Host, StoredMessage
+from timerwheel.rocketmq.name_server import Advertised
+from timerwheel.rocketmq.stored_message import StoredMessage
 from timerwheel.tokens import Scope
 
 TURNS_MAX = 2_000
@@ -64,9 +65,10 @@ def remoting_of(
     callers: Callers | None = None,
     *,
     repeats_max: int = 1_000,
-    advertised: Host | None = None,
+    advertised: Advertised | None = None,
+    is_exact: bool = False,
 ) -> Remoting:
-    return Remoting(engine, callers or open_to_all(), advertised, repeats_max)
+    return Remoting(engine, callers or open_to_all(), advertised, repeats_max, is_exact=is_exact)
 
 
 class Wire(asyncio.Transport):

@@ -15,7 +15,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
@@ -48,6 +48,8 @@ class OffsetCommits:
         self._parts = parts
         self._unstored: dict[GroupState, dict[int, int]] = {}
         self._turn = asyncio.Lock()
+        self.on_rewind: list[Callable[[str, str, Mapping[int, int]], None]] = []
+        """All are called with topic, group and new offsets: consumers are to read on from there."""
 
     def committed(self, topic: str, group: str, queue: int) -> int | None:
         """Return the offset of a queue that was committed last; None if none ever was.
@@ -98,6 +100,8 @@ class OffsetCommits:
             for queue in cursors:
                 unstored.pop(queue, None)
             self._forget(group, offsets)
+        for rewound in self.on_rewind:
+            rewound(group.topic, group.group, cursors)
 
     async def delete(self, group: GroupState) -> None:
         """Remove the group, durably."""

@@ -15,7 +15,7 @@ from timerwheel.rocketmq.codes import FLAG_ONE_WAY, Call, Result
 from timerwheel.rocketmq.connection import IDLE_MS
 from timerwheel.rocketmq.frame import FRAME_BYTES_MAX, encode
 from timerwheel.rocketmq.locks import LOCK_MS
-from timerwheel.rocketmq.name_server import BROKER
+from timerwheel.rocketmq.name_server import BROKER, Advertised
 from timerwheel.rocketmq.stored_message import Host
 from timerwheel.tokens import Scope
 
@@ -245,12 +245,37 @@ async def test_a_topic_of_http_keeps_its_number_of_queues(world, peer):
 
 
 async def test_clients_are_sent_to_the_advertised_address(world):
-    peer = Peer(remoting_of(await world.open(), advertised=Host("192.0.2.7", 19_876)))
+    advertised = await Advertised.of(Host("192.0.2.7", 19_876))
+    peer = Peer(remoting_of(await world.open(), advertised=advertised))
     assert (await route(peer, "orders"))["brokerDatas"][0]["brokerAddrs"] == {"0": "192.0.2.7:19876"}
     assert (await peer.send()).fields["msgId"].startswith("C000020700004DA4")
     cluster = orjson.loads((await peer.ask(Call.CLUSTER)).body)
     assert cluster["clusterAddrTable"] == {"DefaultCluster": [BROKER]}
     assert cluster["brokerAddrTable"][BROKER]["brokerAddrs"] == {"0": "192.0.2.7:19876"}
+
+
+@pytest.mark.parametrize(
+    ("name", "ids"),
+    [("localhost", "7F00000100004DA4"), ("x" * 64, "7F00000100002694")],  # no name has so long a part
+)
+async def test_an_advertised_name_stands_in_routes_and_its_address_in_ids(world, name, ids, caplog):
+    advertised = await Advertised.of(Host(name, 19_876))
+    peer = Peer(remoting_of(await world.open(), advertised=advertised))
+    assert (await route(peer, "orders"))["brokerDatas"][0]["brokerAddrs"] == {"0": f"{name}:19876"}
+    sent = await peer.send(properties={"UNIQ_KEY": "7F"})
+    assert sent.fields["msgId"].startswith(ids)
+    assert bodies_in(await peer.pull()) == [b"x"]
+    assert ("has no address" in caplog.text) == (name != "localhost")
+
+
+async def test_a_reader_of_some_topics_has_a_route_to_its_retries(world):
+    callers = Callers(
+        reader=Caller(Scope.RECEIVE, topics=("orders",)), sender=Caller(Scope.SEND, topics=("orders",))
+    )
+    remoting = remoting_of(await world.open(), callers)
+    assert (await route(Peer(remoting, "reader"), "%RETRY%readers"))["queueDatas"]
+    assert await route(Peer(remoting, "reader"), "%DLQ%readers") == Result.NO_PERMISSION
+    assert await route(Peer(remoting, "sender"), "%RETRY%readers") == Result.NO_PERMISSION
 
 
 async def test_a_route_needs_access_to_its_topic(world):
@@ -487,6 +512,25 @@ async def test_a_reset_moves_a_group_and_tells_its_clients(world, peer):
     assert [one["clientId"] for one in connected["connectionSet"]] == ["one"]
     nobody = await peer.ask(Call.CONSUMER_CONNECTIONS, {"consumerGroup": "nobody"})
     assert nobody.code == Result.CONSUMER_NOT_ONLINE
+
+
+async def test_a_rewind_by_another_protocol_moves_the_clients_of_a_group(world, peer):
+    """They keep the offset to which they have read, and would soon commit it again."""
+    await peer.send()
+    await peer.ask(Call.HEARTBEAT, body=heartbeat("one", "readers"))
+    place = {"consumerGroup": "readers", "topic": "orders", "queueId": 0}
+    await peer.ask(Call.UPDATE_OFFSET, place | {"commitOffset": 1})
+    told(peer)
+    await world.engine.groups.rewind("orders", "readers", offsets={0: 0})
+    assert (await peer.ask(Call.QUERY_OFFSET, place)).fields == {"offset": "0"}
+    [reset] = peer.told
+    assert (reset.code, reset.fields["topic"], reset.fields["group"]) == (
+        Call.RESET_CLIENT_OFFSETS,
+        "orders",
+        "readers",
+    )
+    key = b'{"brokerName":"timerwheel","queueId":0,"topic":"orders"}'
+    assert reset.body == b'{"offsetTable":{%s:0}}' % key
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,9 @@ async def test_a_consumer_may_send_to_its_retry_topic_itself(world, peer):
 
 async def test_after_the_last_try_such_a_message_is_a_dead_letter(peer):
     await peer.send(RETRY, b"again", retry_properties(), j=3, l=2)
-    assert bodies_in(await peer.pull(DEAD)) == [b"again"]
+    [dead] = messages_in(await peer.pull(DEAD))
+    assert dead.body == b"again"
+    assert properties_of(dead)["DLQ_ATTEMPTS"] == "3"  # what the client says counts the last one
 
 
 async def test_an_orderly_group_gives_up_what_it_sends_back(world, peer):

@@ -4,6 +4,7 @@ import zlib
 import orjson
 import pytest
 
+from tests.harness.drive import read_all
 from tests.harness.remoting import Caller, Callers, Peer, bodies_in, messages_in, properties_of, remoting_of
 from tests.harness.stored_messages import BatchedMessage, encode_batch
 from timerwheel.model.admission import TRACE_TOPIC
@@ -30,7 +31,7 @@ async def everything(world, topic="orders"):
     """Bodies of a topic, in all its queues."""
     found = []
     for queue in range(world.engine.topics.queues_of(topic)):
-        found += (await world.engine.queues.read_queue(topic, queue, 0, 100)).messages
+        found += await read_all(world.engine, topic, queue=queue)
     return found
 
 
@@ -377,6 +378,41 @@ async def test_a_refused_send_is_not_remembered(remoting, peer):
     assert refused.code == Result.MESSAGE_ILLEGAL
     again = await Peer(remoting).send(properties={"UNIQ_KEY": "7F", "DELAY": "-1"})
     assert again.code == Result.MESSAGE_ILLEGAL
+
+
+# ---------------------------------------------------------------------- exact sends
+
+
+async def test_an_exact_send_is_stored_once_after_a_crash_too(world):
+    properties = {"UNIQ_KEY": "7F", "TIMER_DELAY_MS": "60000"}
+    peer = Peer(remoting_of(await world.open(), is_exact=True))
+    first = await peer.send(body=b"once", properties=properties)
+    batch = [BatchedMessage(0, b"%d" % n, b"UNIQ_KEY\x01%d\x02" % n) for n in range(3)]
+    both = await peer.send(body=encode_batch(batch), code=Call.SEND_BATCH)
+    peer = Peer(remoting_of(await world.crash(), repeats_max=0, is_exact=True))
+    assert (await peer.send(body=b"once", properties=properties)).fields == first.fields
+    again = await peer.send(body=encode_batch([*batch, BatchedMessage(0, b"3", b"")]), code=Call.SEND_BATCH)
+    assert again.fields["msgId"].split(",")[:3] == both.fields["msgId"].split(",")
+    await world.advance(60_001)
+    assert sorted(message.body for message in await everything(world)) == [b"0", b"1", b"2", b"3", b"once"]
+
+
+async def test_of_exact_sends_another_message_under_the_same_key_is_refused(world):
+    peer = Peer(remoting_of(await world.open(), repeats_max=0, is_exact=True))
+    await peer.send(body=b"one", properties={"UNIQ_KEY": "7F"})
+    refused = await peer.send(body=b"two", properties={"UNIQ_KEY": "7F"})
+    assert refused.code == Result.MESSAGE_ILLEGAL
+    assert (await peer.send(body=b"no key")).code == Result.SUCCESS
+    await peer.send(TRACE_TOPIC, b"trace", properties={"UNIQ_KEY": "8F"})
+    assert (await peer.send(TRACE_TOPIC, b"more", properties={"UNIQ_KEY": "8F"})).code == Result.SUCCESS
+
+
+async def test_of_exact_sends_a_half_message_takes_no_key(world):
+    peer = Peer(remoting_of(await world.open(), repeats_max=0, is_exact=True))
+    half = {"UNIQ_KEY": "7F", "TRAN_MSG": "true", "PGROUP": "producers"}
+    first, second = [await peer.send(body=b"half", properties=half) for _ in range(2)]
+    assert first.code == second.code == Result.SUCCESS
+    assert first.fields["msgId"] != second.fields["msgId"]
 
 
 # ---------------------------------------------------------------------- recall
