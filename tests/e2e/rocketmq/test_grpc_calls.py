@@ -23,7 +23,7 @@ from timerwheel.rocketmq.grpc.codes import ClientType, Code, DigestType, Encodin
 from timerwheel.rocketmq.grpc.schema import SERVICE, message_class
 from timerwheel.rocketmq.grpc.service import INVISIBLE_MS_MIN, MESSAGES_MAX
 from timerwheel.rocketmq.grpc.settings import BATCH_MAX
-from timerwheel.settings import Settings
+from timerwheel.settings import Serving, Settings
 
 NOW_MS = 1_800_000_000_000
 BODY_BYTES_MAX = 100_000
@@ -212,6 +212,22 @@ async def test_a_repeated_send_is_stored_once_and_answered_alike(front):
     third = await front.send(later, message(message_id="new"))
     assert first.entries == second.entries == third.entries[:1]
     assert front.stored() == 2
+
+
+async def test_an_exact_send_that_is_repeated_after_a_crash_is_stored_once(tmp_path):
+    entries = []
+    for _ in range(2):
+        settings = Settings(data=tmp_path, disk_reserve_bytes=0)
+        engine = await Engine.open(settings, ManualClock(NOW_MS), threads=False)
+        async with grpc_served(engine, Serving(rocketmq_exact=True)) as caller:
+            answer = await caller.send(message(delivery_ms=NOW_MS + 1_000), message(message_id="b"))
+            entries.append(list(answer.entries))
+        await engine.abandon()
+    assert entries[0] == entries[1]
+    engine = await Engine.open(settings, ManualClock(NOW_MS), threads=False)
+    found = engine.queues.topic("orders")
+    assert (found.visible, found.pending) == (1, 1)
+    await engine.close()
 
 
 async def test_a_receive_has_its_limits(front):
