@@ -120,6 +120,7 @@ ARRAYS_OF_WORK = {
 }
 CLIENT_SINGLE = Case("clients", "16 threads, 1 a request")
 CLIENT_BATCHES = Case("clients", "4 threads, 32 a request")
+CLIENT_GRPC = Case("clients", "gRPC, 16 threads")
 CLIENT_PUSH = Case("clients", "push consumer, backlog of 100,000")
 CLIENT_BURST = Case("clients", "100,000 in one millisecond")
 CLIENT_STEADY = Case("clients", "5,000 a second")
@@ -265,6 +266,7 @@ CLAIMS = [
         for text, case, figure, how in (
             ("single sends from 16 threads", CLIENT_SINGLE, RATE, ABOVE),
             ("sends in batches of 32", CLIENT_BATCHES, RATE, ABOVE),
+            ("sends over gRPC", CLIENT_GRPC, RATE, ABOVE),
             ("a push consumer with a backlog", CLIENT_PUSH, RATE, ABOVE),
             ("the last of 100,000 due in one millisecond", CLIENT_BURST, "last_ms", AT_MOST),
         )
@@ -278,6 +280,13 @@ CLAIMS = [
     ),
     Claim(
         "RocketMQ's Java client, 5,000 due a second, lateness p99", CLIENT_STEADY, "lateness p99", AT_MOST, 10
+    ),
+    Claim(
+        "RocketMQ's Java client, a send over gRPC, CPU (3,000/s a core)",
+        CLIENT_GRPC,
+        "service_cpu_us_per_message",
+        AT_MOST,
+        333,
     ),
     Claim("push, concurrency 64", PUSH, RATE, AT_LEAST, 8_000, arguments="--parts push"),
 ]

@@ -60,15 +60,20 @@ class Bench:
         self._console.print(text, highlight=False)
 
     @asynccontextmanager
-    async def running(self, name: str, *flags: str, remoting: bool = False) -> AsyncIterator[System]:
+    async def running(
+        self, name: str, *flags: str, remoting: bool = False, grpc: bool = False
+    ) -> AsyncIterator[System]:
         """Starts a system in a new directory with these extra flags; removes everything afterwards.
 
-        With `remoting` it serves RocketMQ's own clients, at its `name_server`.
+        With `remoting` it serves RocketMQ's own clients, at its `name_server`, and with `grpc` those that
+        speak gRPC, at its `grpc_port`.
         """
         system = SYSTEMS[name].make(self.work / name.replace(" ", "-").replace(",", ""))
         system.flags += flags
         if remoting:
             system.name_server = f"{HOST}:{free_port()}"
+        if grpc:
+            system.grpc_port = free_port()
         shutil.rmtree(system.directory, ignore_errors=True)
         try:
             await system.start()

@@ -53,6 +53,8 @@ class System(ABC):
 
     name_server: str = ""
     """The address at which RocketMQ's own clients find it; without one it serves none of them."""
+    grpc_port: int = 0
+    """Where it serves those that speak gRPC, if it does."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -70,6 +70,7 @@ class Timerwheel(System):
                 str(self.data),
                 *("--flush", self.flush),
                 *(("--rocketmq", self.name_server) if self.name_server else ()),
+                *(("--rocketmq-grpc", f"{HOST}:{self.grpc_port}") if self.grpc_port else ()),
                 *self.flags,
             ]
         )

@@ -2,7 +2,7 @@
 
 Each case is a process of the generator in `bench/generator/java`, with a producer and a push consumer as they
 are by default, except that the consumer takes up to 32 messages at once. Topics have four queues. The first
-part of each load is not measured: code is compiled then.
+part of each load is not measured: code is compiled then. Sends over gRPC are those of RocketMQ's gRPC client.
 """
 
 import math
@@ -15,7 +15,7 @@ from bench.generator.java import run as java
 from bench.generator.run import LoadFailedError
 from bench.histograms import histogram
 from bench.peers.registry import OURS
-from bench.peers.system import System
+from bench.peers.system import HOST, System
 from bench.runner import Bench, Options
 
 NAME = "clients"
@@ -25,6 +25,9 @@ BATCH_THREADS = 4
 BATCH = 32
 LEAD_S = 3
 WARM_UP_MESSAGES_PER_S = 5_000
+GRPC = "grpc"
+GRPC_TOPIC = "load"
+"""As in `GrpcSends.java`."""
 
 
 class Case(NamedTuple):
@@ -44,7 +47,7 @@ async def measure(bench: Bench) -> None:
         for part in bench.options.parts or PARTS:
             for case in _CASES[part](bench.options):
                 for name in bench.present([OURS, *PEERS]):
-                    async with bench.running(name, remoting=True) as system:
+                    async with bench.running(name, remoting=True, grpc=case.load == GRPC) as system:
                         await _measure(bench, system, case, number)
 
 
@@ -58,6 +61,11 @@ def _sends(options: Options) -> Iterator[Case]:
         yield Case(
             f"{threads} threads, {batch} a request", "send", times | {"threads": threads, "batch": batch}
         )
+
+
+def _grpc_sends(options: Options) -> Iterator[Case]:
+    times = {"warmUpMs": int(options.warm_up_s * 1000), "ms": int(options.seconds * 1000)}
+    yield Case(f"gRPC, {SEND_THREADS} threads", GRPC, times | {"threads": SEND_THREADS})
 
 
 def _backlogs(options: Options) -> Iterator[Case]:
@@ -81,6 +89,7 @@ def _steady(options: Options) -> Iterator[Case]:
 
 _CASES: dict[str, Callable[[Options], Iterator[Case]]] = {
     "send": _sends,
+    GRPC: _grpc_sends,
     "push": _backlogs,
     "burst": _bursts,
     "steady": _steady,
@@ -99,10 +108,12 @@ async def _measure(bench: Bench, system: System, case: Case, number: int) -> Non
         busy_share = generator_cpu_s / cost.took_s / (os.cpu_count() or 1)
 
     with bench.waiting(f"{NAME}, {case.name}, {system.name}"):
+        address = system.name_server
+        if case.load == GRPC:
+            address = f"{HOST}:{system.grpc_port}"
+            await system.prepare_work(GRPC_TOPIC)
         try:
-            found = await java.run(
-                system.name_server, case.load, case.numbers, system.directory, cost.begin, ended
-            )
+            found = await java.run(address, case.load, case.numbers, system.directory, cost.begin, ended)
         except LoadFailedError as error:
             bench.figure(place, {}, fault=str(error))
             return

@@ -1,5 +1,7 @@
 """Apache RocketMQ 5: one broker with its timer wheel; with a name server if its own clients will come.
 
+For gRPC clients its proxy is in the process of the broker (`-pm local`).
+
 Properties of its wheel that matter for comparisons (`HookUtils`, `TimerMessageStore` in its source):
 
 - A due time goes into a slot of 100 ms, its finest precision, and the slot fires once it has fully passed.
@@ -19,13 +21,14 @@ Its settings are in `broker.conf`, with reasons. It listens on loopback, except 
 
 import asyncio
 import contextlib
+import json
 import shutil
 import socket
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from string import Template
 
-from bench.peers.system import HOST, System, free_port
+from bench.peers.system import HOST, System, answers, free_port
 from bench.wires.rocketmq import Answer, Answers, frame
 from bench.wires.rocketmq_pop import POP_MAX, QUEUES
 from bench.wires.wire import RefusedError
@@ -36,6 +39,8 @@ VERSION = ET.parse(POM).findtext(".//{*}dependency/{*}version") or ""
 LIBRARIES = Path.home() / ".cache" / "timerwheel-bench" / f"rocketmq-{VERSION}" / "lib"
 HEAP = "1g"
 NAME_SERVER_HEAP = "128m"
+CLUSTER = "bench"
+"""As in `broker.conf`."""
 
 _UPDATE_AND_CREATE_TOPIC = 17
 _GET_BROKER_RUNTIME_INFO = 28
@@ -72,7 +77,7 @@ class RocketMQ(System):
         """The command that installs Java, Maven or the jars if they are missing."""
         if shutil.which("java") is None:
             return "apt-get install openjdk-17-jre-headless"
-        if not any(LIBRARIES.glob("rocketmq-namesrv-*.jar")):
+        if not any(LIBRARIES.glob("rocketmq-proxy-*.jar")):
             maven = "" if shutil.which("mvn") else "apt-get install maven && "
             return f"{maven}python -m bench.peers.rocketmq fetch"
         return None
@@ -98,7 +103,14 @@ class RocketMQ(System):
             named.write_text(f"bindAddress={address}\nlistenPort={port}\n")
             self._launch(NAME_SERVER_HEAP, "namesrv.NamesrvStartup", "-c", str(named))
         told = ("-n", self.name_server) if self.name_server else ()
-        self._launch(HEAP, "broker.BrokerStartup", "-c", str(configuration), *told)
+        if self.grpc_port:
+            ports = {"grpcServerPort": self.grpc_port, "remotingListenPort": free_port()}
+            proxy = self.directory / "proxy.json"
+            proxy.write_text(json.dumps({"rocketMQClusterName": CLUSTER, "proxyMode": "LOCAL", **ports}))
+            mode = ("-pm", "local", "-pc", str(proxy), "-bc", str(configuration))
+            self._launch(HEAP, "proxy.ProxyStartup", *mode, *told)
+        else:
+            self._launch(HEAP, "broker.BrokerStartup", "-c", str(configuration), *told)
         return await self.ready(self._answers)
 
     def _launch(self, heap: str, main: str, *arguments: str) -> None:
@@ -123,7 +135,7 @@ class RocketMQ(System):
             if self.name_server:
                 port = int(self.name_server.partition(":")[2])
                 await self._call(_GET_ROUTE, {"topic": _TEMPLATE_TOPIC}, port)
-            return True
+            return not self.grpc_port or await answers(self.grpc_port)
         return False
 
     async def prepare(self, topic: str) -> None:

@@ -3,13 +3,8 @@ package load;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
-import java.util.concurrent.Future;
 import java.util.concurrent.Semaphore;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.LockSupport;
@@ -20,14 +15,15 @@ import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.message.Message;
 
 /**
- * One load of RocketMQ's own client. Arguments: the address of the name server, the name of the load, and its
- * numbers as name=value. Prints what {@link Report} says, one JSON object a line.
+ * One load of RocketMQ's own clients. Arguments: the address of the name server, the name of the load, and its
+ * numbers as name=value; for the load grpc the address that serves gRPC. Prints what {@link Report} says, one JSON object a line.
  *
  * <pre>
  *     send    threads batch warmUpMs ms          each thread sends again when it has its answer
  *     push    count batch threads warmUp         messages are stored, then a push consumer reads them
  *     burst   count warmUp                       all are due in one millisecond, for one push consumer
  *     steady  rate ms delayMs warmUp             sent at this rate, each due delayMs later
+ *     grpc    threads warmUpMs ms                as send, over gRPC
  * </pre>
  *
  * A body has 200 bytes. It begins with the phase of the load, the number of the message in it, and its due time, so
@@ -59,6 +55,10 @@ public final class Load {
     }
 
     public static void main(String[] arguments) throws Exception {
+        if (arguments[1].equals("grpc")) {
+            GrpcSends.main(arguments);
+            return;
+        }
         Load load = new Load(arguments[0], new Numbers(arguments));
         int code = 0;
         try {
@@ -84,32 +84,9 @@ public final class Load {
     // ---------------------------------------------------------------- sends
 
     private void send() throws Exception {
-        int threads = numbers.of("threads");
         int batch = numbers.of("batch");
         AtomicInteger next = new AtomicInteger();
-        untilTime(threads, numbers.of("warmUpMs"), next, batch);
-        Report.measuring();
-        long began = System.nanoTime();
-        List<Values> latencies = untilTime(threads, numbers.of("ms"), next, batch);
-        long tookUs = (System.nanoTime() - began) / 1_000;
-        Report.measured();
-        long measured = (long) batch * latencies.stream().mapToInt(Values::size).sum();
-        new Report().set("measured", measured).set("took_us", tookUs).set("latency", latencies).print();
-    }
-
-    /** Send from all threads for so long; returns the latency of each request, by threads. */
-    private List<Values> untilTime(int threads, long ms, AtomicInteger next, int batch) throws Exception {
-        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(ms);
-        return inThreads(threads, () -> {
-            Values latencies = new Values();
-            while (System.nanoTime() < end) {
-                int first = next.getAndAdd(batch);
-                long began = System.nanoTime();
-                sendMany(first, batch);
-                latencies.add((System.nanoTime() - began) / 1_000);
-            }
-            return latencies;
-        });
+        Threads.measure(numbers, batch, () -> sendMany(next.getAndAdd(batch), batch));
     }
 
     private void sendMany(int first, int batch) throws Exception {
@@ -131,7 +108,7 @@ public final class Load {
         int batch = numbers.of("batch");
         int warmUp = numbers.of("warmUp");
         AtomicInteger next = new AtomicInteger();
-        inThreads(numbers.of("threads"), () -> {
+        Threads.run(numbers.of("threads"), () -> {
             for (int first = next.getAndAdd(batch); first < count; first = next.getAndAdd(batch)) {
                 sendMany(first, Math.min(batch, count - first));
             }
@@ -260,23 +237,6 @@ public final class Load {
     private static void check(SendResult result) {
         if (result.getSendStatus() != SendStatus.SEND_OK) {
             throw new IllegalStateException("a send ended with " + result.getSendStatus());
-        }
-    }
-
-    private static <T> List<T> inThreads(int threads, Callable<T> work) throws Exception {
-        ExecutorService pool = Executors.newFixedThreadPool(threads);
-        try {
-            List<Future<T>> running = new ArrayList<>();
-            for (int thread = 0; thread < threads; thread++) {
-                running.add(pool.submit(work));
-            }
-            List<T> found = new ArrayList<>();
-            for (Future<T> one : running) {
-                found.add(one.get());
-            }
-            return found;
-        } finally {
-            pool.shutdownNow();
         }
     }
 }
