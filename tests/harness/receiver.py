@@ -27,6 +27,7 @@ class Receiver:
     `hang` (never answers), `reset` (drops the connection), `trickle` (never ends its answer), `flood` (a
     megabyte of answer), `garbage` (no HTTP), `hang_up` (closes an idle connection after its answer),
     `interim` (three answers 103 before its own) and `chatter` (answers 100 without an end).
+    Bytes are the answer as it goes out.
     """
 
     addresses: int = 1
@@ -113,6 +114,9 @@ class Receiver:
             return await self._trickle(request)
         if told == "flood":
             return web.Response(body=b"f" * (1 << 20))
+        if isinstance(told, bytes):
+            request.transport.write(told)
+            await self._released.wait()
         await self._misbehave(request.transport, told)
         return web.Response()
 

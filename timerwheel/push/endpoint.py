@@ -20,6 +20,7 @@ from typing import Any
 import aiohttp
 import msgspec
 from aiohttp.abc import AbstractResolver
+from aiohttp.http_exceptions import HttpProcessingError
 
 from timerwheel import broken_connection
 from timerwheel.broken_connection import BrokenConnectionError
@@ -217,6 +218,10 @@ def _reason(error: Exception) -> str:
         text = "the receiver closed the connection without a response"
     elif isinstance(error, aiohttp.ClientResponseError):
         text = f"not a valid HTTP response: {error.message}"
+    elif isinstance(error, aiohttp.ClientPayloadError):
+        cause = error.__cause__
+        why = cause.message if isinstance(cause, HttpProcessingError) else error
+        text = f"not a complete HTTP response: {why}"
     elif isinstance(error, OSError):
         text = f"the connection broke: {_os_reason(error)}"
     else:

@@ -227,6 +227,30 @@ async def test_what_comes_behind_an_answer_is_not_the_answer_to_the_next_request
     assert len(receiver.got) == 2
 
 
+@pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (b"Content-Length: 6\r\n", b"answer"),
+        (b"Content-Length: 6\r\n", b""),  # it comes later
+        (b"Transfer-Encoding: chunked\r\n", b"6\r\nanswer\r\n0\r\n\r\n"),
+    ],
+)
+async def test_a_body_where_none_may_be_spoils_no_answer(receiver, caller, status, head, body):
+    receiver.behave["hook"] = b"HTTP/1.1 " + status + b"\r\n" + head + b"\r\n" + body
+    first = await caller.attempt(to(receiver.url()), message())
+    second = await caller.attempt(to(receiver.url()), message())
+    assert first.status == second.status == int(status[:3])
+    assert len(receiver.connections) == len(receiver.got) == 2
+
+
+async def test_a_body_that_turns_out_to_be_garbage_fails_at_once(receiver, caller):
+    receiver.behave["hook"] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nno number\r\nx\r\n"
+    outcome = await caller.attempt(to(receiver.url()), message())  # the clock stands still
+    assert (outcome.kind, outcome.status) == ("failed", None)
+    assert outcome.reason.startswith("not a complete HTTP response: Invalid character in chunk size")
+
+
 async def test_cookies_of_one_answer_are_not_sent_with_the_next_request(receiver, caller):
     receiver.behave["hook"] = (200, {"Set-Cookie": "a=b; Path=/"})
     for _ in range(2):
