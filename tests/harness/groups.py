@@ -37,6 +37,7 @@ class MemoryGroups:
     configs: dict[tuple[str, str], Any] = field(default_factory=dict)
     told: list[tuple[Any, ...]] = field(default_factory=list)
     dead: list[str] = field(default_factory=list)
+    on_ended: list[Any] = field(default_factory=list)
     fail: TimerwheelError | None = None
 
     def __post_init__(self) -> None:

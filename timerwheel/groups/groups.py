@@ -108,6 +108,8 @@ class Groups:
         self.dead = DeadLetterStore(parts)
         self.offsets = OffsetCommits(parts)
         self.retries = Retries(parts)
+        self.on_ended: list[Callable[[str, str], None]] = []
+        """Called with topic and group once receipts of a group have ended that nobody gave back."""
 
     # ------------------------------------------------------------------ consuming
 
@@ -399,6 +401,7 @@ class Groups:
             runtime = self._runtime_of(state.name)
             async with self.dead.turn:
                 await runtime.rewind(cursors)
+            self._say_ended(state)
         runtime.wake()
         return self.info(topic, group)
 
@@ -440,6 +443,11 @@ class Groups:
             async with self._lock(state.name), self.dead.turn:
                 if self._parts.is_kept(state) and not self._parts.keeps_offsets(state):
                     await self._runtime_of(state.name).end_held(ends)
+                    self._say_ended(state)
+
+    def _say_ended(self, state: GroupState) -> None:
+        for note in self.on_ended:
+            note(state.topic, state.group)
 
     async def describe(self, topic: str, group: str) -> GroupInfo:
         """A group now, with what must be read from the log for that; UnknownGroupError."""

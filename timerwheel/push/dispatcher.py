@@ -240,6 +240,13 @@ class Dispatcher:
         if self._later.pop(receipt, None) is not None:
             self._notify()
 
+    def look_over(self) -> None:
+        """Wait no longer for messages whose leases its group has ended."""
+        subscription = self.subscription
+        leased = {receipt for receipt, _ in self._groups.leased(subscription.topic, subscription.group)}
+        self._later = {receipt: end_ms for receipt, end_ms in self._later.items() if receipt in leased}
+        self._notify()
+
     def left_ms(self, receipt: str) -> int:
         """Return for how long the lease under which a request is in progress must last; 0 if none is."""
         return max(self._needed.get(receipt, 0) - self._clock.monotonic_ms(), 0)

@@ -65,6 +65,7 @@ from timerwheel.push.subscription import (
     to_value,
     view_of,
 )
+from timerwheel.push.tasks.task import GROUP
 from timerwheel.push.tasks.tasks import Tasks
 from timerwheel.push.traces import Traces
 from timerwheel.runtime.shielded import shielded
@@ -109,6 +110,7 @@ class Push:
         )
         self.acks = Acks(engine, self._ack_urls, self.tasks, self._dispatchers)
         engine.topic_deletions.on_ending.append(self._end_topic)
+        engine.groups.on_ended.append(self._look_over)
 
     async def start(self) -> None:
         """Start delivering for the stored subscriptions."""
@@ -320,6 +322,13 @@ class Push:
             if subscription.topic == topic:
                 with contextlib.suppress(UnknownSubscriptionError):
                     await self.delete(subscription.id)
+
+    def _look_over(self, topic: str, group: str) -> None:
+        """Let go of what a rewind or a purge has taken from the receivers of a group."""
+        for subscription in self._users(topic, group):
+            self._dispatchers[subscription.id].look_over()
+        if group == GROUP:
+            self.tasks.look_over(topic)
 
     @shielded
     async def delete_group(self, topic: str, group: str, when: Precondition = ALWAYS) -> None:

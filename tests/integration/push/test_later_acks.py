@@ -153,6 +153,27 @@ async def test_at_the_limit_the_end_of_a_lease_lets_the_next_message_go(site, mo
     assert len(ids) == 2
 
 
+async def end_by_purge(engine):
+    await engine.topic_purges.purge("orders", scheduled=True, delivered=True)
+
+
+async def end_by_rewind(engine):
+    await engine.groups.rewind("orders", "push-s", to="tail")
+
+
+@pytest.mark.parametrize("end", [end_by_purge, end_by_rewind])
+async def test_messages_that_a_purge_or_a_rewind_has_ended_do_not_count_against_the_limit(
+    site, monkeypatch, end
+):
+    monkeypatch.setattr(dispatching, "LATER_ACKS_MAX", 1)
+    await site.subscribe()
+    await site.send()
+    await site.taken()
+    await end(site.world.engine)
+    await site.send()
+    await site.taken(2)
+
+
 async def test_after_a_crash_the_message_comes_again_at_once_and_the_old_url_has_ended(site):
     await site.subscribe()
     await site.send()

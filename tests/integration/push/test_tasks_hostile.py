@@ -373,6 +373,31 @@ async def test_a_purge_ends_what_is_held_and_running_calls_end_without_an_outcom
     await site.until_state(after, "succeeded")
 
 
+async def test_a_purge_lets_go_of_tasks_that_wait_for_their_acknowledgement(site, monkeypatch):
+    monkeypatch.setattr(running, "HELD_MAX", 1)
+    site.receiver.behave["later"] = later("3600")
+    await site.create("later")
+    await site.until(lambda: site.world.engine.counters.task_calls["delivered"] == 1, step_ms=10)
+    assert site.tasks.get_queue("default").running == 1
+    await site.world.engine.topic_purges.purge(TOPIC, scheduled=True, delivered=True)
+    assert site.tasks.get_queue("default").running == 0
+    await site.until_state(await site.create(), "succeeded")
+
+
+async def test_a_purge_lets_go_of_tasks_that_wait_for_their_host(site, monkeypatch):
+    monkeypatch.setattr(running, "HELD_MAX", 2)
+    await site.tasks.put_queue("default", TaskQueueOptions(host_concurrency=1))
+    site.receiver.behave["hang"] = "hang"
+    for _ in range(3):
+        await site.create("hang")
+    await site.until(lambda: site.world.engine.groups.info(TOPIC, "tasks").in_flight == 3)
+    await site.world.engine.topic_purges.purge(TOPIC, scheduled=True, delivered=True)
+    await site.until_state(await site.create(url=site.receiver.url("other", 2)), "succeeded")
+    site.receiver.release()
+    await site.until_state(await site.create(), "succeeded")
+    assert site.count("hang") == 1
+
+
 async def test_a_task_whose_cancellation_could_not_be_stored_is_called_all_the_same(site):
     groups, files = site.world.engine.groups, site.world.files
     await site.tasks.put_queue("one", TaskQueueOptions(host_concurrency=1))

@@ -235,6 +235,17 @@ class QueueRunner:
                     return one.receipt
         return None
 
+    def look_over(self) -> None:
+        """Let go of tasks whose leases the group has ended; calls in progress end by themselves."""
+        leased = {receipt for receipt, _ in self._groups.leased(self.topic, GROUP)}
+        for lane in self._lanes.values():
+            kept = [one for one in lane.waiting if one.receipt in leased]
+            self._left(len(lane.waiting) - len(kept))
+            lane.waiting.clear()
+            lane.waiting.extend(kept)
+        for receipt in [one for one in self._later if one not in leased]:
+            self._end_later(receipt)
+
     # ------------------------------------------------------------------ taking
 
     async def _run(self) -> None:

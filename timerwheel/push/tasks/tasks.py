@@ -383,6 +383,13 @@ class Tasks:
         await self._make_group(name)
         return self._add(name, queue, restarted=True)
 
+    def look_over(self, topic: str) -> None:
+        """Let go of tasks that a purge of their queue has ended."""
+        name = queue_in(topic)
+        runner = None if name is None else self._runners.get(name)
+        if runner is not None:
+            runner.look_over()
+
     async def _store(self, name: str, queue: TaskQueue) -> None:
         self._engine.topics.check_open([topic_of(name)])
         await self._engine.control.put([Put(ConfigTable.TASK_QUEUE, name, queue.value())])
