@@ -36,6 +36,7 @@ from timerwheel.wire.problem import Problem
 _Answer = TypeVar("_Answer")
 _LARGE_BYTES = 1 << 16
 _NOT_READY = "not_ready"
+_CHECK_MS = 2_000
 _USER = re.compile(r"(?:(?<=//)|^)[^/@]*@")
 _SIGN = {"X-Requested-With": "timerwheel"}
 _KINDS: dict[int, type[ClientError]] = {
@@ -187,15 +188,34 @@ class Connection:
             return pa.ipc.open_stream(body).read_all()
 
     async def stream(self, path: str, silence_ms: int) -> AsyncIterator[bytes]:
-        """Yield the bytes of an endless response as they arrive; `silence_ms` without any is a failure."""
+        """Yield the bytes of an endless response as they arrive; `silence_ms` without any is a failure.
+
+        DeniedError if the token was revoked or has expired by now: the service just breaks off then.
+        """
         limit = aiohttp.ClientTimeout(
             total=None, connect=self._timeout_ms / 1000, sock_read=silence_ms / 1000
         )
-        async with self._request("GET", path, limit, silence_ms, None) as response:
-            if not response.ok:
-                raise_problem(response.status, await response.read())
-            async for part in response.content.iter_any():
-                yield part
+        began = False
+        try:
+            async with self._request("GET", path, limit, silence_ms, None) as response:
+                if not response.ok:
+                    raise_problem(response.status, await response.read())
+                began = True
+                async for part in response.content.iter_any():
+                    yield part
+        except UnreachableError as error:
+            if began:
+                await self._check_admitted(error)
+            raise
+
+    async def _check_admitted(self, broken: UnreachableError) -> None:
+        """Raise DeniedError if that is why a response broke off."""
+        try:
+            await self._call("GET", "/v1/token", None, min(self._timeout_ms, _CHECK_MS), None)
+        except DeniedError as error:
+            raise error from broken
+        except ClientError:
+            return  # the service is away, or older than this call
 
     def _follows(self, error: ClientError) -> bool:
         """Whether the call should be made again at the leader, which this error names.
@@ -249,7 +269,10 @@ class Connection:
             began = not unsent and isinstance(error, broken_connection.BrokenConnectionError)
             shown = without_user(url)
             what = f"{shown} broke off the call" if began else f"cannot reach {shown}"
-            unreachable = UnreachableError(None, "unreachable", f"{what}: {_reason(error)}")
+            detail = f"{what}: {_reason(error)}"
+            if isinstance(error, aiohttp.ClientPayloadError):
+                detail = f"{shown} broke off its answer"
+            unreachable = UnreachableError(None, "unreachable", detail)
             unreachable.connected = not unsent
             unreachable.final = isinstance(error, aiohttp.ClientSSLError)
             raise unreachable from error

@@ -123,6 +123,27 @@ def test_in_a_pipe_it_prints_a_line_each_second_until_the_service_stops(tmp_path
     assert ["/s fired" in line for line in lines] == [False, True]
 
 
+def test_in_a_pipe_it_says_that_its_token_was_revoked(tmp_path):
+    made = [
+        timerwheel("tokens", "create", name, "--scope", "admin", "--data", tmp_path, "--json").json["token"]
+        for name in ("watcher", "other")
+    ]
+    with serving(tmp_path) as running:
+        with started("top", "--url", running.url, TIMERWHEEL_TOKEN=made[0]) as process:
+            process.stdout.readline()
+            timerwheel("tokens", "revoke", "watcher", "--data", tmp_path)
+            assert process.wait() == 1
+            assert process.stderr.read() == "timerwheel: the token does not exist, or was revoked\n"
+
+
+def test_in_a_pipe_it_says_that_the_service_broke_off(tmp_path):
+    with serving(tmp_path / "d") as running, started("top", "--url", running.url) as process:
+        process.stdout.readline()
+        running.end(signal.SIGKILL)
+        assert process.wait() == 3
+        assert process.stderr.read().startswith(f"timerwheel: {running.url} broke off its answer; ")
+
+
 # ---------------------------------------------------------------------- drawing
 
 
