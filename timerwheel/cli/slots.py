@@ -130,6 +130,18 @@ def _wheel_of_directory(data: Path, level: str | None) -> Drawn:
 
 
 def _list_of_directory(data: Path, at_ms: int, level: str | None, limit: int) -> Listed:
+    from timerwheel.offline.snapshot import manifest_of
+    from timerwheel.state.log_manifest import log_directory
+
+    while True:
+        before = manifest_of(log_directory(data))
+        listed = _list_of_snapshot(data, at_ms, level, limit)
+        # Otherwise retention may have moved messages away as they were read.
+        if manifest_of(log_directory(data)) == before or all(one.problem is None for one in listed.messages):
+            return listed
+
+
+def _list_of_snapshot(data: Path, at_ms: int, level: str | None, limit: int) -> Listed:
     from timerwheel.offline.snapshot import open_snapshot
 
     found: list[SlotInfo] = []

@@ -128,12 +128,14 @@ def test_in_a_pipe_it_says_that_its_token_was_revoked(tmp_path):
         timerwheel("tokens", "create", name, "--scope", "admin", "--data", tmp_path, "--json").json["token"]
         for name in ("watcher", "other")
     ]
-    with serving(tmp_path) as running:
-        with started("top", "--url", running.url, TIMERWHEEL_TOKEN=made[0]) as process:
-            process.stdout.readline()
-            timerwheel("tokens", "revoke", "watcher", "--data", tmp_path)
-            assert process.wait() == 1
-            assert process.stderr.read() == "timerwheel: the token does not exist, or was revoked\n"
+    with (
+        serving(tmp_path) as running,
+        started("top", "--url", running.url, TIMERWHEEL_TOKEN=made[0]) as process,
+    ):
+        process.stdout.readline()
+        timerwheel("tokens", "revoke", "watcher", "--data", tmp_path)
+        assert process.wait() == 1
+        assert process.stderr.read() == "timerwheel: the token does not exist, or was revoked\n"
 
 
 def test_in_a_pipe_it_says_that_the_service_broke_off(tmp_path):

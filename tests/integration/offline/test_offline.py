@@ -715,23 +715,36 @@ print(json.dumps(offline_history(Path(sys.argv[1]), sys.argv[4]).state))
 """
 
 
-async def test_a_message_that_retention_moves_at_the_same_time_is_found(on_disk):
+SLOT = """
+import sys
+from timerwheel.cli.main import app
+app(["slots", "--data", sys.argv[1], "--at", sys.argv[4], "--json"])
+"""
+
+
+@pytest.mark.parametrize("program", [EXPLAIN, SLOT])
+async def test_a_message_that_retention_moves_at_the_same_time_is_found(on_disk, program):
     await on_disk.open(retention_ms=5_000)
     [message_id] = await on_disk.send_ids(10**9)
+    due_ms = (await on_disk.engine.messages.get(message_id)).due_ms
     await delivered_and_due_to_go(on_disk)
     name = segment_name(on_disk.engine.core.log.bases[0])
     command = (
         sys.executable,
         "-c",
-        PAUSED + FEW_DESCRIPTORS + EXPLAIN,
+        PAUSED + FEW_DESCRIPTORS + program,
         str(on_disk.directory),
         name,
         "2",
-        message_id,
+        message_id if program is EXPLAIN else str(due_ms),
     )
     other = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=ROOT)
     assert await other.stdout.readline() == b"paused\n"
     assert await on_disk.retention_turn() > 0
     out, errors = await other.communicate(b"\n")
     assert other.returncode == 0, errors.decode()
-    assert json.loads(out) == "scheduled"
+    if program is EXPLAIN:
+        assert json.loads(out) == "scheduled"
+    else:
+        [message] = json.loads(out)["messages"]
+        assert (message["id"], message.get("problem")) == (message_id, None)
