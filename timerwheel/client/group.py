@@ -312,8 +312,8 @@ class Group:
                 "check the name, or receive with create=True"
             )
             raise NotFoundError(error.status, error.code, detail) from None
-        self.created = True
-        logger.info("created the missing group %r of topic %r", self.name, self.topic)
+        # Before, and not after: the call that creates it also waits for the first message.
+        logger.info("creating the missing group %r of topic %r", self.name, self.topic)
 
     async def _receive(self, content: dict[str, object], wait_ms: int, *, create: bool | None) -> Received:
         async def call(content: dict[str, object]) -> Received:
@@ -334,7 +334,9 @@ class Group:
             return await receive({**content, "create": True} if create else content)
         except NotFoundError as error:
             await self._agree_to_create(error, create=create)
-            return await receive({**content, "create": True})
+            found = await receive({**content, "create": True})
+            self.created = True
+            return found
 
     async def _post_receipts(self, verb: str, content: dict[str, object]) -> list[Settled]:
         path = f"{self._path}/{verb}"
@@ -353,6 +355,7 @@ class Group:
         else:
             return
         async for data in self._connection.stream(with_query(path, {**query, "create": "true"}), _SILENCE_MS):
+            self.created = True
             yield data
 
     async def _take(

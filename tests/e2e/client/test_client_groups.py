@@ -128,10 +128,23 @@ async def test_a_group_is_created_by_default_only_where_its_topic_exists_and_the
             assert (await anext(group.stream())).text == "x"
         assert group.created
     assert [record.getMessage() for record in caplog.records] == [
-        f"created the missing group {name!r} of topic 'there'" for name in ("receiver", "streamer")
+        f"creating the missing group {name!r} of topic 'there'" for name in ("receiver", "streamer")
     ]
     assert await typo.receive(create=True) == []
     assert (await typo.info()).lag == 0
+
+
+async def test_a_group_that_could_not_be_created_does_not_count_as_created(start_service):
+    service = await start_service(groups_max=1)
+    async with Client(str(service.url)) as client:
+        await _send(client, "x")
+        await client.group("t", "other").put(GroupConfig())
+        group = client.group("t", "g")
+        with pytest.raises(ClientError, match="groups_max"):
+            await group.receive()
+        with pytest.raises(ClientError, match="groups_max"):
+            await anext(group.stream())
+        assert not group.created
 
 
 async def test_a_group_that_is_deleted_under_its_worker_is_not_created_again(client):
