@@ -51,7 +51,9 @@ def with_hint(detail: str, kind: Any) -> str:  # noqa: ANN401 - a type
     known = [field.encode_name for field in msgspec.structs.fields(kind)]
     other = OTHER_NAMES.get(found["name"])
     meant = [other] if other in known else get_close_matches(found["name"], known, n=1)
-    return f"{detail}; did you mean `{meant[0]}`?" if meant else f"{detail}; it has {', '.join(known)}"
+    if meant:
+        return f"{detail}; did you mean `{meant[0]}`?"
+    return f"{detail}; it has {', '.join(known) or 'none'}"
 
 
 def _words_of(kind: Any, name: str) -> list[str]:  # noqa: ANN401 - a type

@@ -3,6 +3,7 @@
 import pytest
 
 from timerwheel.api.http.field_hints import OTHER_NAMES, with_hint
+from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.groups import Receive
 from timerwheel.wire.messages import NewMessage
 from timerwheel.wire.schedules import NewSchedule
@@ -30,6 +31,11 @@ def test_the_field_that_may_be_meant_is_named(name, kind, meant):
 def test_without_a_name_that_is_close_all_are_listed():
     found = with_hint("Object contains unknown field `xyzzy`", NewTask)
     assert found.startswith("Object contains unknown field `xyzzy`; it has delay_ms, ")
+
+
+def test_where_nothing_may_be_given_it_says_so():
+    found = with_hint("Object contains unknown field `x`", NoQuery)
+    assert found == "Object contains unknown field `x`; it has none"
 
 
 def test_a_number_for_a_length_is_answered_with_how_to_write_it():
