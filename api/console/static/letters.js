@@ -81,7 +81,10 @@ export class Letters {
     this.reasons = new Reasons((verb, offsets) => this.#change(verb, offsets));
     this.panel = el("div", { class: "stack" }, this.others, this.search, this.chips.element, this.acts, this.reasons.element, this.note, this.place, this.pager.row);
     this.#offerActs();
-    rights.addEventListener("change", () => this.#offerActs());
+    rights.addEventListener("change", () => {
+      this.#offerActs();
+      if (this.feed.rows && !this.feed.error && !this.#asked.group) this.#teach();
+    });
   }
 
   #offerActs() {
@@ -100,7 +103,12 @@ export class Letters {
     await this.feed.renew();
     if (this.feed.error && !this.#asked.group) this.#clear(problem(this.feed.error));
     else if (this.#asked.group) await this.#load();
-    else this.#clear(el("div", { class: "empty" }, teaching(none("dead letter", HOW), TEACHES)));
+    else this.#teach();
+  }
+
+  /** There is no group to show. */
+  #teach() {
+    this.#clear(el("div", { class: "empty" }, teaching(none("dead letter", HOW), TEACHES)));
   }
 
   hide() {}

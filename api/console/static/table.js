@@ -1,7 +1,7 @@
 // Tables: named columns, rows from the service, and texts for tables without rows.
 
-import { token } from "./api.js";
 import { el } from "./dom.js";
+import { seesAll } from "./rights.js";
 
 const FORBIDDEN = 403;
 
@@ -42,8 +42,8 @@ export function problem(error, hint = "") {
     el("p", {}, refused && hint ? `${error.message}. ${hint}` : error.message));
 }
 
-/** The text of an empty list; with a token, the list may only look empty to it. */
+/** The text of an empty list; to a token with access to some topics, it may only look empty. */
 export function none(noun, how) {
-  if (!token()) return `No ${noun} yet. ${how}`;
+  if (seesAll()) return `No ${noun} yet. ${how}`;
   return `This token sees no ${noun}. There may be others: a token with access to some topics sees only those. ${how}`;
 }

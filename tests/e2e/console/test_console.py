@@ -1437,6 +1437,9 @@ def test_a_token_is_asked_for_kept_in_the_tab_and_its_end_is_shown(browser, tmp_
         page.reload()
         expect(page.locator("#state")).to_have_text("ready")
         assert page.evaluate("localStorage.length") == 0
+        page.get_by_role("tab", name="Groups").click()
+        # The token sees all that there is.
+        expect(page.get_by_role("tabpanel", name="Groups")).to_contain_text("No consumer group yet.")
         running.process.terminate()
         expect(page.locator("#state")).to_have_text("not connected")
         expect(page.locator("#trouble")).to_contain_text(re.compile("stopping|No response"))
