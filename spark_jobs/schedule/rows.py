@@ -7,6 +7,7 @@ message: equal rows are one message then.
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -18,8 +19,10 @@ import pyarrow.compute as pc
 from timerwheel.spark_jobs.errors import JobError
 
 DIGEST_BYTES = 16
-DIGITS_MAX = 18
-"""A text with more digits is not taken for epoch milliseconds: they have 64 bits."""
+DIGITS_MIN, DIGITS_MAX = 12, 18
+"""A text with more digits is not taken for epoch milliseconds, as they have 64 bits; nor one with fewer."""
+EPOCH_MS_MIN = 10 ** (DIGITS_MIN - 1)
+"""In 1973: a lower number but for 0 is epoch seconds or something else, as on the command line."""
 _LOCAL_TIME = r"^\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?$"
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 BODY = "body"
@@ -59,15 +62,24 @@ class RowMapping(NamedTuple):
         }
         return sources.get(field)
 
+    @property
+    def columns(self) -> list[str]:
+        """The columns that it names."""
+        single = (self.due, self.topic_column, self.body, self.key, self.tags, self.keys)
+        return [name for name in (*single, *self.properties) if name is not None]
+
     def check(self, names: Sequence[str]) -> None:
-        """Raises JobError if the table has not the columns, or it is not clear what the topic is."""
+        """Raises JobError if the table has not the columns, or the mapping contradicts itself."""
         if (self.topic is None) == (self.topic_column is None):
             raise JobError("give the topic of all rows, or the column that has the topic of each; not both")
-        single = (self.due, self.topic_column, self.body, self.key, self.tags, self.keys)
-        wanted = [name for name in (*single, *self.properties) if name is not None]
-        missing = [name for name in wanted if name not in names]
+        missing = [name for name in self.columns if name not in names]
         if missing:
             raise JobError(f"the table has no column {missing[0]!r}; it has {', '.join(names)}")
+        twice = [name for name, count in Counter(self.properties).items() if count > 1]
+        if twice:
+            raise JobError(f"the column {twice[0]!r} is given twice as a property")
+        if self.zone is not None:
+            _with_zone(pa.array([0], pa.timestamp("s")), self)
 
 
 class Sorted(NamedTuple):
@@ -271,13 +283,28 @@ def _dues(column: pa.Array, mapping: RowMapping) -> dict[str, pa.Array]:
         column = _checked(lambda: column.cast(pa.timestamp("us")), name)
     if pa.types.is_timestamp(column.type):
         return {"deliver_at": _with_zone(column, mapping)}
-    if pa.types.is_integer(kind):
-        return {"deliver_at_ms": _checked(lambda: column.cast(pa.int64()), name)}
+    is_number = pa.types.is_integer(kind)
+    if is_number or (_is_text(kind) and pc.all(_are_numbers(column)).as_py()):  # text: of a CSV file
+        return {"deliver_at_ms": _epoch_ms(column, name)}
     if _is_text(kind):
-        if pc.all(_are_numbers(column)).as_py():  # a CSV file's epoch milliseconds
-            return {"deliver_at_ms": _checked(lambda: column.cast(pa.int64()), name)}
         return {"deliver_at": column}
     raise JobError(f"column {name!r} is {kind}; a due time is a timestamp, text, or epoch milliseconds")
+
+
+def _epoch_ms(column: pa.Array, name: str) -> pa.Array:
+    """Epoch milliseconds. Raises JobError for numbers that are none, but for 0.
+
+    Epoch seconds and days read as such would all be in January 1970, and delivered at once.
+    """
+    found = _checked(lambda: column.cast(pa.int64()), name)
+    strange = found.filter(pc.and_(pc.less(found, EPOCH_MS_MIN), pc.not_equal(found, 0)))
+    if len(strange):
+        raise JobError(
+            f"column {name!r} has {len(strange):,} rows such as {strange[0].as_py()}, which are not epoch "
+            "milliseconds, as these have 13 digits now: multiply seconds by 1,000, and filter out rows "
+            "without a time"
+        )
+    return found
 
 
 def _with_zone(column: pa.Array, mapping: RowMapping) -> pa.Array:
@@ -296,7 +323,9 @@ def _are_local(column: pa.Array, zone: str | None) -> pa.Array:
 
 
 def _are_numbers(column: pa.Array) -> pa.Array:
-    return pc.and_(pc.ascii_is_decimal(column), pc.less_equal(pc.binary_length(column), DIGITS_MAX))
+    size = pc.binary_length(column)
+    has_size = pc.and_(pc.greater_equal(size, DIGITS_MIN), pc.less_equal(size, DIGITS_MAX))
+    return pc.or_(pc.and_(pc.ascii_is_decimal(column), has_size), pc.equal(column, "0"))
 
 
 def _properties(batch: pa.RecordBatch, names: Sequence[str]) -> pa.Array:

@@ -19,9 +19,10 @@ from tests.harness.processes import RunningService, serving, started, timerwheel
 from timerwheel.client import Client, Message
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.schedule import sending
-from timerwheel.spark_jobs.schedule.job import batches_of, open_table, schedule_query, schedule_table
+from timerwheel.spark_jobs.schedule.job import schedule_query, schedule_table
 from timerwheel.spark_jobs.schedule.rows import RowMapping
 from timerwheel.spark_jobs.schedule.sending import Target, send_rows
+from timerwheel.spark_jobs.schedule.table import batches_of, open_table
 from timerwheel.spark_jobs.session import plain_errors
 
 DUE_MS = 1_900_000_000_000  # in 2030
@@ -252,7 +253,7 @@ def test_digits_of_a_csv_file_and_of_its_directories_stay_the_text_that_they_are
 def read(place):
     """The rows of a table of files, as a task reads them."""
     found = open_table(str(place), None)
-    batches = [batch for piece in found.pieces for batch in batches_of(piece, found.schema)]
+    batches = [batch for piece in found.pieces for batch in batches_of(piece, found.schema, MAPPING)]
     return [row for batch in batches for row in batch.to_pylist()]
 
 

@@ -86,9 +86,10 @@ def schedule(
     if (topic is None) == (topic_column is None):
         raise typer.BadParameter("give one of --topic and --topic-column", param_hint="--topic")
     from timerwheel.spark_jobs.monitoring.lineage import dataset_of, topic_of
-    from timerwheel.spark_jobs.schedule.job import JDBC, open_table, schedule_query, schedule_table
+    from timerwheel.spark_jobs.schedule.job import JDBC, schedule_query, schedule_table
     from timerwheel.spark_jobs.schedule.rows import RowMapping
     from timerwheel.spark_jobs.schedule.sending import Target
+    from timerwheel.spark_jobs.schedule.table import open_table
 
     is_query = source.startswith(JDBC)
     if is_query != (query is not None):

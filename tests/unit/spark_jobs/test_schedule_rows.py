@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.schedule.job import open_table
 from timerwheel.spark_jobs.schedule.rows import RowMapping, alike, messages_of, row_text, slices, sort_out
+from timerwheel.spark_jobs.schedule.table import open_table
 
 AT = dt.datetime(2027, 1, 15, 8, 0, tzinfo=dt.UTC)
 AT_MS = 1_800_000_000_000
@@ -38,7 +38,8 @@ def test_a_row_is_a_message_under_a_key_of_its_own():
     ("due", "expected"),
     [
         (pa.array([AT_MS], pa.int64()), {"deliver_at_ms": AT_MS}),
-        (pa.array([7], pa.uint32()), {"deliver_at_ms": 7}),
+        (pa.array([0], pa.uint32()), {"deliver_at_ms": 0}),
+        (pa.array(["0"]), {"deliver_at_ms": 0}),
         (pa.array([str(AT_MS)]), {"deliver_at_ms": AT_MS}),
         (pa.array(["2027-01-15T08:00:00Z"]), {"deliver_at": "2027-01-15T08:00:00Z"}),
         (pa.array([AT], pa.timestamp("us", "UTC")), {"deliver_at": AT}),
@@ -50,7 +51,7 @@ def test_a_due_time_is_a_timestamp_text_or_milliseconds(due, expected):
     assert {name: row[name] for name in row if name.startswith("deliver")} == expected
 
 
-@pytest.mark.parametrize("text", ["tomorrow", "", "9" * 19, "2027-01-15 09:00:00"])
+@pytest.mark.parametrize("text", ["tomorrow", "", "9" * 19, str(AT_MS // 1_000), "7", "2027-01-15 09:00:00"])
 def test_a_text_that_is_no_due_time_changes_nothing_for_other_rows(text):
     rows = {"due": [str(AT_MS), text, "2027-01-15T08:00:00Z"], "body": ["1", "2", "3"]}
     parts = [messages_of(part, MAPPING).to_pylist() for part in alike(pa.record_batch(rows), MAPPING)]
@@ -71,7 +72,7 @@ def test_a_text_without_a_zone_is_a_time_of_the_zone_that_is_given():
         "2027-01-15T09:00": AT,
         str(AT_MS): AT_MS,
         "2027-01-15T08:00:00Z": "2027-01-15T08:00:00Z",
-        "2027": 2027,
+        "2027": "2027",
     }
 
 
@@ -142,6 +143,11 @@ def test_a_time_without_a_zone_needs_one():
         ({"due": pa.array([dt.date(2027, 1, 15)])}, "column 'due' is date32"),
         ({"due": pa.array([1.5])}, "a due time is a timestamp, text, or epoch milliseconds"),
         ({"due": pa.array([2**64 - 1], pa.uint64())}, "column 'due': "),
+        (
+            {"due": pa.array([AT_MS // 1_000])},
+            "'due' has 1 rows such as 1800000000, which are not epoch",
+        ),
+        ({"due": pa.array([-1])}, "'due' has 1 rows such as -1, which are not epoch milliseconds"),
         ({"body": pa.array([5])}, "column 'body' is int64; a body is text or bytes: cast it"),
     ],
 )
@@ -180,6 +186,8 @@ def test_other_columns_become_topic_tags_keys_and_properties():
     [
         (RowMapping("send_at", "orders"), "the table has no column 'send_at'; it has due, body"),
         (RowMapping("due", "orders", properties=["body", "x"]), "no column 'x'"),
+        (RowMapping("due", "orders", properties=["body", "body"]), "'body' is given twice"),
+        (RowMapping("due", "orders", zone="Nowhere"), "Nowhere"),
         (RowMapping("due"), "give the topic of all rows, or the column"),
         (RowMapping("due", "orders", "body"), "give the topic of all rows, or the column"),
     ],
@@ -198,7 +206,8 @@ def test_a_key_column_is_the_key_and_every_row_needs_one():
 
 
 FIELDS = st.fixed_dictionaries(
-    {"due": st.integers(0, 2), "body": st.sampled_from(["", "a", "b"]), "a": st.sampled_from([None, "", "x"]),
+    {"due": st.sampled_from([0, AT_MS, AT_MS + 1]), "body": st.sampled_from(["", "a", "b"]),
+     "a": st.sampled_from([None, "", "x"]),
      "b": st.sampled_from([None, "x"])}
 )  # fmt: skip
 

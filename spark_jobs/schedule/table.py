@@ -1,0 +1,204 @@
+"""A table of files: Parquet, CSV or JSON lines, a file or a directory, wherever fsspec reads them.
+
+Executors read the files with pyarrow, a row group of Parquet or a file of another format at a time, so that
+stores need no packages for the JVM.
+
+1. The rows of a file have the columns and types of that file, and nulls where it lacks a column that the job
+   needs. So the message of a row, and its deduplication key, do not depend on which other files there are.
+2. No file is left out silently, but for those whose path has a part that begins with `_` or `.`, which Spark
+   leaves out, too.
+"""
+
+import os
+import posixpath
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.dataset as ds
+import pyarrow.json
+from fsspec.implementations.local import LocalFileSystem
+
+from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.schedule.rows import BODY, RowMapping
+from timerwheel.spark_jobs.storage import StorageError, file_system, shown, storage_errors
+
+FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+READ_ROWS = 20_000
+PARTITIONED = "hive"
+"""Directories named `column=value` are columns of text, as Spark writes them."""
+DELTA_LOG = "_delta_log"
+_UNEXPECTED = "unexpected field"  # as Arrow says it
+_CSV = pa.csv.ParseOptions(newlines_in_values=True)
+
+
+class Table(NamedTuple):
+    """A table of files: columns and schema of the first one, and the fragments that tasks read."""
+
+    columns: list[str]
+    schema: pa.Schema
+    pieces: list[Any]
+
+
+def open_table(url: str, kind: str | None) -> Table:
+    """The table of a file or a directory of files. Raises JobError."""
+    fs, path = file_system(url)
+    try:
+        with storage_errors(url):
+            table = _opened(fs, path, kind)
+    except FileNotFoundError:
+        raise JobError(f"{shown(url)}: {_why_not_found(fs, path)}") from None
+    except StorageError as error:
+        if isinstance(error.__cause__, pa.ArrowException):  # the files, not the place
+            raise JobError(f"{shown(url)}: {error.__cause__}") from None
+        raise
+    except OSError as error:
+        raise JobError(f"{shown(url)}: {error}") from None
+    if not table.columns:
+        raise JobError(f"{shown(url)}: there are no files in this directory")
+    return table
+
+
+def _why_not_found(fs: Any, path: str) -> str:  # noqa: ANN401 - fsspec has no types
+    """Why Arrow finds no table: each task reads its part of the files, which a pipe would give only once."""
+    if fs.exists(path):
+        return "it is neither a file nor a directory; copy what a pipe or a device gives into a file first"
+    return "there is no such file or directory"
+
+
+def _opened(fs: Any, path: str, kind: str | None) -> Table:  # noqa: ANN401 - fsspec has no types
+    _check_directory(fs, path)
+    kind = kind or _kind_of(fs, path)
+    table = _as_text(path, fs, kind)
+    pieces: list[Any] = []
+    for fragment in table.get_fragments():
+        pieces += fragment.split_by_row_group() if kind == "parquet" else [fragment]
+    return Table(table.schema.names, table.schema, pieces)
+
+
+def _check_directory(fs: Any, path: str) -> None:  # noqa: ANN401 - fsspec has no types
+    """Raises JobError for a directory whose files are not simply its rows, or that has what is no file."""
+    if fs.isdir(posixpath.join(path, DELTA_LOG)):
+        raise JobError(
+            f"{path} is a Delta table: its files also hold rows that were deleted or replaced since. Read it "
+            'with Spark, and write the frame with format("timerwheel")'
+        )
+    if not isinstance(fs, LocalFileSystem):
+        return
+    for place, directories, names in os.walk(path):
+        directories[:] = [name for name in directories if not _is_hidden(name)]
+        for name in names:
+            file = Path(place, name)
+            if not _is_hidden(name) and not file.is_file():
+                what = "a link to nothing" if file.is_symlink() else "neither a file nor a directory"
+                raise JobError(f"{file} is {what}: its rows would be missing; replace or remove it")
+
+
+def _as_text(path: str, fs: Any, kind: str) -> ds.Dataset:  # noqa: ANN401 - fsspec has no types
+    """The dataset, with text where the files have no types: a key 007 is not the number 7.
+
+    JSON has numbers, but no times: read as such they would lose their zones.
+    """
+    form = ds.CsvFileFormat(parse_options=_CSV) if kind == "csv" else kind
+    found = ds.dataset(path, filesystem=fs, format=form, partitioning=PARTITIONED)
+    paths = (ds.get_partition_keys(one.partition_expression) for one in found.get_fragments())
+    names = sorted({name for keys in paths for name in keys})
+    directories = ds.partitioning(pa.schema([(name, pa.string()) for name in names]), flavor=PARTITIONED)
+    schema = None
+    inside = [field for field in found.schema if field.name not in names]
+    if kind == "csv":
+        form = _csv_of([field.name for field in inside])
+    elif kind == "json":
+        schema = pa.schema([field.with_type(_without_times(field.type)) for field in inside])
+        schema = pa.unify_schemas([schema, directories.schema])
+    return ds.dataset(path, filesystem=fs, format=form, schema=schema, partitioning=directories)
+
+
+def _csv_of(names: list[str]) -> ds.CsvFileFormat:
+    """The format of CSV files with these columns, all of them text."""
+    types = dict.fromkeys(names, pa.string())
+    return ds.CsvFileFormat(_CSV, convert_options=pa.csv.ConvertOptions(column_types=types))
+
+
+def _without_times(kind: pa.DataType) -> pa.DataType:
+    """The type with text in place of timestamps, at any depth."""
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_times(field.type)) for field in kind])
+    return pa.list_(_without_times(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
+def _kind_of(fs: Any, path: str) -> str:  # noqa: ANN401 - fsspec has no types
+    names = [path]
+    if fs.isdir(path):
+        root = path.rstrip("/") + "/"
+        below = (str(name) for name in fs.find(path))
+        names = [name for name in below if not any(map(_is_hidden, name.removeprefix(root).split("/")))]
+    found = {FORMATS.get(posixpath.splitext(name)[1].lower()) for name in names}
+    if len(found) == 1 and (kind := found.pop()) is not None:
+        return kind
+    if not names:
+        raise JobError(f"{path}: there are no files in this directory")
+    raise JobError(f"{path}: the names of the files do not say what they are: give --format")
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(("_", "."))  # as Spark's _SUCCESS
+
+
+def batches_of(piece: Any, schema: pa.Schema, mapping: RowMapping) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - pyarrow has no types
+    """The rows of a piece of a table. Raises JobError if it cannot be read to its end."""
+    try:
+        yield from _rows(piece, schema, mapping)
+    except pa.ArrowException as error:
+        reason = " ".join(str(error).split())
+        if _UNEXPECTED in reason:
+            reason = (
+                "a row has a field that none of the first rows has, and that its body would lack: name a "
+                "column of bodies, or convert the file to Parquet"
+            )
+        raise JobError(f"{piece.path}: {reason}; rows before that are scheduled") from None
+
+
+def _rows(piece: Any, schema: pa.Schema, mapping: RowMapping) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - pyarrow has no types
+    in_path = ds.get_partition_keys(piece.partition_expression)
+    inside = [field for field in piece.physical_schema if field.name not in in_path]
+    if isinstance(piece.format, ds.CsvFileFormat):
+        inside = [field.with_type(pa.string()) for field in inside]
+        form = _csv_of([field.name for field in inside])
+        piece = form.make_fragment(piece.path, piece.filesystem, piece.partition_expression)
+    there = {*in_path, *(field.name for field in inside)}
+    needed = {*mapping.columns, BODY} if mapping.body is None else set(mapping.columns)
+    lacking = [field for field in schema if field.name in needed - there]
+    if isinstance(piece.format, ds.JsonFileFormat):
+        inside = [field.with_type(_without_times(field.type)) for field in inside]
+        is_body = mapping.body is None and BODY not in schema.names
+        yield from _json_rows(piece, pa.schema([*inside, *lacking]), in_path, is_body=is_body)
+        return
+    every = pa.schema([*inside, *lacking, *((name, pa.string()) for name in in_path)])
+    yield from piece.to_batches(schema=every, batch_size=READ_ROWS)
+
+
+def _json_rows(
+    piece: Any,  # noqa: ANN401 - pyarrow has no types
+    inside: pa.Schema,
+    in_path: dict[str, str],
+    *,
+    is_body: bool,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a JSON file, whose columns are those of its first block and `in_path`.
+
+    A field that comes later is an error where rows are bodies: a dataset of Arrow would leave it out.
+    """
+    unexpected = "error" if is_body else "ignore"
+    options = pa.json.ParseOptions(explicit_schema=inside, unexpected_field_behavior=unexpected)
+    with (
+        piece.filesystem.open_input_stream(piece.path) as file,
+        pa.json.open_json(file, parse_options=options) as rows,
+    ):
+        for batch in rows:
+            texts = [pa.repeat(pa.scalar(text, pa.string()), len(batch)) for text in in_path.values()]
+            yield pa.record_batch([*batch.columns, *texts], [*batch.schema.names, *in_path])
