@@ -253,10 +253,10 @@ def write_atomically(url: str, data: pa.Buffer | bytes) -> None:
     fs, path = file_system(url)
     if isinstance(fs, LocalFileSystem):
         make_directory(Path(path).parent)
-        beside = _beside(path)
-        with open(create_file(Path(beside)), "wb") as file:  # noqa: PTH123 - a descriptor
-            file.write(data)
-        Path(beside).replace(path)
+        beside = Path(_beside(path))
+        with _gone_if_it_fails(beside):
+            _fill(create_file(beside), path, data)
+            beside.replace(path)
         return
     with storage_errors(url):
         put_remote(fs, path, bytes(memoryview(data)))
@@ -269,9 +269,14 @@ def put_remote(fs: Any, path: str, data: bytes) -> None:  # noqa: ANN401 - fsspe
         return
     make_parents(fs, path)
     beside = _beside(path)
-    with fs.open(beside, "wb") as file:
-        file.write(data)
-    fs.mv(beside, path)
+    try:
+        with fs.open(beside, "wb") as file:
+            file.write(data)
+        fs.mv(beside, path)
+    except BaseException:
+        with contextlib.suppress(Exception):  # of any back end; the first error says what is wrong
+            fs.rm_file(beside)
+        raise
 
 
 def put_new(fs: Any, path: str, data: bytes) -> None:  # noqa: ANN401 - fsspec has no types
@@ -281,11 +286,39 @@ def put_new(fs: Any, path: str, data: bytes) -> None:  # noqa: ANN401 - fsspec h
     Other file systems look first.
     """
     if isinstance(fs, LocalFileSystem):
-        with open(create_file(Path(path)), "wb") as file:  # noqa: PTH123 - a descriptor
-            file.write(data)
+        descriptor = create_file(Path(path))  # if it exists, it is another's
+        with _gone_if_it_fails(Path(path)):
+            _fill(descriptor, path, data)
         return
     make_parents(fs, path)
     fs.pipe_file(path, data, mode="create")
+
+
+def _fill(descriptor: int, path: str, data: pa.Buffer | bytes) -> None:
+    with named(path), open(descriptor, "wb") as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def _gone_if_it_fails(path: Path) -> Iterator[None]:
+    """Removes a new file unless the block succeeds: on a full disk it would only take more space."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+
+
+@contextlib.contextmanager
+def named(path: str | Path) -> Iterator[None]:
+    """Adds the path to errors of writing in the block, which say only that there is no space."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def make_parents(fs: Any, path: str) -> None:  # noqa: ANN401 - fsspec has no types

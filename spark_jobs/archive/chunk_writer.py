@@ -43,7 +43,7 @@ from timerwheel.spark_jobs.archive.store import (
     refuse_links,
     sha256_of,
 )
-from timerwheel.spark_jobs.storage import file_system, put_new
+from timerwheel.spark_jobs.storage import file_system, named, put_new
 from timerwheel.store.files import DIRECTORY_MODE, DiskFiles, create_file, make_directory
 from timerwheel.wheel.geometry import DAY_MS
 
@@ -97,8 +97,13 @@ class ChunkWriter:
         del self._bytes[day]
         if day not in self._growing:
             self._growing[day] = self._begin(rows.schema)
-        self._growing[day].parquet.write_table(rows, row_group_size=len(rows))
+        with self._named():
+            self._growing[day].parquet.write_table(rows, row_group_size=len(rows))
         self._counts[day] += len(rows)
+
+    def _named(self) -> contextlib.AbstractContextManager[None]:
+        """Says of a full disk which one it is."""
+        return named(tempfile.gettempdir() if self._attempt is None else self._root)
 
     def _begin(self, schema: pa.Schema) -> _Growing:
         if self._attempt is None:
@@ -152,9 +157,10 @@ class ChunkWriter:
     def _publish(self, day: int, base: int) -> ArchivedFile:
         """Give the file of a day its final name."""
         growing = self._growing[day]
-        growing.parquet.close()
         file = growing.file
-        file.flush()
+        with self._named():
+            growing.parquet.close()
+            file.flush()
         size = file.seek(0, os.SEEK_END)
         digest = sha256_of(file)
         date = str(np.datetime64(day, "D"))
@@ -187,7 +193,7 @@ class ChunkWriter:
         if not self._attempt.exists():  # a chunk without records has no file
             self._confirmed_directory()
         temporary = self._attempt / uuid.uuid4().hex
-        with open(create_file(temporary), "wb") as file:  # noqa: PTH123 - a descriptor
+        with self._named(), open(create_file(temporary), "wb") as file:  # noqa: PTH123 - a descriptor
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

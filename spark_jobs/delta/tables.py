@@ -41,9 +41,11 @@ def options_of(place: str) -> dict[str, str]:
 
 def open_table(place: str) -> DeltaTable | None:
     """The table, None if there is none yet."""
-    with delta_errors(place), contextlib.suppress(TableNotFoundError):
-        return DeltaTable(place, storage_options=options_of(place))
-    return None
+    with delta_errors(place):
+        try:
+            return DeltaTable(place, storage_options=options_of(place))
+        except TableNotFoundError:
+            return None
 
 
 @contextlib.contextmanager
@@ -51,7 +53,5 @@ def delta_errors(place: str) -> Iterator[None]:
     """Turns the library's errors in the block into a DeltaTableError of one line."""
     try:
         yield
-    except TableNotFoundError:
-        raise
     except (DeltaError, OSError, ValueError) as error:
         raise DeltaTableError(f"{shown(place)}: {' '.join(str(error).split())}") from error

@@ -1,11 +1,14 @@
 """Logs and tables in stores that fsspec reads, the web, memory, a zip file, S3, and their errors."""
 
 import asyncio
+import resource
 import shutil
 import sys
 import threading
 import zipfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import fsspec
@@ -230,6 +233,32 @@ def test_the_end_of_a_probe_leaves_what_a_job_has_written_since(target):
         with out_directory(target) as out:
             write_atomically(f"{out}/file", b"x")
     assert names_below(target) == ["file"]
+
+
+@contextmanager
+def full_disk(room_bytes: int) -> Iterator[None]:
+    """No file of this process can be longer, as if the disk had no more room."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_what_a_full_disk_has_no_room_for_is_named_and_leaves_nothing(tmp_path):
+    out = tmp_path / "out"
+    for _ in range(2):  # the first try does not take the directory from the second
+        with full_disk(20), pytest.raises(OSError, match="out/_unfinished"), out_directory(str(out)):
+            pass
+    with full_disk(20), pytest.raises(OSError, match="/file'"):
+        write_atomically(f"{tmp_path}/file", bytes(100))
+    (tmp_path / "directory").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_atomically(f"{tmp_path}/directory", b"")
+    assert sorted(names_below(str(tmp_path))) == []
+    with out_directory(str(out)):
+        pass
 
 
 def test_no_bucket_is_made_for_a_name_that_was_mistyped(s3):

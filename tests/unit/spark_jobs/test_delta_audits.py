@@ -118,6 +118,9 @@ def test_tables_in_an_object_store(audits, monkeypatch):
 def test_a_place_that_cannot_have_a_delta_table_is_named(audits, tmp_path):
     with pytest.raises(DeltaTableError, match="memory://lake/audits: a Delta table is a local directory, or"):
         publish(*audits, to="memory://lake")
+    (tmp_path / "file").touch()
+    with pytest.raises(DeltaTableError, match=r"file/audits: .*Not a directory"):
+        publish(*audits, to=tmp_path / "file")
     (tmp_path / "lake" / "audits" / "_delta_log").mkdir(parents=True)
     (tmp_path / "lake" / "audits" / "_delta_log" / f"{0:020}.json").write_text("no log")
     with pytest.raises(DeltaTableError, match="lake/audits: "):
