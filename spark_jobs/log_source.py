@@ -29,15 +29,24 @@ from pyspark.sql.types import StructType
 
 from timerwheel.spark_jobs.columns import COLUMNS, DEFAULT, read_batches, schema_of
 from timerwheel.spark_jobs.conditions import Condition, conditions_of, mask_of, may_hold
+from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.segments import Segment, SegmentReader
+from timerwheel.spark_jobs.source_options import check_known, check_names, check_schema, paths_of
 from timerwheel.store.table import Table
 
 NAME = "commitlog"
 DAMAGE_SCHEMA = "node string, path string, offset bigint, end bigint, reason string, torn boolean"
 SEGMENTS_SCHEMA = "node string, base bigint, end bigint, sealed boolean, records bigint, source string"
 TABLES = ("records", "damage", "segments")
-
+OPTIONS = ("path", "paths", "table", "columns", "salvage", "sidecars")
+_TYPES: dict[str, dict[str, str]] = {
+    "records": {name: column.sql for name, column in COLUMNS.items()},
+    **{
+        table: dict(column.split() for column in sql.split(", "))
+        for table, sql in (("damage", DAMAGE_SCHEMA), ("segments", SEGMENTS_SCHEMA))
+    },
+}
 
 _FIXED = {"node": str, "segment": int}
 _FILTERED = _FIXED | {
@@ -51,10 +60,6 @@ def register(spark: SparkSession) -> None:
     from timerwheel.spark_jobs import formats  # noqa: PLC0415 - it imports this module
 
     formats.register(spark)
-
-
-class LogSourceError(ValueError):
-    """An invalid option."""
 
 
 class CommitLogSource(DataSource):
@@ -76,21 +81,20 @@ class CommitLogSource(DataSource):
         if wanted is None:
             return schema_of(DEFAULT)
         names = list(COLUMNS) if wanted == "all" else [name.strip() for name in wanted.split(",")]
-        unknown = [name for name in names if name not in COLUMNS]
-        if unknown:
-            raise LogSourceError(f"no such columns: {', '.join(unknown)}; choose from {', '.join(COLUMNS)}")
+        check_names(names, COLUMNS)
         return schema_of(names)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of these columns."""
-        paths = [path for path in self.options.get("paths", "").split(",") if path]
-        if "path" in self.options:
-            paths.append(self.options["path"])
+        check_known(self.options, OPTIONS, NAME)
+        paths = paths_of(self.options)
         if not paths:
-            raise LogSourceError('give a path: load("/path/to/data/directory")')
+            raise JobError('give a path: load("/path/to/data/directory")')
+        table = self._table()
+        check_schema(schema, _TYPES[table])
         return LogSourceReader(
             paths,
-            self._table(),
+            table,
             schema.names,
             salvage=self._flag("salvage"),
             sidecars=self._flag("sidecars", "true"),
@@ -99,13 +103,13 @@ class CommitLogSource(DataSource):
     def _table(self) -> str:
         table = self.options.get("table", TABLES[0])
         if table not in TABLES:
-            raise LogSourceError(f"no such table: {table}; choose from {', '.join(TABLES)}")
+            raise JobError(f"no such table: {table}; choose from {', '.join(TABLES)}")
         return table
 
     def _flag(self, name: str, default: str = "false") -> bool:
         value = self.options.get(name, default).lower()
         if value not in ("true", "false"):
-            raise LogSourceError(f"option {name} must be true or false, not {value}")
+            raise JobError(f"option {name} must be true or false, not {value}")
         return value == "true"
 
 

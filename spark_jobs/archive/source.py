@@ -45,6 +45,8 @@ def read_archive(
     names = list(ARCHIVE_COLUMNS if columns is None else columns)
     if unknown := [name for name in names if name not in ARCHIVE_COLUMNS]:
         raise ArchiveError(f"no such columns: {', '.join(unknown)}; choose from {', '.join(ARCHIVE_COLUMNS)}")
+    if len(set(names)) < len(names):
+        raise ArchiveError(f"columns that are given twice: {', '.join(names)}")
     chunks = [(log_id, chunk.base) for log_id in store.log_ids() for chunk in store.chunks(log_id)]
     if not chunks:
         raise ArchiveError(f"{url} is not an archive: it has no manifest of a log")

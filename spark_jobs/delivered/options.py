@@ -8,6 +8,7 @@ from timerwheel.spark_jobs.archive.store import Archive
 from timerwheel.spark_jobs.delivered.position import Position, nodes_of
 from timerwheel.spark_jobs.delivered.rows import COLUMNS, Ranges
 from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.source_options import check_known, check_names, paths_of
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -38,24 +39,18 @@ def columns_of(given: Mapping[str, str]) -> list[str]:
     """The columns that the option `columns` names; all without it. JobError."""
     text = given.get("columns")
     names = list(COLUMNS) if text is None else [name.strip() for name in text.split(",")]
-    if unknown := [name for name in names if name not in COLUMNS]:
-        raise JobError(f"no such columns: {', '.join(unknown)}; choose from {', '.join(COLUMNS)}")
+    check_names(names, COLUMNS)
     return names
 
 
 def read_options(given: Mapping[str, str], *, stream: bool) -> Options:
     """The options of a batch or of a stream; JobError with what to write instead."""
     known = STREAM if stream else BATCH
+    check_known(given, known, "a stream" if stream else "a batch")
     by_name = {name.lower(): name for name in known}
-    for name in given:
-        if name.lower() not in by_name:
-            kind = "a stream" if stream else "a batch"
-            raise JobError(f"no such option of {kind}: {name}; choose from {', '.join(known)}")
     values = {by_name[name.lower()]: value for name, value in given.items()}
     columns_of(values)
-    paths = [path.strip() for path in values.get("paths", "").split(",") if path.strip()]
-    if "path" in values:
-        paths.append(values["path"])
+    paths = paths_of(values)
     if not paths and "archive" not in values:
         raise JobError('give a data directory, load("/path/to/data/directory"), or option("archive", url)')
     if "maxRowsPerTrigger" in values and "maxBytesPerTrigger" in values:

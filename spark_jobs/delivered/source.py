@@ -32,6 +32,7 @@ from timerwheel.spark_jobs.delivered.rows import (
     StretchReader,
 )
 from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.source_options import check_schema
 
 NAME = "timerwheel.delivered"
 _FILTERED = {name: str if COLUMNS[name] == "string" else int for name in ("node", "offset", *IN_TABLES)}
@@ -66,11 +67,7 @@ class DeliveredSource(DataSource):
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:
     """The Arrow schema that Spark wants for these columns; JobError for one that the source does not have."""
-    wanted = {field.name: field.dataType.simpleString() for field in schema}
-    for name, kind in wanted.items():
-        if COLUMNS.get(name) != kind:
-            columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-            raise JobError(f"no such column: {name} {kind}; choose from {columns}")
+    check_schema(schema, COLUMNS)
     return to_arrow_schema(schema)
 
 

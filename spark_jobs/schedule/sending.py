@@ -5,7 +5,9 @@ twice; a service that is not ready, overloaded or out of space is waited for.
 """
 
 import asyncio
+import contextlib
 import re
+import socket
 import ssl
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -50,16 +52,30 @@ class Target(NamedTuple):
     patience_ms: int = PATIENCE_MS
 
     def client(self) -> Client:
-        """A client for it."""
+        """A client for it. Raises JobError if a file of the executor cannot be read."""
         context = None
         if self.ca is not None or self.cert is not None:
-            context = ssl.create_default_context(cafile=self.ca)
+            with _readable("ca", self.ca):
+                context = ssl.create_default_context(cafile=self.ca)
             if self.cert is not None:
-                context.load_cert_chain(self.cert)
+                with _readable("cert", self.cert):
+                    context.load_cert_chain(self.cert)
         token = self.token
         if token is not None and token.startswith("@"):
-            token = Path(token[1:]).read_text().strip()
+            with _readable("token", token[1:]):
+                token = Path(token[1:]).read_text().strip()
         return Client(self.url, token=token, ssl_context=context, retry_ms=0)  # repeats by itself
+
+
+@contextlib.contextmanager
+def _readable(option: str, path: str | None) -> Iterator[None]:
+    """Names the file in errors of the block: those of TLS do not."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise JobError(
+            f"{option} {path} cannot be read on {socket.gethostname()}, where Spark runs the task: {error}"
+        ) from None
 
 
 class Refused(msgspec.Struct, frozen=True):

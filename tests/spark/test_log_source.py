@@ -10,7 +10,8 @@ from pyspark.sql.types import StructType
 from bench.history import make_log
 from tests.harness.sample_log import make_sample, open_log
 from timerwheel.spark_jobs.columns import COLUMNS, DEFAULT
-from timerwheel.spark_jobs.log_source import CommitLogSource, LogSourceError
+from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.log_source import CommitLogSource
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.segments import SegmentReader
 from timerwheel.store.errors import FormatError
@@ -79,6 +80,9 @@ def test_many_logs_are_read_by_a_pattern_with_a_node_for_each(spark, sample, tmp
     (tmp_path / "node-empty").mkdir()
     found = rows_of(spark.read.format("commitlog").load(str(tmp_path / "node-*")))
     assert found == [{name: row[name] for name in DEFAULT} for row in expected]
+    each = [str(tmp_path / "node-a"), str(tmp_path / "node-b")]
+    assert rows_of(spark.read.format("commitlog").load(each)) == found
+    assert rows_of(spark.read.format("commitlog").option("paths", ", ".join(each)).load()) == found
 
 
 def test_a_log_in_an_archive_is_read_by_its_url_and_only_the_columns_that_are_asked_for(
@@ -202,13 +206,25 @@ def read(options):
             "no such table: messages; choose from records, damage, segments",
         ),
         ({"path": "x", "salvage": "perhaps"}, "option salvage must be true or false, not perhaps"),
+        ({"path": "x", "columns": "topic, queue, topic"}, "given twice: topic"),
+        (
+            {"path": "x", "salvge": "true"},
+            "no such option of commitlog: salvge; choose from path, paths, table",
+        ),
         ({}, "give a path"),
     ],
 )
 @pytest.mark.usefixtures("spark")
 def test_what_cannot_be_read_is_refused_with_what_can(options, words):
-    with pytest.raises(LogSourceError, match=words):
+    with pytest.raises(JobError, match=words):
         read(options)
+
+
+@pytest.mark.parametrize("columns", ["colour string", "offset string", "topic string, topic string"])
+@pytest.mark.usefixtures("spark")
+def test_a_schema_that_the_source_does_not_have_is_refused(columns):
+    with pytest.raises(JobError, match=r"no such column: |given twice"):
+        CommitLogSource({"path": "x"}).reader(StructType.fromDDL(columns))
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,14 @@ def test_a_service_that_stays_away_is_given_up_with_what_to_do():
             send_rows(table(3).to_batches(), MAPPING, target)
 
 
+@pytest.mark.parametrize("option", ["token", "ca", "cert"])
+def test_a_file_that_the_executors_do_not_have_is_named(tmp_path, option):
+    missing = str(tmp_path / "missing.pem")
+    target = Target("https://127.0.0.1:1", **{option: "@" + missing if option == "token" else missing})
+    with pytest.raises(JobError, match=rf"^{option} .*missing\.pem cannot be read on .*, where Spark runs"):
+        send_rows(table(1).to_batches(), MAPPING, target)
+
+
 def test_a_token_that_is_refused_is_no_reason_to_wait(tmp_path):
     data = tmp_path / "data"
     made = timerwheel(
