@@ -1,6 +1,7 @@
 """What a real service leaves behind balances; its report and its tables say what happened."""
 
 import asyncio
+import contextlib
 import json
 import random
 import re
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.harness.world import World
+from timerwheel.cli import audit as audit_command
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.model.messages import Outgoing
 from timerwheel.spark_jobs.audit.findings import Finding, Rule
@@ -86,6 +88,39 @@ async def long_history(data) -> None:
             engine = await getattr(world, rng.choice(("restart", "crash", "lose_index")))()
     assert dropped > 5
     await engine.close()
+
+
+def test_segments_that_retention_removes_while_spark_starts_are_not_missed(run_audit, tmp_path, monkeypatch):
+    world = World(tmp_path / "node-1")
+    world.files = DiskFiles()
+
+    async def live() -> None:
+        await world.open()
+        for _ in range(3):
+            await world.send(300)
+            await world.roll()
+        await world.advance(1_000)
+        await world.engine.close()
+
+    async def retire() -> None:
+        await world.open(retention_ms=RETENTION_MS)
+        await world.advance(2 * RETENTION_MS)
+        assert await world.retention_turn() > 0
+        await world.engine.close()
+
+    start = audit_command.spark_job
+
+    @contextlib.contextmanager
+    def slow_start(*words, **more):
+        with start(*words, **more) as job:
+            asyncio.run(retire())
+            yield job
+
+    asyncio.run(live())
+    monkeypatch.setattr(audit_command, "spark_job", slow_start)
+    done = run_audit("--data", str(tmp_path / "node-1"), "--out", "out")
+    assert done.exit_code == 0, done.output
+    assert "the books balance" in done.output
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from timerwheel.cli.spark_options import (
     RunOptions,
     SalvageFlag,
     find_logs,
+    listed_again,
     spark_job,
     stage_times,
 )
@@ -46,6 +47,7 @@ def archive(
         from timerwheel.spark_jobs.archive.job import archive as run
         from timerwheel.spark_jobs.archive.store import Archive
 
+        logs = listed_again(logs)
         found = run(job.spark, job.progress, logs, to, now_ms=SystemClock().now_ms(), salvage=salvage)
         checked = check(job.spark, job.progress, to, [one.log_id for one in found]) if verify else None
         _measure(found, checked, job)

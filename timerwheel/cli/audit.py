@@ -22,6 +22,7 @@ from timerwheel.cli.spark_options import (
     copy_journal,
     find_logs,
     kafka_place,
+    listed_again,
     require_spark,
     spark_job,
 )
@@ -101,6 +102,7 @@ def audit(
             )  # again: another run may have read further before this one had the lock
         written = [("--out", out)] + ([] if kept is None else [("--checkpoint", kept.url)])
         job = stack.enter_context(spark_job("audit", options, logs=logs, out=written))
+        logs = listed_again(logs)
         with out_directory(out, *(() if report_only else TABLES)) as place:
             tables = None if report_only else place
             result, following = _judge(job, logs, kept, tables, clock.now_ms(), salvage=salvage, scan=scan)

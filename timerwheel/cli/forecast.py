@@ -16,6 +16,7 @@ from timerwheel.cli.spark_options import (
     ScanFlag,
     StagedRunOptions,
     find_logs,
+    listed_again,
     spark_job,
 )
 from timerwheel.cli.units import format_about, length_between
@@ -85,6 +86,7 @@ def forecast(
         check_unused(out)
     written = [] if out is None else [("--out", out)]
     with spark_job("forecast", options, logs=logs, out=written) as job:
+        logs = listed_again(logs)
         horizon = horizon_of(SystemClock().now_ms(), within_ms)
         with job.progress.stage("survey"):
             found = survey(job.spark, logs, job.staging, salvage=salvage, sidecars=not scan)

@@ -144,6 +144,18 @@ def find_logs(data: list[str]) -> "list[NodeLog]":
     return find(data)
 
 
+def listed_again(logs: "Sequence[NodeLog]") -> "list[NodeLog]":
+    """The logs as they are now that Spark has started, which takes seconds, and minutes on a busy cluster.
+
+    Retention may have removed segments since, which a task would miss. Logs in a store are left alone: to
+    list them takes long, and what writes there is a copy.
+    """
+    from timerwheel.spark_jobs.storage import is_local
+
+    every_is_local = all(is_local(log.url) for log in logs)
+    return find_logs([log.url for log in logs]) if every_is_local else list(logs)
+
+
 def kafka_place(text: str, properties: Path | None) -> KafkaPlace:
     """What `--kafka` and `--kafka-properties` name; SettingsError, also if confluent-kafka is missing."""
     if importlib.util.find_spec("confluent_kafka") is None:
