@@ -5,7 +5,9 @@ standard JSON: `{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:{...}
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
 
 import msgspec
 import orjson
@@ -26,6 +28,9 @@ from timerwheel.version import version
 
 DELETE_WAIT_MS = 2_000
 """How long `deleteTopic` waits for the end of a deletion; clients wait 5 seconds for their answer."""
+
+NOT_GIVEN: Final = -1
+"""The queue and the offset of a reset that names none."""
 
 
 class _GroupConfig(msgspec.Struct, frozen=True, rename="camel"):
@@ -140,7 +145,8 @@ class Admin:
         parts: list[bytes] = []
         for name in filter(request.caller.may, names):
             table: list[tuple[int, dict[str, int]]] = []
-            for queue, offset in enumerate(self._consumed(name, group)):
+            for queue, consumed in enumerate(self._consumed(name, group)):
+                offset = consumed or 0
                 high = self._engine.queues.queue_bounds(name, queue)[1]
                 last_ms = await self._stored_ms(name, queue, offset - 1) if offset else 0
                 found = {"brokerOffset": high, "consumerOffset": offset, "lastTimestamp": last_ms}
@@ -148,12 +154,15 @@ class Admin:
             parts.append(_by_queue(name, table))
         return Answer(body=b'{"consumeTps":0.0,"offsetTable":{%s}}' % b",".join(filter(None, parts)))
 
-    def _consumed(self, topic: str, group: str) -> list[int]:
-        """Return how far a group has come in each queue: what it committed, or up to where it has leased."""
+    def _consumed(self, topic: str, group: str) -> Sequence[int | None]:
+        """Return how far a group has come in each queue: what it committed, or up to where it has leased.
+
+        None for a queue of which it has committed nothing.
+        """
         if self._engine.groups.kind(topic, group) == LEASES:
             return [queue.cursor for queue in self._engine.groups.info(topic, group).queues]
         queues = range(self._topics.queues_of(topic))
-        return [self._offsets.of(topic, group, queue) or 0 for queue in queues]
+        return [self._offsets.of(topic, group, queue) for queue in queues]
 
     def groups_of_topic(self, request: Request) -> Answer:
         """The groups of a topic."""
@@ -229,38 +238,73 @@ class Admin:
         return Answer(body=orjson.dumps({"table": table}))
 
     async def reset_offsets(self, request: Request) -> Answer:
-        """Have a group go on from a time, and notify its clients."""
+        """Have a group go on from a time, or in one queue from an offset, and notify its clients.
+
+        Answers with the queues that were reset, and where each goes on. A group that leases messages is
+        rewound. Without `isForce`, a queue is only ever set back.
+        """
         topic, group = request.text("topic"), request.group("group")
         request.must_have(Scope.ADMIN, topic)
         if not self._topics.exists(topic):
             raise RefusalError(Result.TOPIC_NOT_EXIST, f"topic {topic[:127]!r} does not exist")
         time_ms = request.number("timestamp", low=-INT64_MAX)
-        is_forced = request.text("isForce", "true") == "true"
-        table: list[tuple[int, int]] = []
-        for queue in range(self._topics.queues_of(topic)):
-            high = self._engine.queues.queue_bounds(topic, queue)[1]
-            wanted = high if time_ms < 0 else await self._engine.queues.first_from(topic, queue, time_ms)
-            before = self._offsets.of(topic, group, queue)
-            if is_forced or before is None or wanted < before:
-                await self._offsets.advance(topic, group, queue, wanted)
-            table.append((queue, wanted if is_forced or before is None else min(wanted, before)))
-        self._notify(topic, group, table, time_ms)
-        return Answer(body=_offset_table(topic, table))
+        wanted = await self._wanted(request, topic, time_ms)
+        if request.text("isForce", "true") != "true":
+            consumed = self._consumed(topic, group)
+            wanted = {queue: offset for queue, offset in wanted.items() if _is_back(offset, consumed[queue])}
+        answer = Answer(body=_offset_table(topic, wanted))
+        if self._engine.groups.kind(topic, group) == LEASES:
+            if wanted:
+                await self._engine.groups.rewind(topic, group, offsets=wanted)
+            return answer
+        for queue, offset in wanted.items():
+            await self._offsets.advance(topic, group, queue, offset)
+        self._notify(topic, group, wanted, time_ms)
+        return answer
+
+    async def _wanted(self, request: Request, topic: str, time_ms: int) -> dict[int, int]:
+        """Return where each queue that a reset names shall go on; RefusalError.
+
+        A reset names one queue, or all by -1. It names an offset of its queue, or a time by the offset -1.
+        """
+        offset = request.number("offset", NOT_GIVEN, low=NOT_GIVEN)
+        queues = range(self._topics.queues_of(topic))
+        if request.number("queueId", NOT_GIVEN, low=NOT_GIVEN) != NOT_GIVEN:
+            queue = self._topics.queue_of(request, topic)
+            queues = range(queue, queue + 1)
+        elif offset != NOT_GIVEN:
+            raise RefusalError(Result.SYSTEM_ERROR, f"offset = {offset}: name its queue with queueId too")
+        wanted: dict[int, int] = {}
+        for queue in queues:
+            low, high = self._engine.queues.queue_bounds(topic, queue)
+            if offset == NOT_GIVEN:
+                at_time = partial(self._engine.queues.first_from, topic, queue, time_ms)
+                wanted[queue] = high if time_ms < 0 else await at_time()
+            elif low <= offset <= high:
+                wanted[queue] = offset
+            else:
+                has = f"queue {queue} of topic {topic!r} has offsets from {low} to {high}"
+                raise RefusalError(Result.SYSTEM_ERROR, f"offset = {offset}: {has}")
+        return wanted
 
     def rewound(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
         """Have the clients of a group read on from these offsets: they would commit their own ones again."""
-        self._notify(topic, group, list(offsets.items()), self._engine.clock.now_ms())
+        self._notify(topic, group, offsets, self._engine.clock.now_ms())
 
-    def _notify(self, topic: str, group: str, table: list[tuple[int, int]], time_ms: int) -> None:
+    def _notify(self, topic: str, group: str, offsets: Mapping[int, int], time_ms: int) -> None:
         fields = {"topic": topic, "group": group, "timestamp": str(time_ms), "isForce": "true"}
-        body = _offset_table(topic, table)
+        body = _offset_table(topic, offsets)
         links = {id(member.link): member.link for member in self._members.of(group).values()}
         for link in links.values():
             link.notify(Call.RESET_CLIENT_OFFSETS, fields, body)
 
 
-def _offset_table(topic: str, table: list[tuple[int, int]]) -> bytes:
-    return b'{"offsetTable":{%s}}' % _by_queue(topic, table)
+def _offset_table(topic: str, offsets: Mapping[int, int]) -> bytes:
+    return b'{"offsetTable":{%s}}' % _by_queue(topic, list(offsets.items()))
+
+
+def _is_back(offset: int, consumed: int | None) -> bool:
+    return consumed is None or offset < consumed
 
 
 def _by_queue(topic: str, table: list[tuple[int, dict[str, int]]] | list[tuple[int, int]]) -> bytes:

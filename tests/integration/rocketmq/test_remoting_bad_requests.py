@@ -135,7 +135,16 @@ SERVED = [
             "maxReconsumeTimes": (-2, INT32_MAX + 1, "x"),
         },
     ),
-    Asked(Call.RESET_OFFSETS, RESET, group="group", numbers={"timestamp": NO_NUMBERS}),
+    Asked(
+        Call.RESET_OFFSETS,
+        RESET,
+        group="group",
+        numbers={
+            "timestamp": NO_NUMBERS,
+            "queueId": (-2, QUEUES, *NO_NUMBERS[1:]),
+            "offset": (-2, 0, *NO_NUMBERS[1:]),  # of which queue?
+        },
+    ),
     Asked(Call.CONSUME_STATS, {"consumerGroup": GROUP, "topic": TOPIC}, is_of_all=True),
     Asked(Call.GROUPS_OF_TOPIC, {"topic": TOPIC}, group=None),
     Asked(Call.TOPIC_STATS, {"topic": TOPIC}, group=None),

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from tests.harness.drive import settle
-from tests.harness.remoting import Caller, Callers, Peer, bodies_in, remoting_of
+from tests.harness.remoting import Caller, Callers, Peer, bodies_in, messages_in, properties_of, remoting_of
 from timerwheel.groups.config import GroupConfig
 from timerwheel.model.messages import Outgoing
 from timerwheel.rocketmq import connection as connections
@@ -531,6 +531,69 @@ async def test_a_rewind_by_another_protocol_moves_the_clients_of_a_group(world, 
     )
     key = b'{"brokerName":"timerwheel","queueId":0,"topic":"orders"}'
     assert reset.body == b'{"offsetTable":{%s:0}}' % key
+
+
+async def filled(peer, kind):
+    """A topic with five messages in its first queue and two in its second, and a group done with all."""
+    for n in range(7):
+        await peer.send(e=n // 5)
+    place = {"consumerGroup": "readers", "topic": "orders"}
+    if kind == "leases":
+        popped = await peer.ask(Call.POP, POP | place)
+        for message in messages_in(popped):
+            ends = place | {"queueId": message.queue, "offset": message.queue_offset}
+            ends["extraInfo"] = properties_of(message)["POP_CK"]
+            assert (await peer.ask(Call.ACKNOWLEDGE, ends)).code == Result.SUCCESS
+        return
+    for queue, offset in enumerate((5, 2)):
+        await peer.ask(Call.UPDATE_OFFSET, place | {"queueId": queue, "commitOffset": offset})
+
+
+async def progress(peer):
+    """How far the group is in the first two queues."""
+    stats = (await peer.ask(Call.CONSUME_STATS, {"consumerGroup": "readers", "topic": "orders"})).body
+    return [int(part.partition(b",")[0]) for part in stats.split(b'"consumerOffset":')[1:3]]
+
+
+RESET = {"topic": "orders", "group": "readers", "timestamp": 0, "isForce": "true"}
+
+
+@pytest.mark.parametrize("kind", ["offsets", "leases"])
+@pytest.mark.parametrize(
+    ("more", "at", "reset"),
+    [
+        ({"queueId": 0, "offset": 3}, [3, 2], {0: 3}),
+        ({"queueId": 1, "offset": -1}, [5, 0], {1: 0}),
+        ({"queueId": -1, "offset": -1}, [0, 0], {0: 0, 1: 0, 2: 0, 3: 0}),
+        ({}, [0, 0], {0: 0, 1: 0, 2: 0, 3: 0}),
+        ({"queueId": 0, "offset": 4, "isForce": "false"}, [4, 2], {0: 4}),
+        ({"timestamp": -1, "isForce": "false"}, [5, 2], {2: 0, 3: 0}),
+    ],
+)
+async def test_a_reset_moves_the_queues_that_it_names_and_lists_only_those(peer, kind, more, at, reset):
+    await filled(peer, kind)
+    answer = await peer.ask(Call.RESET_OFFSETS, RESET | more)
+    assert answer.code == Result.SUCCESS
+    key = b'{"brokerName":"timerwheel","queueId":%d,"topic":"orders"}:%d'
+    wanted = reset if kind == "offsets" or at != [5, 2] else {}  # it has come to the end of empty queues, too
+    assert answer.body == b'{"offsetTable":{%s}}' % b",".join(key % one for one in wanted.items())
+    assert await progress(peer) == at
+
+
+async def test_messages_of_a_group_that_leases_come_again_after_a_reset(peer):
+    await filled(peer, "leases")
+    pop = POP | {"consumerGroup": "readers", "topic": "orders", "pollTime": 0}
+    await peer.ask(Call.RESET_OFFSETS, RESET | {"timestamp": -1})
+    assert bodies_in(await peer.ask(Call.POP, pop)) == []
+    await peer.ask(Call.RESET_OFFSETS, RESET)
+    assert len(bodies_in(await peer.ask(Call.POP, pop))) == 7
+
+
+@pytest.mark.parametrize("more", [{"queueId": 0, "offset": 6}, {"queueId": 4}, {"offset": 3}])
+async def test_a_reset_to_a_place_that_is_not_there_is_refused(peer, more):
+    await filled(peer, "offsets")
+    assert (await peer.ask(Call.RESET_OFFSETS, RESET | more)).code == Result.SYSTEM_ERROR
+    assert await progress(peer) == [5, 2]
 
 
 @pytest.mark.parametrize(
