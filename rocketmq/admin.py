@@ -15,7 +15,8 @@ import orjson
 from timerwheel.engine import Engine
 from timerwheel.errors import UnknownTopicError
 from timerwheel.groups.config import LEASES, UnknownGroupError, check_group
-from timerwheel.rocketmq.codes import VERSION, Call, Result
+from timerwheel.model.admission import RETRY_PREFIX
+from timerwheel.rocketmq.codes import PERM_INHERIT, VERSION, Call, Result
 from timerwheel.rocketmq.members import Members
 from timerwheel.rocketmq.name_server import BROKER
 from timerwheel.rocketmq.offsets import Offsets
@@ -35,9 +36,26 @@ NOT_GIVEN: Final = -1
 
 class _GroupConfig(msgspec.Struct, frozen=True, rename="camel"):
     group_name: str
+    consume_enable: bool = True
+    retry_max_times: int = 16
+    retry_queue_nums: int = 1
+    broker_id: int = 0
+    notify_consumer_ids_changed_enable: bool = True
 
 
 _decode_config = msgspec.json.Decoder(_GroupConfig).decode
+_USUAL: Final = _GroupConfig("")
+_NOT_SET: Final = {
+    "consume_enable": ("consumeEnable", "revoke the token of its consumers, or pause the topic"),
+    "retry_max_times": (
+        "retryMaxTimes",
+        "set maxReconsumeTimes of the consumer, or for POP max_attempts with 'timerwheel groups put'",
+    ),
+    "retry_queue_nums": ("retryQueueNums", "the retry topic of a group has one queue"),
+    "broker_id": ("brokerId", "there is one broker, 0"),
+    "notify_consumer_ids_changed_enable": ("notifyConsumerIdsChangedEnable", "consumers are always notified"),
+}
+"""Fields of a group that must have their usual values: the names that users know, and what to do instead."""
 
 
 class Admin:
@@ -50,15 +68,25 @@ class Admin:
         self._members = members
 
     async def update_topic(self, request: Request) -> Answer:
-        """Make a topic, or give it more queues."""
+        """Make a topic, or give it more queues; what cannot be set is refused as not supported."""
         topic = request.text("topic")
         request.must_have(Scope.ADMIN, topic)
         self._topics.must_have_route(topic)
-        wanted = [
+        read, write = [
             request.number(name, QUEUES_OF_NEW, low=1, high=TOPIC_QUEUES_MAX)
             for name in ("readQueueNums", "writeQueueNums")
         ]
-        await self._engine.topics.change(topic, queues=max(wanted))
+        if read != write:
+            detail = f"{read} queues to read and {write} to write: give the same number with -r and -w"
+            raise RefusalError(Result.NOT_SUPPORTED, detail)
+        has, wanted = self._topics.permissions(topic), request.number("perm", -1, low=-1)
+        if wanted not in {-1, has, has | PERM_INHERIT}:
+            detail = f"perm = {wanted}: that of topic {topic!r} is {has}, and cannot be changed"
+            raise RefusalError(Result.NOT_SUPPORTED, f"{detail}; rights are those of tokens")
+        if request.text("order", "false") == "true":
+            detail = 'order = true is not supported: set "ordered" of the topic over HTTP'
+            raise RefusalError(Result.NOT_SUPPORTED, detail)
+        await self._engine.topics.change(topic, queues=read)
         return Answer()
 
     async def delete_topic(self, request: Request) -> Answer:
@@ -84,14 +112,23 @@ class Admin:
         return Answer()
 
     def update_group(self, request: Request) -> Answer:
-        """Groups are made when they are used; only the name is looked at."""
+        """Groups are made when they are used: the name is checked, and that nothing else is to be set.
+
+        What `mqadmin` sends of itself is accepted, and so are choices that have no effect here: each group
+        may broadcast, and gets ordered messages in order.
+        """
         request.must_have(Scope.ADMIN)
         if not request.frame.body:
             return Answer()
         try:
-            check_group(_decode_config(request.frame.body).group_name)
+            wanted = _decode_config(request.frame.body)
+            check_group(wanted.group_name)
         except (ValueError, RecursionError) as error:
             raise RefusalError(Result.SYSTEM_ERROR, f"the group is malformed: {error}") from None
+        for field, (name, way) in _NOT_SET.items():
+            if (value := getattr(wanted, field)) != getattr(_USUAL, field):
+                detail = f"{name} = {msgspec.json.encode(value).decode()} is not supported: {way}"
+                raise RefusalError(Result.NOT_SUPPORTED, detail)
         return Answer()
 
     async def delete_group(self, request: Request) -> Answer:
@@ -127,13 +164,17 @@ class Admin:
         return Answer(body=b'{"offsetTable":{%s}}' % _by_queue(topic, table))
 
     def all_topics(self, request: Request) -> Answer:
-        """The names of all topics that the caller may see."""
-        names = [
-            name
-            for name in self._engine.queues.topic_names()
-            if self._topics.has_route(name) and request.caller.may(name)
-        ]
-        return Answer(body=orjson.dumps({"topicList": names}))
+        """The names of all topics that the caller may see, and of the retry topics of their groups.
+
+        A retry topic is listed before a message is in it: by these names `mqadmin` knows which groups exist.
+        """
+        may = request.caller.may
+        names = dict.fromkeys(filter(may, filter(self._topics.has_route, self._engine.queues.topic_names())))
+        stored = (name.rpartition("/") for name in self._engine.control.items(ConfigTable.GROUP))
+        groups = [group for topic, _, group in stored if self._topics.has_route(topic) and may(topic)]
+        groups += self._members.groups_reading(may)
+        names |= dict.fromkeys(f"{RETRY_PREFIX}{group}" for group in groups)
+        return Answer(body=orjson.dumps({"topicList": list(names)}))
 
     async def consume_stats(self, request: Request) -> Answer:
         """How far a group has come in each queue of a topic."""
@@ -199,8 +240,8 @@ class Admin:
                 {
                     "clientAddr": f"{member.link.peer.address}:{member.link.peer.port}",
                     "clientId": client,
-                    "language": "OTHER",
-                    "version": VERSION,
+                    "language": member.language,
+                    "version": member.version,
                 }
                 for client, member in members.items()
             ],

@@ -108,6 +108,14 @@ PULL_SUBSCRIPTION: Final = 4
 
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
+PERM_INHERIT: Final = 1
 
 VERSION: Final = 479
 """The protocol version that is answered: that of RocketMQ 5.3.3."""
+
+LANGUAGES: Final = (
+    *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS"),
+    *("RUST", "NODE_JS"),
+)
+"""The languages of clients, by their numbers in a binary header."""
+OTHER_LANGUAGE: Final = "OTHER"

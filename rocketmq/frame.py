@@ -25,11 +25,13 @@ import msgspec
 import orjson
 
 from timerwheel.errors import TimerwheelError
-from timerwheel.rocketmq.codes import FLAG_RESPONSE, VERSION
+from timerwheel.rocketmq.codes import FLAG_RESPONSE, LANGUAGES, OTHER_LANGUAGE, VERSION
 
 FRAME_BYTES_MAX: Final = 16 << 20
 HEADER_BYTES_MAX: Final = 256 << 10
 """A header with the longest properties, each character escaped, has fewer."""
+OWN_LANGUAGE: Final = "JAVA"
+"""What the service says that it is written in: each client knows this one."""
 
 _START = struct.Struct(">iI")
 _LENGTH = struct.Struct(">i")
@@ -37,11 +39,13 @@ _NAME = struct.Struct(">H")
 _FIXED = struct.Struct(">hBhii")
 _LENGTH_SIZE = _LENGTH.size
 _HEADER_LENGTH_MASK = (1 << 24) - 1
-_LANGUAGE_JAVA = 0
+_LANGUAGE_NUMBER = LANGUAGES.index(OWN_LANGUAGE)
 _CODE_MAX = (1 << 15) - 1
 
 _JSON_HEADER = (
-    b'{"code":%d,"extFields":%b,"flag":%d,"language":"JAVA","opaque":%d,"remark":%b,'
+    b'{"code":%d,"extFields":%b,"flag":%d,"language":"'
+    + OWN_LANGUAGE.encode()
+    + b'","opaque":%d,"remark":%b,'
     b'"serializeTypeCurrentRPC":"JSON","version":' + str(VERSION).encode() + b"}"
 )
 
@@ -62,7 +66,10 @@ class FrameError(TimerwheelError):
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """A request or a response; `opaque` is the number by which a response names its request."""
+    """A request or a response; `opaque` is the number by which a response names its request.
+
+    `language` and `version` are those of the peer that wrote it; what is encoded has those of the service.
+    """
 
     code: int
     opaque: int
@@ -71,6 +78,8 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     flag: int = 0
     remark: str | None = None
     form: int = 0  # a Form, as a plain number because looking up a member costs as much as the rest
+    language: str = OWN_LANGUAGE
+    version: int = VERSION
 
     @property
     def is_response(self) -> bool:
@@ -84,6 +93,8 @@ class _JsonHeader(msgspec.Struct, frozen=True, gc=False):
     flag: Int32 = 0
     extFields: dict[str, str | None] | None = None  # noqa: N815 - the protocol's name
     remark: str | None = None
+    language: str = OTHER_LANGUAGE
+    version: int = 0
 
 
 class _LooseJsonHeader(msgspec.Struct, frozen=True, gc=False):
@@ -92,6 +103,8 @@ class _LooseJsonHeader(msgspec.Struct, frozen=True, gc=False):
     flag: Int32 = 0
     extFields: dict[str, str | bool | int | float | None] | None = None  # noqa: N815 - the protocol's name
     remark: str | None = None
+    language: object = OTHER_LANGUAGE
+    version: object = 0
 
 
 _decode_json = msgspec.json.Decoder(_JsonHeader).decode
@@ -160,7 +173,17 @@ def _from_json(header: bytes, body: bytes) -> Frame:
     fields = found.extFields or {}
     if None in fields.values():
         fields = {name: value for name, value in fields.items() if value is not None}
-    return Frame(found.code, found.opaque, cast("dict[str, str]", fields), body, found.flag, found.remark, 0)
+    return Frame(
+        found.code,
+        found.opaque,
+        cast("dict[str, str]", fields),
+        body,
+        found.flag,
+        found.remark,
+        0,
+        found.language,
+        found.version,
+    )
 
 
 def _from_loose_json(header: bytes, body: bytes) -> Frame:
@@ -175,12 +198,14 @@ def _from_loose_json(header: bytes, body: bytes) -> Frame:
         }
     except (ValueError, RecursionError) as error:
         raise FrameError(f"the JSON header is malformed: {error}") from None
-    return Frame(found.code, found.opaque, fields, body, found.flag, found.remark, 0)
+    language = found.language if isinstance(found.language, str) else OTHER_LANGUAGE
+    version = found.version if isinstance(found.version, int) else 0
+    return Frame(found.code, found.opaque, fields, body, found.flag, found.remark, 0, language, version)
 
 
 def _from_binary(header: bytes, body: bytes) -> Frame:
     try:
-        code, _, _, opaque, flag = _FIXED.unpack_from(header)
+        code, number, version, opaque, flag = _FIXED.unpack_from(header)
         remark, at = _text(header, _FIXED.size, _LENGTH)
         (size,) = _LENGTH.unpack_from(header, at)
         at += _LENGTH_SIZE
@@ -195,7 +220,8 @@ def _from_binary(header: bytes, body: bytes) -> Frame:
             raise FrameError("the fields of the header do not end where it says")
     except (struct.error, UnicodeDecodeError) as error:
         raise FrameError(f"the binary header is malformed: {error}") from None
-    return Frame(code, opaque, fields, body, flag, remark or None, 1)
+    language = LANGUAGES[number] if number < len(LANGUAGES) else OTHER_LANGUAGE
+    return Frame(code, opaque, fields, body, flag, remark or None, 1, language, version)
 
 
 def _text(data: bytes, at: int, length: struct.Struct) -> tuple[str, int]:
@@ -226,7 +252,7 @@ def _binary(frame: Frame) -> bytes:
         raise FrameError(f"code {frame.code} does not fit a binary header; use JSON")
     remark = (frame.remark or "").encode()
     fields = _binary_fields(frame.fields)
-    fixed = _FIXED.pack(frame.code, _LANGUAGE_JAVA, VERSION, frame.opaque, frame.flag)
+    fixed = _FIXED.pack(frame.code, _LANGUAGE_NUMBER, VERSION, frame.opaque, frame.flag)
     return b"".join((fixed, _LENGTH.pack(len(remark)), remark, _LENGTH.pack(len(fields)), fields))
 
 

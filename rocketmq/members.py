@@ -7,16 +7,16 @@ Any client that may receive can name any group. So clients of different tokens s
 read a topic in common, and may; and a client has its id to itself, as far as other tokens are concerned.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Final
 
 import msgspec
 import orjson
 
 from timerwheel.groups.config import check_group, is_group
-from timerwheel.rocketmq.codes import Call, Result
+from timerwheel.rocketmq.codes import LANGUAGES, OTHER_LANGUAGE, Call, Result
 from timerwheel.rocketmq.producers import ClientLink, Producers
-from timerwheel.rocketmq.request import Answer, Caller, Link, RefusalError, Request
+from timerwheel.rocketmq.request import INT32_MAX, Answer, Caller, Link, RefusalError, Request
 from timerwheel.tokens import Scope
 
 GROUPS_MAX: Final = 1_000
@@ -99,6 +99,9 @@ class Member(msgspec.Struct, frozen=True):
     size_bytes: int
     topics: frozenset[str]
     """Those that it reads, and may."""
+    language: str
+    version: int
+    """As its last heartbeat says; the number of a version of RocketMQ."""
 
 
 _decode = msgspec.json.Decoder(Heartbeat).decode
@@ -115,6 +118,14 @@ class Members:
     def of(self, group: str) -> dict[str, Member]:
         """Return the members of a group by the ids of their clients."""
         return self._groups.get(group, {})
+
+    def groups_reading(self, may: Callable[[str], bool]) -> Sequence[str]:
+        """Return the groups in which somebody reads a topic of which `may` is true."""
+        return [
+            group
+            for group, members in self._groups.items()
+            if any(map(may, {topic for member in members.values() for topic in member.topics}))
+        ]
 
     def sharing(self, request: Request, group: str) -> Sequence[str]:
         """Return the ids of the clients that share the queues of a group with those of a connection."""
@@ -164,7 +175,10 @@ class Members:
         if known is not None and known.link is not link:
             self._links.get(id(known.link), set()).discard((data.group_name, client))
         topics = frozenset(one.topic for one in data.subscription_data_set if request.caller.may(one.topic))
-        members[client] = Member(link, request.caller, data, size_bytes, topics)
+        frame = request.frame
+        language = frame.language if frame.language in LANGUAGES else OTHER_LANGUAGE
+        version = min(max(frame.version, 0), INT32_MAX)
+        members[client] = Member(link, request.caller, data, size_bytes, topics, language, version)
         self._links.setdefault(id(link), set()).add((data.group_name, client))
         if known is None or known.link is not link:
             self._notify(data.group_name)

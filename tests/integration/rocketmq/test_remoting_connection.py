@@ -453,6 +453,83 @@ async def test_mqadmin_makes_topics_and_sees_their_queues(world, peer):
     assert orjson.loads((await peer.ask(Call.BROKER_RUNTIME_INFO)).body)["table"]["brokerVersionDesc"]
 
 
+async def test_mqadmin_is_refused_what_a_topic_cannot_be(world, peer):
+    usual = {"topic": "orders", "readQueueNums": 8, "writeQueueNums": 8, "perm": 6, "order": "false"}
+    assert (await peer.ask(Call.UPDATE_TOPIC, usual | {"topicSysFlag": 0})).code == Result.SUCCESS
+    assert (await peer.ask(Call.UPDATE_TOPIC, usual | {"perm": 7})).code == Result.SUCCESS
+    for more in ({"perm": 4}, {"perm": 2}, {"perm": 0}, {"order": "true"}, {"writeQueueNums": 2}):
+        answer = await peer.ask(Call.UPDATE_TOPIC, usual | {"topic": "bills"} | more)
+        assert (answer.code, bool(answer.remark)) == (Result.NOT_SUPPORTED, True), more
+    assert not world.engine.topics.has("bills")
+    letters = usual | {"topic": "%DLQ%readers", "readQueueNums": 1, "writeQueueNums": 1}
+    assert (await peer.ask(Call.UPDATE_TOPIC, letters)).code == Result.NOT_SUPPORTED
+
+
+MQADMINS_GROUP = {
+    "groupName": "readers",
+    "consumeEnable": True,
+    "consumeFromMinEnable": False,
+    "consumeBroadcastEnable": False,
+    "consumeMessageOrderly": False,
+    "retryQueueNums": 1,
+    "retryMaxTimes": 16,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "brokerId": 0,
+    "whichBrokerWhenConsumeSlowly": 1,
+    "notifyConsumerIdsChangedEnable": True,
+    "groupSysFlag": 0,
+    "consumeTimeoutMinute": 15,
+    "attributes": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "result"),
+    [
+        ({}, Result.SUCCESS),
+        ({"consumeMessageOrderly": True, "consumeBroadcastEnable": True}, Result.SUCCESS),
+        ({"consumeEnable": False}, Result.NOT_SUPPORTED),
+        ({"retryMaxTimes": 3}, Result.NOT_SUPPORTED),
+        ({"retryQueueNums": 4}, Result.NOT_SUPPORTED),
+        ({"brokerId": 1}, Result.NOT_SUPPORTED),
+        ({"notifyConsumerIdsChangedEnable": False}, Result.NOT_SUPPORTED),
+        ({"retryMaxTimes": "often"}, Result.SYSTEM_ERROR),
+    ],
+)
+async def test_mqadmin_is_refused_what_a_group_cannot_be(peer, more, result):
+    answer = await peer.ask(Call.UPDATE_GROUP, body=orjson.dumps(MQADMINS_GROUP | more))
+    assert answer.code == result
+    assert all(name in (answer.remark or "") for name in more) or result != Result.NOT_SUPPORTED
+
+
+async def test_the_list_of_topics_names_the_retry_topics_of_all_groups(world):
+    callers = Callers(all=Caller(*Scope), cashier=Caller(Scope.RECEIVE, topics=("bills",)))
+    remoting = remoting_of(await world.open(), callers)
+    peer, cashier = Peer(remoting, "all"), Peer(remoting, "cashier")
+    for topic in ("orders", "bills"):
+        await peer.send(topic)
+    await world.engine.groups.put("orders", "stored", GroupConfig(kind="offsets"))
+    await world.engine.groups.put("bills", "leasing", GroupConfig())
+    await peer.ask(Call.HEARTBEAT, body=heartbeat("one", "connected"))
+    lists = [orjson.loads((await one.ask(Call.ALL_TOPICS)).body)["topicList"] for one in (peer, cashier)]
+    groups = ["%RETRY%connected", "%RETRY%leasing", "%RETRY%stored"]
+    assert [sorted(names) for names in lists] == [[*groups, "bills", "orders"], ["%RETRY%leasing", "bills"]]
+
+
+async def test_mqadmin_sees_the_language_and_the_version_of_a_client(peer):
+    frame = peer.frame(Call.HEARTBEAT, {}, heartbeat("one", "readers"))
+    said = encode(frame).replace(b'"JAVA"', b'"RUST"').replace(b'"version":479', b'"version":399')
+    for data, shown in (
+        (said, ("RUST", 399)),
+        (said.replace(b'"RUST"', b'"ROST"').replace(b":399", b":-99"), ("OTHER", 0)),
+    ):
+        peer.connection.data_received(data)
+        await peer.answer_to(frame)
+        found = await peer.ask(Call.CONSUMER_CONNECTIONS, {"consumerGroup": "readers"})
+        [client] = orjson.loads(found.body)["connectionSet"]
+        assert (client["language"], client["version"]) == shown
+
+
 async def test_a_deleted_topic_begins_again_where_it_ended(world, peer):
     await peer.send(e=0)
     await peer.send(e=0, properties={"DELAY": "18"})

@@ -100,6 +100,32 @@ def test_a_header_as_the_java_client_writes_it():
     assert FrameReader().feed(data) == [Frame(310, 7, {"a": "group", "m": "false"}, b"hi")]
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (b'"language":"CPP","version":399', ("CPP", 399)),
+        (b'"language":"KLINGON","version":-1', ("KLINGON", -1)),
+        (b'"flag":0', ("OTHER", 0)),
+        (b'"language":7,"version":"479"', ("OTHER", 0)),
+        (b'"language":null,"version":[]', ("OTHER", 0)),
+        (b'"language":"GO","version":1.5', ("GO", 0)),
+    ],
+)
+def test_a_json_header_says_who_wrote_it_and_anything_else_does_no_harm(written, read):
+    header = b'{"code":34,"opaque":7,%b}' % written
+    [frame] = FrameReader().feed(struct.pack(">iI", 4 + len(header), len(header)) + header)
+    assert (frame.code, frame.language, frame.version) == (34, *read)
+
+
+@pytest.mark.parametrize(
+    ("number", "language"), [(0, "JAVA"), (1, "CPP"), (9, "GO"), (13, "NODE_JS"), (255, "OTHER")]
+)
+def test_a_binary_header_says_who_wrote_it(number, language):
+    header = struct.pack(">hBhiiii", 34, number, 399, 7, 0, 0, 0)
+    [frame] = FrameReader().feed(struct.pack(">iI", 4 + len(header), 1 << 24 | len(header)) + header)
+    assert (frame.language, frame.version) == (language, 399)
+
+
 @pytest.mark.parametrize("form", Form)
 def test_a_frame_beyond_the_limit_is_not_sent(form):
     with pytest.raises(FrameError, match="the protocol allows"):
