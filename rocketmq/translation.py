@@ -23,6 +23,7 @@ Names that only the service sets are left out, not refused, because clients send
 properties that they received.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -70,6 +71,7 @@ OWN_OF_CLIENTS: Final = frozenset(
 OF_THE_BROKER: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 """What RocketMQ's broker adds to each message. Consumers of version 5 trace no message without a region."""
 LEFT_OUT: Final = OWN_OF_CLIENTS | OF_THE_BROKER.keys() | RESERVED_PROPERTIES
+_is_below_zero = re.compile("-[0-9]{1,10}").fullmatch
 HIDDEN: Final = ("DEDUP_HASH", "DEDUP_DOMAIN", ENVELOPE_PROPERTY)
 """Properties of the log that no client sees."""
 _ENVELOPE_NAME = f"{ENVELOPE_PROPERTY}\x01".encode()
@@ -163,7 +165,12 @@ class Restored(msgspec.Struct, frozen=True):
 
 
 def admitted(properties: dict[str, str]) -> dict[str, str]:
-    """Return the properties of an incoming message without those that are left out."""
+    """Return the properties of an incoming message without those that are left out.
+
+    RocketMQ takes a delay level below 0 for none, so it is left out too.
+    """
+    if _is_below_zero(properties.get("DELAY", "")):
+        properties = {name: value for name, value in properties.items() if name != "DELAY"}
     if LEFT_OUT.isdisjoint(properties) and not any(name.startswith(RESERVED_PREFIXES) for name in properties):
         return properties
     return {name: value for name, value in properties.items() if not _is_left_out(name)}

@@ -278,7 +278,7 @@ async def test_a_body_that_cannot_be_inflated_is_illegal(world, peer, body, flag
     [
         ("orders", {"TRAN_MSG": "true"}, {"m": "true"}, Result.MESSAGE_ILLEGAL),
         ("orders", {}, {"i": "A\x01" + "ä" * (TEXT_BYTES_MAX // 2) + "\x02"}, Result.MESSAGE_ILLEGAL),
-        ("orders", {"DELAY": "-1"}, {}, Result.MESSAGE_ILLEGAL),
+        ("orders", {"DELAY": "x"}, {}, Result.MESSAGE_ILLEGAL),
         ("orders", {"TIMER_DELAY_MS": "soon"}, {}, Result.MESSAGE_ILLEGAL),
         ("orders", {"TIMER_DELAY_MS": str(2**62)}, {}, Result.MESSAGE_ILLEGAL),
         ("no/topic", {}, {}, Result.MESSAGE_ILLEGAL),
@@ -373,10 +373,10 @@ async def test_only_the_latest_sends_are_remembered(world):
 
 
 async def test_a_refused_send_is_not_remembered(remoting, peer):
-    refused = await peer.send(properties={"UNIQ_KEY": "7F", "DELAY": "-1"})
+    refused = await peer.send(properties={"UNIQ_KEY": "7F", "DELAY": "x"})
     peer.wire.close()
     assert refused.code == Result.MESSAGE_ILLEGAL
-    again = await Peer(remoting).send(properties={"UNIQ_KEY": "7F", "DELAY": "-1"})
+    again = await Peer(remoting).send(properties={"UNIQ_KEY": "7F", "DELAY": "x"})
     assert again.code == Result.MESSAGE_ILLEGAL
 
 

@@ -353,7 +353,7 @@ async def test_a_commit_that_the_disk_has_no_room_for_is_asked_for_again(world, 
 
 
 async def test_a_half_message_is_refused_like_a_send(world, peer):
-    assert (await half(peer, DELAY="-1")).code == Result.MESSAGE_ILLEGAL
+    assert (await half(peer, DELAY="x")).code == Result.MESSAGE_ILLEGAL
     assert (await half(peer, topic="%DLQ%g")).code == Result.NO_PERMISSION
     assert opened(world) == []
     answer = await half(peer)  # a refused one is not taken for the first of a repeat

@@ -42,6 +42,9 @@ def header(*, level=0, prior_level=0, origin=NO_OFFSET, kind=Kind.MESSAGE, due_m
         ({"KEYS": "k", "TAGS": "a"}, {"KEYS": "k", "TAGS": "a"}),
         ({"UNIQ_KEY": "7F0"}, {"UNIQ_KEY": "7F0"}),
         ({"DELAY": "3"}, {"DELAY": "3"}),  # admission takes the delays off
+        ({"DELAY": "-1", "KEYS": "k"}, {"KEYS": "k"}),
+        ({"DELAY": "-1", "TIMER_DELAY_MS": "5"}, {"TIMER_DELAY_MS": "5"}),
+        ({"DELAY": "-x"}, {"DELAY": "-x"}),  # which admission refuses
         ({"TIMER_DELIVER_MS": "5"}, {"TIMER_DELIVER_MS": "5"}),
         ({"REAL_TOPIC": "t", "REAL_QID": "1", "A": "b"}, {"A": "b"}),
         (
