@@ -33,6 +33,7 @@ class Call(IntEnum):
     CONSUMER_LIST = 38
     LOCK_QUEUES = 41
     UNLOCK_QUEUES = 42
+    CHECK_CLIENT = 46
     DELETE_KV_CONFIG = 102
     ROUTE = 105
     CLUSTER = 106

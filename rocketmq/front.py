@@ -101,6 +101,7 @@ class Remoting:
             Call.ACKNOWLEDGE_BATCH: self._pops.acknowledge_batch,
             Call.CHANGE_INVISIBLE_TIME: self._pops.change_invisible_time,
             Call.NOTIFICATION: self._pops.notification,
+            Call.CHECK_CLIENT: self._pulls.check_client,
             Call.QUERY_ASSIGNMENT: assignments.query,
             Call.SET_REQUEST_MODE: assignments.set_mode,
             Call.QUERY_OFFSET: offsets.committed,

@@ -85,10 +85,16 @@ class Offsets:
         return _offset(self._engine.queues.queue_bounds(*self._queue_of(request))[0])
 
     async def search(self, request: Request) -> Answer:
-        """The offset of the first message that was delivered at a time or later."""
+        """The offset of the first message that was delivered at a time or later.
+
+        With the upper boundary, that of the last one delivered by then, or else of the first that is kept.
+        """
         topic, queue = self._queue_of(request)
         time_ms = request.number("timestamp", low=-INT64_MAX)
-        return _offset(await self._engine.queues.first_from(topic, queue, time_ms))
+        if request.text("boundaryType", "LOWER").upper() != "UPPER":
+            return _offset(await self._engine.queues.first_from(topic, queue, time_ms))
+        after = await self._engine.queues.first_from(topic, queue, time_ms + 1)
+        return _offset(max(after - 1, self._engine.queues.queue_bounds(topic, queue)[0]))
 
     async def earliest_time(self, request: Request) -> Answer:
         """When the first kept message of a queue was stored."""

@@ -18,10 +18,11 @@ import msgspec
 import orjson
 
 from timerwheel.engine import Engine
+from timerwheel.groups.config import check_group
 from timerwheel.model.admission import RETRY_PREFIX
 from timerwheel.model.tags import TagFilter
 from timerwheel.rocketmq.codes import PULL_COMMIT, PULL_SUBSCRIPTION, PULL_SUSPEND, Result
-from timerwheel.rocketmq.members import Members
+from timerwheel.rocketmq.members import Members, Name, Subscription
 from timerwheel.rocketmq.name_server import MASTER, NameServer
 from timerwheel.rocketmq.offsets import Offsets
 from timerwheel.rocketmq.read_ahead import AHEAD_RECORDS, ReadAhead, Reader
@@ -71,6 +72,16 @@ class Pull(msgspec.Struct, frozen=True):
     def scanned(self) -> int:
         """How many messages are looked at."""
         return self.count if self.tags.tags is None else SCANNED_MAX
+
+
+class ClientCheck(msgspec.Struct, frozen=True, rename="camel"):
+    """What a consumer asks before it begins."""
+
+    group: Name
+    subscription_data: Subscription
+
+
+_decode_check = msgspec.json.Decoder(ClientCheck).decode
 
 
 class Pulls:
@@ -134,6 +145,18 @@ class Pulls:
         if len(page.records) > pull.count:
             self._ahead.keep(pull.reader, page)
         return self._answer(pull, page)
+
+    def check_client(self, request: Request) -> Answer:
+        """Whether a consumer that begins can have its filter; clients ask for those that are not tags."""
+        try:
+            asked = _decode_check(request.frame.body)
+        except (ValueError, RecursionError) as error:
+            raise RefusalError(Result.SYSTEM_ERROR, f"the subscription is malformed: {error}") from None
+        check_group(asked.group)
+        wanted = asked.subscription_data
+        self._topics.must_read(request, wanted.topic)
+        filter_of(wanted.expression_type or "TAG", wanted.sub_string)
+        return Answer()
 
     def _filter(self, request: Request, group: str, topic: str, flags: int) -> TagFilter:
         """Return the tags that the consumer wants: from the pull, or else from its last heartbeat."""
@@ -258,7 +281,8 @@ class Pulls:
 def filter_of(kind: str, text: str) -> TagFilter:
     """Return the tags of a subscription of this type; RefusalError if that is not TAG, or it is too long."""
     if kind != "TAG":
-        detail = f"filters of type {kind[:20]!r} are not supported; use tags"
+        name = "SQL is" if kind == "SQL92" else f"filters of type {kind[:20]!r} are"
+        detail = f"{name} not supported; use tags"
         raise RefusalError(Result.SYSTEM_ERROR, detail)
     if len(text) > FILTER_CHARACTERS_MAX:
         detail = f"a subscription of {len(text)} characters; at most {FILTER_CHARACTERS_MAX} are allowed"

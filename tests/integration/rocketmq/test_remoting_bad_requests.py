@@ -70,6 +70,7 @@ LOCK = {
     "clientId": "one",
     "mqSet": [{"topic": TOPIC, "brokerName": "b", "queueId": 0}],
 }
+CHECK = {"group": GROUP, "subscriptionData": {"topic": TOPIC, "subString": "a", "expressionType": "TAG"}}
 SHARE = {"topic": TOPIC, "consumerGroup": GROUP, "clientId": "one"}
 BITS = base64.b64encode(b"\x01").decode()
 ACKS = {"brokerName": "b", "acks": [{"c": GROUP, "t": TOPIC, "so": 0, "q": 0, "rq": 1, "b": BITS}]}
@@ -119,6 +120,7 @@ SERVED = [
     ),
     Asked(Call.QUERY_ASSIGNMENT, {}, SHARE),
     Asked(Call.SET_REQUEST_MODE, {}, SHARE | {"mode": "PULL"}),
+    Asked(Call.CHECK_CLIENT, {}, CHECK, group="group", topic=None),
     Asked(Call.LOCK_QUEUES, {}, LOCK, topic="mqSet.topic"),
     Asked(Call.UNLOCK_QUEUES, {}, LOCK, topic=None),
     Asked(Call.HEARTBEAT, {}, HEARTBEAT, group="consumerDataSet.groupName", topic=None),

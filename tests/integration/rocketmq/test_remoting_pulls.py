@@ -313,6 +313,52 @@ async def test_the_bounds_of_a_queue_and_the_offset_of_a_time(world, peer):
     }
 
 
+@pytest.mark.parametrize(
+    ("after_ms", "lower", "upper"),
+    [
+        (-5_000, 0, 0),
+        (-1, 0, 0),
+        (0, 0, 0),
+        (1, 1, 0),
+        (999, 1, 0),
+        (1_000, 1, 2),
+        (1_001, 3, 2),
+        (9_000, 3, 2),
+    ],
+)
+async def test_the_offset_of_a_time_has_two_boundaries(world, peer, after_ms, lower, upper):
+    begin_ms = world.clock.now_ms()
+    await store(world, b"a")
+    await world.advance(1_000)
+    await store(world, b"b", b"c")
+    fields = of_queue(timestamp=begin_ms + after_ms)
+    for boundary, offset in (("LOWER", lower), ("UPPER", upper), ("upper", upper)):
+        answer = await peer.ask(Call.SEARCH_OFFSET, fields | {"boundaryType": boundary})
+        assert answer.fields == {"offset": str(offset)}, boundary
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "remark"),
+    [
+        ("SQL92", "a > 1", "SQL is not supported; use tags"),
+        ("CLASS", "x", "'CLASS' are not"),
+        ("TAG", "a", None),
+    ],
+)
+async def test_a_consumer_learns_at_its_start_that_sql_is_not_supported(peer, kind, text, remark):
+    subscription = {
+        "topic": "orders",
+        "subString": text,
+        "expressionType": kind,
+        "tagsSet": [],
+        "codeSet": [],
+    }
+    body = orjson.dumps({"clientId": "one", "group": "readers", "subscriptionData": subscription})
+    answer = await peer.ask(Call.CHECK_CLIENT, body=body)
+    assert answer.code == (Result.SYSTEM_ERROR if remark else Result.SUCCESS)
+    assert (remark or "") in (answer.remark or "")
+
+
 async def test_pulls_of_many_queues_are_held_side_by_side(world, peer):
     await peer.send()
     frames = [
