@@ -8,8 +8,8 @@ the id of timerwheel; RocketMQ's clients read the first five.
 """
 
 import base64
-import binascii
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from struct import pack
 from typing import Final, NamedTuple
@@ -50,16 +50,12 @@ class RecallHandle(NamedTuple):
             raise HandleError(
                 f"a recall handle of {len(text)} characters; use the one that the send returned"
             )
-        try:
-            padded = text + "=" * (-len(text) % 4)
+        padded = text + "=" * (-len(text) % 4)
+        with suppress(ValueError):  # of base64, of UTF-8, of a number with too many digits
             parts = base64.b64decode(padded.encode(), b"-_", validate=True).decode().split(" ")
-            if len(parts) != _PARTS or parts[0] != _VERSION or not parts[3].isdecimal():
-                raise HandleError(
-                    "this is not a recall handle of this service; use the one that the send returned"
-                )
-            return cls(parts[1], parts[2], int(parts[3]), parts[4], parts[5])
-        except (binascii.Error, ValueError) as error:
-            raise HandleError(f"not a recall handle: {error}") from None
+            if len(parts) == _PARTS and parts[0] == _VERSION and parts[3].isdecimal():
+                return cls(parts[1], parts[2], int(parts[3]), parts[4], parts[5])
+        raise HandleError("this is not a recall handle of this service; use the one that the send returned")
 
 
 def offset_id(store_host: Host, log_offset: int) -> str:

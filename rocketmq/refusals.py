@@ -43,6 +43,7 @@ _RESULTS = {
     "illegal_checkpoint": Result.MESSAGE_ILLEGAL,
     "already_delivered": Result.ILLEGAL_OPERATION,
     "already_recalled": Result.ILLEGAL_OPERATION,
+    "open_transaction": Result.ILLEGAL_OPERATION,
     "unknown_message": Result.ILLEGAL_OPERATION,
     "message_deleted": Result.ILLEGAL_OPERATION,
     "illegal_handle": Result.ILLEGAL_OPERATION,

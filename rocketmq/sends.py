@@ -15,13 +15,13 @@ import zlib
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from timerwheel.engine import Engine
 from timerwheel.errors import TopicEndingError
-from timerwheel.model.admission import HALF_PROPERTY, RETRY_PREFIX, TRACE_TOPIC, Rules
+from timerwheel.model.admission import DELAY_PROPERTIES, HALF_PROPERTY, RETRY_PREFIX, TRACE_TOPIC, Rules
 from timerwheel.model.ids import root_of
 from timerwheel.model.messages import Alike, Outgoing, State
 from timerwheel.rocketmq import properties_text
@@ -57,6 +57,8 @@ from timerwheel.tokens import Scope
 
 _TRUE = frozenset({"true", "1"})
 """How the clients in Java and in C++ say that it is a batch."""
+CANCEL_PROPERTY: Final = "TIMER_DEL_UNIQKEY"
+"""With a delay, it makes a message one that cancels another in RocketMQ's own timer."""
 _ZLIB = frozenset({0, 3 << 8})
 _COMPRESSIONS = {1 << 8: "LZ4", 2 << 8: "Zstandard"}
 
@@ -218,6 +220,8 @@ class Sends:
         properties = _properties(fields.get(names.properties, ""))
         if _is_half(properties):
             raise RefusalError(Result.MESSAGE_ILLEGAL, "the messages of a transaction are sent one by one")
+        if envelope.sys_flag & SYS_COMPRESSED:
+            raise RefusalError(Result.MESSAGE_ILLEGAL, "the messages of a batch are sent uncompressed")
         batch = self._batch_of(request)
         key = properties_text.decode(batch.properties[0].decode()).get(UNIQ_KEY, "")
         queue = self._queue(topic, fields.get(names.queue, "-1"), properties)
@@ -449,7 +453,11 @@ def _properties(text: str) -> dict[str, str]:
     if size_bytes > TEXT_BYTES_MAX:
         detail = f"the properties have {size_bytes} bytes; the protocol allows {TEXT_BYTES_MAX}"
         raise RefusalError(Result.MESSAGE_ILLEGAL, detail)
-    return properties_text.decode(text)
+    properties = properties_text.decode(text)
+    if CANCEL_PROPERTY in properties and not DELAY_PROPERTIES.isdisjoint(properties):
+        detail = f"{CANCEL_PROPERTY}: no message cancels another one here; recall that by its handle"
+        raise RefusalError(Result.MESSAGE_ILLEGAL, detail)
+    return properties
 
 
 def _is_half(properties: Mapping[str, str]) -> bool:

@@ -11,8 +11,10 @@ from timerwheel.model.admission import TRACE_TOPIC
 from timerwheel.model.ids import root_of
 from timerwheel.model.listing import Listing
 from timerwheel.model.messages import Outgoing, State
+from timerwheel.rocketmq import properties_text
 from timerwheel.rocketmq.codes import SYS_COMPRESSED, Call, Result
 from timerwheel.rocketmq.message_ids import RecallHandle
+from timerwheel.rocketmq.name_server import BROKER
 from timerwheel.rocketmq.properties_text import TEXT_BYTES_MAX
 from timerwheel.rocketmq.repeats import ANSWER_LATE_MS
 from timerwheel.rocketmq.stored_message import Host
@@ -277,6 +279,8 @@ async def test_a_body_that_cannot_be_inflated_is_illegal(world, peer, body, flag
     ("topic", "properties", "fields", "code"),
     [
         ("orders", {"TRAN_MSG": "true"}, {"m": "true"}, Result.MESSAGE_ILLEGAL),
+        ("orders", {"TIMER_DEL_UNIQKEY": "7F", "TIMER_DELIVER_MS": "1"}, {}, Result.MESSAGE_ILLEGAL),
+        ("orders", {"TIMER_DEL_UNIQKEY": "7F", "TIMER_DELAY_MS": "9000"}, {}, Result.MESSAGE_ILLEGAL),
         ("orders", {}, {"i": "A\x01" + "ä" * (TEXT_BYTES_MAX // 2) + "\x02"}, Result.MESSAGE_ILLEGAL),
         ("orders", {"DELAY": "x"}, {}, Result.MESSAGE_ILLEGAL),
         ("orders", {"TIMER_DELAY_MS": "soon"}, {}, Result.MESSAGE_ILLEGAL),
@@ -295,6 +299,30 @@ async def test_refused_sends_get_rocketmqs_codes(world, peer, topic, properties,
     assert answer.code == code
     assert answer.remark
     assert world.engine.queues.topic_id(topic) < 0
+
+
+async def test_a_message_that_would_cancel_another_one_in_rocketmq_says_what_to_do(world, peer):
+    cancel = {"TIMER_DEL_UNIQKEY": "7F", "TIMER_DELIVER_MS": str(world.clock.now_ms() + 5_000)}
+    assert "recall" in (await peer.send(properties=cancel)).remark
+    batch = encode_batch([BatchedMessage(0, b"x", properties_text.encode(cancel).encode())])
+    answer = await peer.send(body=batch, code=Call.SEND_BATCH)
+    assert (answer.code, "recall" in answer.remark) == (Result.MESSAGE_ILLEGAL, True)
+    assert (await peer.send(properties={"TIMER_DEL_UNIQKEY": "7F"})).code == Result.SUCCESS
+
+
+async def test_a_batch_that_says_that_it_is_compressed_is_illegal(world, peer):
+    batch = encode_batch([BatchedMessage(0, zlib.compress(b"x" * 99), b"")])
+    answer = await peer.send(body=batch, code=Call.SEND_BATCH, f=SYS_COMPRESSED)
+    assert (answer.code, "uncompressed" in answer.remark) == (Result.MESSAGE_ILLEGAL, True)
+    assert world.engine.queues.topic_id("orders") < 0
+
+
+async def test_a_delay_level_below_zero_is_none(world, peer):
+    assert (await peer.send(body=b"now", properties={"DELAY": "-1", "UNIQ_KEY": "7F"})).code == Result.SUCCESS
+    assert (await peer.send(body=b"later", properties={"DELAY": "-1", "TIMER_DELAY_MS": "5000"})).code == 0
+    assert [message.body for message in await everything(world)] == [b"now"]
+    await world.advance(5_000)
+    assert [message.body for message in await everything(world)] == [b"now", b"later"]
 
 
 async def test_properties_of_any_size_that_the_protocol_allows_come_back(peer):
@@ -435,6 +463,14 @@ async def test_recall_tells_the_truth(world, peer):
     assert late.code == Result.ILLEGAL_OPERATION
     assert "has been delivered" in late.remark
     assert [message.properties["UNIQ_KEY"] for message in await everything(world)] == ["B"]
+
+
+async def test_a_half_message_is_not_recalled_by_a_handle(world, peer):
+    await peer.send(properties={"TRAN_MSG": "true", "UNIQ_KEY": "7F"})
+    [opened] = world.engine.transactions.page().transactions
+    handle = RecallHandle("orders", BROKER, 0, "7F", opened.id)
+    answer = await recalled(peer, handle.encode())
+    assert (answer.code, "open transaction" in answer.remark) == (Result.ILLEGAL_OPERATION, True)
 
 
 async def test_a_handle_that_lies_about_its_topic_recalls_nothing(world, peer):

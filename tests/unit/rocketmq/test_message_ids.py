@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from timerwheel.rocketmq.message_ids import HANDLE_CHARACTERS_MAX, HandleError, RecallHandle, offset_id
 from timerwheel.rocketmq.stored_message import Host
 
+NOT_OURS = "not a recall handle of this service"
 WORD = st.text("abcXYZ019%_-", min_size=1, max_size=30)
 
 
@@ -19,8 +20,15 @@ def test_a_recall_handle_comes_back(topic, broker, due_ms, key, message_id):
 
 @given(st.text(max_size=60))
 def test_a_text_that_is_no_handle_is_refused(text):
-    with pytest.raises(HandleError):
+    with pytest.raises(HandleError, match=NOT_OURS):
         RecallHandle.decode(text)
+
+
+@pytest.mark.parametrize("text", ["garbage", "ä", "AAAA=", "_" * 8, "\ud800"])
+def test_the_refusal_says_nothing_of_codecs(text):
+    with pytest.raises(HandleError) as refused:
+        RecallHandle.decode(text)
+    assert str(refused.value) == f"this is {NOT_OURS}; use the one that the send returned"
 
 
 @pytest.mark.parametrize(
@@ -28,7 +36,7 @@ def test_a_text_that_is_no_handle_is_refused(text):
     ["v1 t b 1 key", "v2 t b 1 key id", "v1 t b soon key id", "v1 t b -1 key id", "v1 t b 1 key id more"],
 )
 def test_a_handle_of_another_make_is_refused(parts):
-    with pytest.raises(HandleError, match="not a recall handle of this service"):
+    with pytest.raises(HandleError, match=NOT_OURS):
         RecallHandle.decode(base64.urlsafe_b64encode(parts.encode()).decode())
 
 
