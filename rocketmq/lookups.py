@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from timerwheel.engine import Engine
 from timerwheel.errors import UnknownMessageError
+from timerwheel.model.ids import root_of
 from timerwheel.model.listing import KEY_CHARACTERS_MAX
 from timerwheel.model.messages import State
 from timerwheel.rocketmq.codes import Result
@@ -82,8 +83,10 @@ class Lookups:
         return Found(message_id, decode(page.records[0]), place, page.first, State.DELIVERED)
 
     async def view(self, request: Request) -> Answer:
-        """The message at a log offset, delivered or waiting."""
+        """The message at a log offset, delivered or waiting; none that a query would not find."""
         found = await self.find(request, request.number("offset"))
+        if self._is_hidden(found):
+            _refuse(found.log_offset)
         host = self._name_server.address(request)
         return Answer(
             body=stored_form(found.record, found.log_offset, found.queue_offset, found.message_id, host)
@@ -126,14 +129,19 @@ class Lookups:
         return Answer(fields=fields, body=b"".join(parts), remark=bound or None)
 
     async def _shown(self, request: Request, log_offset: int, host: Host) -> bytes | None:
-        """Return a message that began at a log offset; None if it never will, or may never be delivered."""
+        """Return a message that began at a log offset; None if it is not to be shown."""
         try:
             found = await self.find(request, log_offset)
         except RefusalError:  # it is gone, or of a topic that the caller must not read
             return None
-        if found.state is State.RECALLED or self._engine.transactions.open_at(log_offset) is not None:
+        if self._is_hidden(found):
             return None
         return stored_form(found.record, found.log_offset, found.queue_offset, found.message_id, host)
+
+    def _is_hidden(self, found: Found) -> bool:
+        """Whether a message will never be delivered, or may never be: it is recalled, or a half message."""
+        root = root_of(found.message_id)
+        return found.state is State.RECALLED or self._engine.transactions.open_at(root) is not None
 
 
 def _refuse(log_offset: int) -> NoReturn:

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.harness.remoting import Caller, Callers, Peer, bodies_in, messages_in, remoting_of
+from timerwheel.model.ids import root_of
 from timerwheel.model.messages import Outgoing
 from timerwheel.rocketmq import lookups, search
 from timerwheel.rocketmq.codes import Call, Result
@@ -63,9 +64,13 @@ async def test_a_message_that_is_never_delivered_is_not_found(world, peer):
     answer = await query(peer, "k")
     assert (answer.code, answer.remark) == (Result.QUERY_NOT_FOUND, "no message has this key")
     place = int(half.fields["msgId"][16:], 16)
+    for offset in (root_of(receipt.id), place):  # nor by its place
+        viewed = await peer.ask(Call.VIEW_MESSAGE, {"offset": offset})
+        assert (viewed.code, viewed.body) == (Result.SYSTEM_ERROR, b"")
     fields = {"producerGroup": "producers", "tranStateTableOffset": 0, "commitLogOffset": place}
     await peer.ask(Call.END_TRANSACTION, fields | {"commitOrRollback": 8})
     assert bodies_in(await query(peer, "k")) == [b"half"]
+    assert bodies_in(await peer.ask(Call.VIEW_MESSAGE, {"offset": place})) == [b"half"]
 
 
 async def test_a_unique_key_finds_the_first_message_that_is_not_recalled(world, peer):
