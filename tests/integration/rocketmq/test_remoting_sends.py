@@ -320,9 +320,9 @@ async def test_a_batch_that_says_that_it_is_compressed_is_illegal(world, peer):
 async def test_a_delay_level_below_zero_is_none(world, peer):
     assert (await peer.send(body=b"now", properties={"DELAY": "-1", "UNIQ_KEY": "7F"})).code == Result.SUCCESS
     assert (await peer.send(body=b"later", properties={"DELAY": "-1", "TIMER_DELAY_MS": "5000"})).code == 0
-    assert [message.body for message in await everything(world)] == [b"now"]
+    assert [message.body for message in await world.delivered()] == [b"now"]
     await world.advance(5_000)
-    assert [message.body for message in await everything(world)] == [b"now", b"later"]
+    assert [message.body for message in await world.delivered()] == [b"now", b"later"]
 
 
 async def test_properties_of_any_size_that_the_protocol_allows_come_back(peer):
