@@ -34,10 +34,17 @@ NOT_GIVEN: Final = -1
 """The queue and the offset of a reset that names none."""
 
 
+class _RetryPolicy(msgspec.Struct, frozen=True, rename="camel"):
+    type: str = "CUSTOMIZED"
+    exponential_retry_policy: dict[str, object] | None = None
+    customized_retry_policy: dict[str, object] | None = None
+
+
 class _GroupConfig(msgspec.Struct, frozen=True, rename="camel"):
     group_name: str
     consume_enable: bool = True
     retry_max_times: int = 16
+    group_retry_policy: _RetryPolicy | None = _RetryPolicy()
     retry_queue_nums: int = 1
     broker_id: int = 0
     notify_consumer_ids_changed_enable: bool = True
@@ -51,6 +58,7 @@ _NOT_SET: Final = {
         "retryMaxTimes",
         "set maxReconsumeTimes of the consumer, or for POP max_attempts with 'timerwheel groups put'",
     ),
+    "group_retry_policy": ("groupRetryPolicy", "give backoff with 'timerwheel groups put'"),
     "retry_queue_nums": ("retryQueueNums", "the retry topic of a group has one queue"),
     "broker_id": ("brokerId", "there is one broker, 0"),
     "notify_consumer_ids_changed_enable": ("notifyConsumerIdsChangedEnable", "consumers are always notified"),
