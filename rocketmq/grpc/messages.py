@@ -282,6 +282,8 @@ def stored(view: MessageView, topic: Any, store_host: str) -> Any:
         system.message_type = MessageType.TRANSACTION
     else:
         _set_kind(system, properties, view.due_ms)
+    if (context := properties.get(TRACEPARENT)) is not None:
+        system.trace_context = context
     if (origin := properties.get(ORIGIN_ID)) is not None:
         system.dead_letter_queue.topic = properties.get(ORIGIN_TOPIC, "")
         system.dead_letter_queue.message_id = origin
@@ -299,5 +301,3 @@ def _set_kind(system: Any, properties: Mapping[str, str], due_ms: int) -> None:
     if (group := properties.get(MESSAGE_GROUP)) is not None:
         system.message_type = MessageType.FIFO
         system.message_group = group
-    if (context := properties.get(TRACEPARENT)) is not None:
-        system.trace_context = context
