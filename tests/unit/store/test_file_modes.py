@@ -24,6 +24,7 @@ MAKING = {
 # What makes files in another way, and why that is well.
 ALLOWED = {
     ("spark_jobs/storage.py", "makedirs"): "a remote file system",
+    ("spark_jobs/storage.py", "open descriptor"): "of a file that `create_file` made",
     ("spark_jobs/archive/chunk_writer.py", "mkdir"): "with DIRECTORY_MODE, without parents",
     ("spark_jobs/archive/store.py", "makedirs"): "a remote file system",
     ("store/files.py", "mkdir"): "with DIRECTORY_MODE",
