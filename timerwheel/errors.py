@@ -224,6 +224,12 @@ class KeysMoveError(TopicOptionError):
     code = "keys_move"
 
 
+class FixedOutletError(TopicOptionError):
+    """A topic that goes to Kafka by the settings of the service was to be kept here."""
+
+    code = "fixed_outlet"
+
+
 class PreconditionFailedError(TimerwheelError):
     """The resource is not as the caller has seen it; nothing was changed."""
 

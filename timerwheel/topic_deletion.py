@@ -153,12 +153,13 @@ class TopicDeletions:
             [
                 Put(ConfigTable.TOPIC_END, topic, msgspec.to_builtins(end, str_keys=True)),
                 Put(ConfigTable.TOPIC_ENDING, topic, None),
-                Put(ConfigTable.TOPIC, topic, None),
+                *self.topics.end_puts(topic),
                 Put(ConfigTable.TOPIC_PURGE, topic, None),
             ]
         )
         self.transactions.forget(topic)
         self.topics.ending.discard(topic)
+        self.topics.tell_kafka()
         if (over := self._over.pop(topic, None)) is not None:
             over.set_result(None)
         logger.info("topic %s is deleted", topic)

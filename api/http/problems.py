@@ -99,6 +99,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "topic_ending": (409, "The topic is being deleted"),
     "queues_shrink": (409, "The number of queues can only grow"),
     "keys_move": (409, "Sharding keys would move to other queues"),
+    "fixed_outlet": (409, "The settings of the service send the topic to Kafka"),
     "group_differs": (409, "The group has different settings"),
     "group_in_use": (409, "A subscription or a task queue uses the group"),
     "subscription_exists": (409, "The subscription already exists"),

@@ -67,19 +67,27 @@ class TopicCalls:
         return etags.tagged(responses.json(engine.queues.topic(name)), engine.topics.tag(name))
 
     @_changes(
-        "PATCH", TOPIC, "changeTopic", etag=True, problems=(*CHANGE, "queues_shrink", "keys_move", *STORE)
+        "PATCH",
+        TOPIC,
+        "changeTopic",
+        etag=True,
+        problems=(*CHANGE, "queues_shrink", "keys_move", "fixed_outlet", *STORE),
     )
     async def change(self, request: web.Request, path: TopicPath, body: TopicChanges) -> web.Response:
-        """Set the number of queues of a topic, or whether it is ordered by sharding key.
+        """Set the number of queues of a topic, whether it is ordered by sharding key or goes to Kafka.
 
         The topic need not exist yet.
         """
-        ordered, queues = given(body.ordered), given(body.queues)
-        if ordered is None and queues is None:
-            raise RequestError("invalid_field", "nothing to change: give ordered, queues or both")
-        when = etags.precondition(request)
+        ordered, queues, to_kafka = given(body.ordered), given(body.queues), given(body.to_kafka)
+        if ordered is None and queues is None and to_kafka is None:
+            raise RequestError("invalid_field", "nothing to change: give ordered, queues or to_kafka")
         await self._handle.engine.topics.change(
-            path.topic, ordered=ordered, queues=queues, move_keys=body.move_keys, when=when
+            path.topic,
+            ordered=ordered,
+            queues=queues,
+            move_keys=body.move_keys,
+            to_kafka=to_kafka,
+            when=etags.precondition(request),
         )
         return self._tagged(path.topic)
 

@@ -37,6 +37,7 @@ from timerwheel.state.config_table import ConfigTable
 FINDINGS_MAX = 200
 CALL_S = 10.0
 _YES, _NO = True, False
+_NEVER = (1 << 63) - 1
 _TIMESTAMP_PLACE = 1  # in confluent-kafka's (kind, milliseconds)
 _RECORDS = "topic string, partition int, id string, due_ms bigint, stamp_ms bigint"
 _TAKEN = "partition int, position bigint, what string, digest string, keyed boolean"
@@ -320,9 +321,12 @@ class _Outlets(_Sides):
         return joined.withColumn("rule", rule).withColumn("gone", gone)
 
     def _delivered(self, *, salvage: bool) -> DataFrame:
-        """What the logs delivered to topics that go out, and whether it is owed to Kafka."""
+        """What the logs delivered to topics that go out, and whether it is owed to Kafka.
+
+        Of a topic that went out before, nothing is; of one that does again, what it has since then.
+        """
         bounds = [
-            (log.node, topic, queue, starts.get(queue, 0), until)
+            (log.node, topic, queue, *((_NEVER, _NEVER) if starts is None else (starts.get(queue, 0), until)))
             for log in self.logs
             for topic, reached in self.view.positions[log.node].items()
             for starts in (self._starts(log.node, topic),)
@@ -361,9 +365,13 @@ class _Outlets(_Sides):
             )
         )
 
-    def _starts(self, node: str, topic: str) -> dict[int, int]:
+    def _starts(self, node: str, topic: str) -> dict[int, int] | None:
+        """From where the queues of a topic go out; None if it does not any more."""
         setting = self.settings.outlets.get((node, topic))
-        return {} if setting is None else {int(queue): offset for queue, offset in setting.last.items()}
+        if setting is None:
+            return {}
+        starts = setting.last
+        return None if starts is None else {int(queue): offset for queue, offset in starts.items()}
 
     def _kept(self, records: DataFrame) -> DataFrame:
         """From when on a topic has all records, if Kafka has deleted some."""

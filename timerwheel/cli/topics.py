@@ -14,6 +14,7 @@ from timerwheel.clock import SystemClock
 from timerwheel.model.messages import GroupInfo, QueueInfo
 
 _POLL_MS = 1_000
+_KAFKA_WORDS = {True: "goes there", False: "stays here", None: "-"}
 
 
 def list_topics(
@@ -28,7 +29,7 @@ def list_topics(
     found = service.ask(lambda client: client.topics(reserved=everything))
     output.listing(
         {"topics": found},
-        ("topic", "#queues", "#delivered", "#waiting", "ordered", "consumers"),
+        ("topic", "#queues", "#delivered", "#waiting", "ordered", "consumers", "Kafka"),
         [
             (
                 topic.topic,
@@ -37,6 +38,7 @@ def list_topics(
                 f"{topic.pending:,}",
                 "by key" if topic.ordered else "-",
                 "paused" if topic.paused else "-",
+                _KAFKA_WORDS[topic.to_kafka],
             )
             for topic in found
         ],
@@ -69,6 +71,7 @@ def show(
             ("waiting", f"{info.pending:,}"),
             ("delivered", f"{info.visible:,}"),
             ("order", "by sharding key" if info.ordered else "-"),
+            ("Kafka", _KAFKA_WORDS[info.to_kafka]),
             ("queues", str(info.queue_count or len(info.queues))),
             *((f"queue {queue.queue}", _queue_words(queue)) for queue in info.queues),
             *((f"group {group.group}", f"lag {group.lag:,}") for group in groups),
@@ -101,21 +104,36 @@ def change(
             help="Let more --queues move sharding keys of an ordered topic; a key's order may break once.",
         ),
     ] = False,
+    to_kafka: Annotated[
+        bool | None,
+        typer.Option(
+            "--to-kafka/--not-to-kafka",
+            help="Send messages that are delivered from now on to Kafka; or keep all here, and refuse "
+            "records of Kafka that name the topic.",
+        ),
+    ] = None,
     if_match: IfMatchOption = None,
     service: ServiceOptions,
     output: JsonOutput,
 ) -> None:
-    """Set how many queues a topic has, and whether it delivers in order by sharding key."""
-    if ordered is None and queues is None:
-        raise typer.BadParameter("give --queues, --ordered or --unordered")
+    """Set how many queues a topic has, whether it delivers in order by sharding key, or goes to Kafka."""
+    if ordered is None and queues is None and to_kafka is None:
+        raise typer.BadParameter("give --queues, --ordered, --unordered, --to-kafka or --not-to-kafka")
     info = service.ask(
         lambda client: client.change_topic(
-            topic, ordered=ordered, queues=queues, move_keys=move_keys, if_match=if_match
+            topic,
+            ordered=ordered,
+            queues=queues,
+            move_keys=move_keys,
+            to_kafka=to_kafka,
+            if_match=if_match,
         ),
     )
     text = f"topic {info.topic} is {'ordered by key' if info.ordered else 'not ordered'}"
     if queues is not None:
         text += f" and has {info.queue_count} queue{'s' if info.queue_count > 1 else ''}"
+    if to_kafka is not None:
+        text += "; its messages go to Kafka from now on" if to_kafka else "; its messages do not go to Kafka"
     output.result(info, text)
 
 

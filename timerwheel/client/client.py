@@ -668,14 +668,16 @@ class Client:
         ordered: bool | None = None,
         queues: int | None = None,
         move_keys: bool = False,
+        to_kafka: bool | None = None,
         if_match: str | None = None,
     ) -> Topic:
         """Set a topic's options: ordered delivery by sharding key, the number of queues (it only grows).
 
-        `ConflictError` if there are more queues now, or if sharding keys of an ordered topic would move to
-        other queues and `move_keys` does not allow it.
+        `to_kafka` sends what is delivered from now on to Kafka, or keeps it from there. `ConflictError` if
+        there are more queues now, if sharding keys of an ordered topic would move to other queues and
+        `move_keys` does not allow it, or if the settings of the service send the topic to Kafka.
         """
-        content = given(move_keys=move_keys or None, ordered=ordered, queues=queues)
+        content = given(move_keys=move_keys or None, ordered=ordered, queues=queues, to_kafka=to_kafka)
         path = _topic_path(topic)
         return await self._connection.call("PATCH", path, Topic, content=content, if_match=if_match)
 

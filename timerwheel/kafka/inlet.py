@@ -113,6 +113,9 @@ class Inlet:
             await self._send(items)
 
     async def _recall(self, item: Item, recall: Recall) -> None:
+        if self._outlets.kept([recall.topic]):
+            await self._send([item._replace(wanted=_kept_here(recall.topic))])
+            return
         try:
             await self._engine.recalls.recall_key(recall.topic, recall.key, self._puts([item]))
         except (
@@ -128,7 +131,7 @@ class Inlet:
 
     async def _send(self, items: Sequence[Item]) -> None:
         """Store messages, and what is refused as rejected: one unit, or several if one is too large."""
-        items = self._with_room(items)
+        items = self._allowed(items)
         repeats: int | None = None
         while repeats is None:
             messages = [
@@ -152,17 +155,19 @@ class Inlet:
         self._counts.scheduled += len(items) - refused - repeats
         self._outlets.notice()
 
-    def _with_room(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Refuse messages to new topics if there is no room for them."""
+    def _allowed(self, items: Sequence[Item]) -> Sequence[Item]:
+        """Refuse messages to topics that shall not go out, and to new ones if there is no room for them."""
         topics = {item.wanted.topic for item in items if isinstance(item.wanted, Outgoing)}
         full = self._engine.sender.topics_without_room(topics)
-        if not full:
+        kept = self._outlets.kept(topics)
+        if not full and not kept:
             return items
         fault = self._engine.sender.too_many_topics(0)
-        refusal = Refusal(fault.code, fault.detail)
+        refusals = dict.fromkeys(full, Refusal(fault.code, fault.detail))
+        refusals |= {topic: _kept_here(topic) for topic in kept}
         return [
-            item._replace(wanted=refusal)
-            if isinstance(item.wanted, Outgoing) and item.wanted.topic in full
+            item._replace(wanted=refusals[item.wanted.topic])
+            if isinstance(item.wanted, Outgoing) and item.wanted.topic in refusals
             else item
             for item in items
         ]
@@ -212,6 +217,11 @@ class Inlet:
         """Leave Kafka; `run` was cancelled."""
         await self._call(self._consumer.close)
         self._thread.shutdown()
+
+
+def _kept_here(topic: str) -> Refusal:
+    detail = f"topic {topic!r} of this service does not go to Kafka: its option to_kafka is false"
+    return Refusal("forbidden_topic", detail)
 
 
 def _alone_refused(item: Item, error: CongestedError | UnitTooLargeError | ControlValueError) -> Item:

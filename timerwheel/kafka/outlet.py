@@ -8,7 +8,8 @@
    the next collects.
 3. After one that failed, transactions are smaller, and grow again while they are quick
    (`timerwheel.kafka.transaction_size`).
-4. No transaction begins with messages of a topic that is paused.
+4. No transaction begins with messages of a topic that is paused, or does not go out any more. One that goes
+   out again does from the offsets that it had then, which are behind every position of before.
 5. With the log in a journal, it opens the producer only as long as the journal confirms that this process
    leads: that fences the producer of any other. One that was replaced while it opened, and goes on with that
    when it wakes, fences the next leader, which is confirmed and opens again.
@@ -93,14 +94,14 @@ class Outlet:
         self._trouble = ThrottledLog(engine.clock)
         self._positions: dict[str, dict[int, int]] | None = None  # while it is not open
         self._queues: dict[str, dict[int, Queue]] = {}
-        self._watches: list[asyncio.Task[None]] = []
+        self._watches: dict[str, list[asyncio.Task[None]]] = {}
         self._ready: dict[Queue, None] = {}
         self._out = dict(outlets.noted().sent)  # how far topics have gone out, as far as is known
         self._unnoted: dict[str, dict[int, int]] = {}
         self._note_ms = 0
         self._size = TransactionSize(cluster.transaction_ms)
         self._wake = asyncio.Event()
-        outlets.on_change = self._add_all
+        outlets.on_change = self._follow
 
     async def run(self) -> None:
         """Send messages until cancelled, or until another process does."""
@@ -268,23 +269,39 @@ class Outlet:
     def _begin(self, positions: dict[str, dict[int, int]]) -> None:
         self._positions = positions
         self._out = dict(positions)
-        self._add_all()
+        self._follow()
 
-    def _add_all(self) -> None:
+    def _follow(self) -> None:
+        """Watch the topics that go out, and no others."""
         if self._positions is None:
             return
-        for topic, starts in self._outlets.topics().items():
+        going_out = self._outlets.topics()
+        for topic in self._queues.keys() - going_out.keys():
+            self._drop(topic)
+        for topic, starts in going_out.items():
             self._add(topic, starts)
+
+    def _drop(self, topic: str) -> None:
+        """Forget a topic that does not go out any more. A transaction that has messages of it goes on."""
+        for watch in self._watches.pop(topic, ()):
+            watch.cancel()
+        for queue in self._queues.pop(topic).values():
+            self._ready.pop(queue, None)
 
     def _add(self, topic: str, starts: dict[int, int]) -> None:
         """Watch the queues of a topic that are new."""
         assert self._positions is not None
-        positions = self._positions.get(topic) or starts
+        positions = self._positions.get(topic, {})
         known = self._queues.setdefault(topic, {})
+        watches = self._watches.setdefault(topic, [])
         for number in range(self._engine.queues.queues_of(topic)):
             if number not in known:
-                queue = known[number] = Queue(topic, number, positions.get(number, 0))
-                self._watches.append(in_background(self._watch(queue), f"watching {topic} for Kafka"))
+                next_offset = max(positions.get(number, 0), starts.get(number, 0))
+                queue = known[number] = Queue(topic, number, next_offset)
+                watches.append(in_background(self._watch(queue), f"watching {topic} for Kafka"))
+
+    def _is_watched(self, queue: Queue) -> bool:
+        return self._queues.get(queue.topic, {}).get(queue.number) is queue
 
     async def _watch(self, queue: Queue) -> None:
         """Have a queue read when it has messages."""
@@ -312,11 +329,8 @@ class Outlet:
     def _end(self) -> None:
         """Forget the queues: how far they are out is known again after the next `open`."""
         self._positions = None
-        for watch in self._watches:
-            watch.cancel()
-        self._watches.clear()
-        self._queues.clear()
-        self._ready.clear()
+        for topic in [*self._queues]:
+            self._drop(topic)
 
     # ------------------------------------------------------------------ sending
 
@@ -355,6 +369,8 @@ class Outlet:
         for queue in chosen:
             if size_bytes >= TRANSACTION_BYTES_MAX:
                 break
+            if queue not in self._ready:  # its topic was dropped
+                continue
             del self._ready[queue]
             page = await self._engine.queues.records(queue.topic, queue.number, queue.next_offset, count_max)
             self._count_lost(queue, page.first)
@@ -368,7 +384,7 @@ class Outlet:
         for part in parts:
             if self._engine.topics.paused(part.queue.topic):
                 part.queue.read.set()
-        return [part for part in parts if not part.queue.read.is_set()]
+        return [part for part in parts if not part.queue.read.is_set() and self._is_watched(part.queue)]
 
     def _count_lost(self, queue: Queue, first: int) -> None:
         """Count the messages of a queue before the first one that is there; what was purged is not lost."""
@@ -397,6 +413,8 @@ class Outlet:
         self._counts.not_sent += refused
         for queue, until, *_ in parts:
             queue.next_offset = until
+            if not self._is_watched(queue):
+                continue
             if self._engine.queues.queue_bounds(queue.topic, queue.number)[1] > until:
                 self._ready[queue] = None
             else:
@@ -455,9 +473,10 @@ class Outlet:
         """Count what has not gone out while nothing goes."""
         ends, count = self._engine.queues.queue_bounds, 0
         for topic, starts in self._outlets.topics().items():
-            out = self._out.get(topic) or starts
+            out = self._out.get(topic, {})
             for number in range(self._engine.queues.queues_of(topic)):
-                count += max(ends(topic, number)[1] - out.get(number, 0), 0)
+                reached = max(out.get(number, 0), starts.get(number, 0))
+                count += max(ends(topic, number)[1] - reached, 0)
         self._counts.behind = count
 
     # ------------------------------------------------------------------ around it

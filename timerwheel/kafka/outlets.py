@@ -1,10 +1,12 @@
 """The topics that go out to Kafka: those that records of the inlet named, and those that the settings name.
 
 A topic goes out from the queue offsets that it had when it became one of them. They are a setting in the log,
-stored in one unit with the first record.
+stored in one unit with the first record. A topic is no longer one of them once it is deleted, or its option
+says so (`timerwheel.runtime.topic_options`); one of the settings always is.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from timerwheel.engine import Engine
@@ -15,18 +17,27 @@ from timerwheel.state.config_table import ConfigTable, Put
 _PLACE: Final = "topic"
 _UNCHECKED: Final = "unchecked"
 
+logger = logging.getLogger(__name__)
+
 
 class Outlets:
     """See the module. Event loop only."""
 
     def __init__(self, engine: Engine, topics: KafkaTopics, named: Iterable[str]) -> None:
         self._engine = engine
-        self._named = {topic_of(topics.rejected), *map(topic_of, named)}
-        self._seen = 0
+        self._options = engine.topics
+        self._named = frozenset({topic_of(topics.rejected), *map(topic_of, named)})
+        self._seen: Collection[str] = ()
         self.on_change: Callable[[], None] = lambda: None
 
     async def open(self) -> None:
         """Store the topics of the settings that are new, and from where on in the log nothing went out."""
+        self._options.always_to_kafka = self._named
+        self._options.on_kafka.append(self._changed)
+        for topic in self._named - self._options.ending:
+            if self._options.to_kafka(topic) is False:
+                logger.warning("topic %s goes to Kafka again, because the settings name it", topic)
+                await self._options.change(topic, to_kafka=True)
         puts = self.puts_of(self._named)
         if self.unchecked() is None:
             puts.append(Put(ConfigTable.KAFKA_POSITIONS, _UNCHECKED, self._engine.recovered.end))
@@ -35,7 +46,16 @@ class Outlets:
 
     def topics(self) -> dict[str, dict[int, int]]:
         """Return the topics with the offsets from which their queues go out; a queue without one from 0."""
-        return self._offsets(ConfigTable.KAFKA_OUTLET)
+        offsets = self._offsets(ConfigTable.KAFKA_OUTLET)
+        return {topic: starts for topic, starts in offsets.items() if self.is_one(topic)}
+
+    def is_one(self, topic: str) -> bool:
+        """Whether a topic goes out."""
+        return bool(self._options.to_kafka(topic))
+
+    def kept(self, topics: Iterable[str]) -> set[str]:
+        """Return those of these topics that shall not go out."""
+        return {topic for topic in topics if self._options.to_kafka(topic) is False}
 
     def noted(self) -> Noted:
         """Return what the log knows of the positions."""
@@ -62,6 +82,8 @@ class Outlets:
     async def note_sent(self, sent: Mapping[str, Mapping[int, int]]) -> None:
         """Note how far topics have gone out."""
         for topic, offsets in sent.items():  # one by one: a topic may have many queues, a unit has a limit
+            if not self.is_one(topic):
+                continue
             texts = {str(queue): offset for queue, offset in offsets.items()}
             await self._engine.control.put([Put(ConfigTable.KAFKA_SENT, topic, texts)])
 
@@ -71,20 +93,16 @@ class Outlets:
 
     def puts_of(self, topics: Iterable[str]) -> list[Put]:
         """Return the settings to store with the first records of these topics."""
-        get = self._engine.control.get
-        return [
-            Put(ConfigTable.KAFKA_OUTLET, topic, self._ends(topic))
-            for topic in topics
-            if get(ConfigTable.KAFKA_OUTLET, topic) is None
-        ]
-
-    def _ends(self, topic: str) -> dict[str, int]:
-        queues = self._engine.queues
-        return {str(q): queues.queue_bounds(topic, q)[1] for q in range(queues.queues_of(topic))}
+        return [self._options.outlet_put(one) for one in topics if self._options.to_kafka(one) is None]
 
     def notice(self) -> None:
         """Have the outlet look if there are more topics now."""
-        count = len(self._engine.control.items(ConfigTable.KAFKA_OUTLET))
-        if count != self._seen:
-            self._seen = count
-            self.on_change()
+        if self._stored() != self._seen:
+            self._changed()
+
+    def _changed(self) -> None:
+        self._seen = self._stored()
+        self.on_change()
+
+    def _stored(self) -> Collection[str]:
+        return self._engine.control.items(ConfigTable.KAFKA_OUTLET).keys()

@@ -271,7 +271,8 @@ class TopicInfo(msgspec.Struct, frozen=True):
 
     Of an `ordered` topic, a group has no more than one message of each sharding key in flight. No consumer
     gets messages of a topic that is `paused`. A topic that is `ending` is being deleted: its queues are
-    empty for all readers, and `pending` falls to 0.
+    empty for all readers, and `pending` falls to 0. `to_kafka` says whether delivered messages go to the
+    Kafka topic of this name: null until a record of Kafka names the topic, false if that is not allowed.
     """
 
     topic: str
@@ -283,6 +284,7 @@ class TopicInfo(msgspec.Struct, frozen=True):
     queue_count: int = 0
     ending: bool = False
     paused: bool = False
+    to_kafka: bool | None = None
 
 
 class EndingGroup(msgspec.Struct, frozen=True):

@@ -66,12 +66,14 @@ class QueueReader:
         if name in SYSTEM_TOPICS:
             return self._system_topic(name)
         ordered, paused = self._options.ordered(name), self._options.paused(name)
-        queue_count = self.queues_of(name)
+        queue_count, to_kafka = self.queues_of(name), self._options.to_kafka(name)
         topic, ending = self._state.topics.get(name), name in self._options.ending
         if topic is None or not (ending or self.exists(name)):
             if not self._options.has(name):
                 raise UnknownTopicError(self._why_unknown(name))
-            return TopicInfo(name, [], 0, 0, ordered=ordered, queue_count=queue_count, paused=paused)
+            return TopicInfo(
+                *(name, [], 0, 0), ordered=ordered, queue_count=queue_count, paused=paused, to_kafka=to_kafka
+            )
         if topic.internal:
             raise UnknownTopicError(self._why_unknown(name))
         queues = [
@@ -87,6 +89,7 @@ class QueueReader:
             queue_count=queue_count,
             ending=ending,
             paused=paused,
+            to_kafka=to_kafka,
         )
 
     def find_topic(self, name: str) -> TopicInfo | None:

@@ -11,6 +11,8 @@
    something to it. All that adds calls `check_open` in the step in which it submits.
 6. All that delivers messages of a topic to consumers asks `paused` in the step in which it does. All that
    waits for some is woken by `on_resume`.
+7. A topic goes to Kafka from the queue offsets that `kafka_outlet` has of it, unless its option forbids it.
+   The option counts though an offset was stored at the same time.
 """
 
 import asyncio
@@ -22,6 +24,7 @@ from weakref import WeakValueDictionary
 
 from timerwheel.errors import (
     Fault,
+    FixedOutletError,
     KeysMoveError,
     NotReadyError,
     OutcomeUnknownError,
@@ -57,6 +60,10 @@ class TopicOptions:
         """The topics that are being deleted; `timerwheel.topic_deletion` changes it."""
         self.on_resume: list[Callable[[str], None]] = []
         """Called with a topic that is not paused any more."""
+        self.always_to_kafka: frozenset[str] = frozenset()
+        """The topics that go to Kafka by the settings of the service."""
+        self.on_kafka: list[Callable[[], None]] = []
+        """Called when topics go to Kafka, or do not any more, by what this or a deletion has stored."""
 
     async def at_start(self) -> None:
         """Give ordered topics from before a number of queues: as many as are in use, else the setting.
@@ -112,12 +119,46 @@ class TopicOptions:
         """Whether no consumer gets messages of a topic."""
         return bool(self._of(topic).get("paused", False))
 
+    def to_kafka(self, topic: str) -> bool | None:
+        """Whether messages of a topic go to Kafka; None if they do once a record of Kafka names it."""
+        if not self._of(topic).get("to_kafka", True):
+            return False
+        return None if self._control.get(ConfigTable.KAFKA_OUTLET, topic) is None else True
+
+    def outlet_put(self, topic: str) -> Put:
+        """Return the change with which a topic goes to Kafka, from the offsets that its queues have now."""
+        found = self._state.topics.get(topic)
+        tails = {} if found is None else found.queues
+        starts = {str(queue): tail.next_offset for queue, tail in tails.items()}
+        return Put(ConfigTable.KAFKA_OUTLET, topic, starts)
+
+    def end_puts(self, topic: str) -> list[Put]:
+        """Return the changes that end the options of a topic which is deleted.
+
+        It goes to Kafka no more, until a record names it again; unless it does by the settings.
+        """
+        puts = [Put(ConfigTable.TOPIC, topic, None)]
+        if topic in self.always_to_kafka:
+            puts.append(self.outlet_put(topic))
+        elif self._control.get(ConfigTable.KAFKA_OUTLET, topic) is not None:
+            puts += _no_outlet(topic)
+        return puts
+
+    def tell_kafka(self) -> None:
+        """Have the bridge look which topics go to Kafka."""
+        for notify in self.on_kafka:
+            notify()
+
     def named(self) -> Iterable[str]:
-        """Return the topics that have options, with or without messages."""
-        return self._control.items(ConfigTable.TOPIC)
+        """Return the topics that have options or go to Kafka, with or without messages."""
+        named = self._control.items(ConfigTable.TOPIC)
+        return named.keys() | self._control.items(ConfigTable.KAFKA_OUTLET).keys()
 
     def has(self, topic: str) -> bool:
-        """Whether a topic has options."""
+        """Whether a topic has options, or goes to Kafka."""
+        return self._has_options(topic) or bool(self.to_kafka(topic))
+
+    def _has_options(self, topic: str) -> bool:
         return self._control.get(ConfigTable.TOPIC, topic) is not None
 
     def check_open(self, topics: Iterable[str]) -> None:
@@ -138,7 +179,8 @@ class TopicOptions:
 
     def tag(self, topic: str) -> str:
         """Return the tag of a topic's options; its counts are no part of it."""
-        return tag_of({"ordered": False} | self._of(topic), self.queues_of(topic))
+        going_out = {"to_kafka": True} if self.to_kafka(topic) else {}
+        return tag_of({"ordered": False} | self._of(topic) | going_out, self.queues_of(topic))
 
     async def change(
         self,
@@ -147,20 +189,28 @@ class TopicOptions:
         ordered: bool | None = None,
         queues: int | None = None,
         move_keys: bool = False,
+        to_kafka: bool | None = None,
         when: Precondition = ALWAYS,
     ) -> None:
         """Change the options that are given; durable when this returns. The topic need not have messages.
 
+        With `to_kafka`, what is delivered from now on goes to Kafka; without, nothing does, also what Kafka's
+        records have scheduled, and records that name the topic are refused.
+
         Raises AdmissionError for the name, RefusedError if there are too many topics, TopicOptionError for a
         number of queues that is not allowed: QueuesShrinkError if it is less than now, KeysMoveError if
         messages of an ordered topic would get other queues than earlier ones of their sharding key, unless
-        `move_keys` says that they may. Raises TopicEndingError if the topic is being deleted,
-        PreconditionFailedError if it is not as `when` says.
+        `move_keys` says that they may. FixedOutletError if the settings send the topic to Kafka. Raises
+        TopicEndingError if the topic is being deleted, PreconditionFailedError if it is not as `when` says.
         """
         check_topic(topic, is_known=topic in self._state.topics)
         if queues is not None and not 1 <= queues <= TOPIC_QUEUES_MAX:
             raise TopicOptionError(f"queues = {queues}: must be from 1 to {TOPIC_QUEUES_MAX}")
-        given = {"ordered": ordered, "queues": queues}
+        if to_kafka is False and topic in self.always_to_kafka:
+            raise FixedOutletError(
+                f"topic {topic!r} is in kafka_outlets, or has the rejected records: its messages go to Kafka"
+            )
+        given = {"ordered": ordered, "queues": queues, "to_kafka": to_kafka}
         changes = {name: value for name, value in given.items() if value is not None}
         await finished(self._change(topic, changes, move_keys=move_keys, when=when))
 
@@ -196,16 +246,29 @@ class TopicOptions:
             if "queues" in changes:
                 self._check_queues(topic, changes["queues"], keeps_keys=value["ordered"] and not move_keys)
             was_paused = self.paused(topic)
-            if not value.get("paused", False):
-                value.pop("paused", None)
+            for name, default in (("paused", False), ("to_kafka", True)):
+                if value.get(name, default) == default:
+                    value.pop(name, None)
             is_default = value == {"ordered": False}
             if not is_default:
-                self._check_room(topic)
+                self._check_room(topic, ConfigTable.TOPIC)
             self.check_open([topic])
-            await self._control.put([Put(ConfigTable.TOPIC, topic, None if is_default else value)])
+            put = Put(ConfigTable.TOPIC, topic, None if is_default else value)
+            await self._control.put([put, *self._kafka_puts(topic, changes)])
         if was_paused and not self.paused(topic):
             for notify in self.on_resume:
                 notify(topic)
+        if "to_kafka" in changes:
+            self.tell_kafka()
+
+    def _kafka_puts(self, topic: str, changes: dict[str, Any]) -> list[Put]:
+        """Return what changes in the other tables; nothing if the topic goes to Kafka already."""
+        if "to_kafka" not in changes or self.to_kafka(topic) == changes["to_kafka"]:
+            return []
+        if not changes["to_kafka"]:
+            return _no_outlet(topic)
+        self._check_room(topic, ConfigTable.KAFKA_OUTLET)
+        return [self.outlet_put(topic)]
 
     def _check_queues(self, topic: str, queues: int, *, keeps_keys: bool) -> None:
         now = self.queues_of(topic)
@@ -221,9 +284,9 @@ class TopicOptions:
                 "overtake earlier ones; set move_keys to allow that"
             )
 
-    def _check_room(self, topic: str) -> None:
+    def _check_room(self, topic: str, table: ConfigTable) -> None:
         limit = self._settings.topics_max
-        if not self.has(topic) and len(self._control.items(ConfigTable.TOPIC)) >= limit:
+        if self._control.get(table, topic) is None and len(self._control.items(table)) >= limit:
             detail = f"the limit of topics_max = {limit} topics is reached"
             raise RefusedError([Fault(0, "too_many_topics", detail)])
 
@@ -232,3 +295,7 @@ class TopicOptions:
         if topic in self._pinned:
             return {"queues": self._pinned[topic]} | stored
         return stored
+
+
+def _no_outlet(topic: str) -> list[Put]:
+    return [Put(ConfigTable.KAFKA_OUTLET, topic, None), Put(ConfigTable.KAFKA_SENT, topic, None)]

@@ -46,12 +46,14 @@ class TopicChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The options of a topic to change, at least one; `queues` can only grow.
 
     With more queues, sharding keys can move to other queues. On an ordered topic that has messages, this
-    needs `move_keys`, because later messages of a key can then overtake earlier ones.
+    needs `move_keys`, because later messages of a key can then overtake earlier ones. `to_kafka` has the
+    messages that are delivered from now on go to Kafka, or keeps all of them here.
     """
 
     ordered: bool | UnsetType = UNSET
     queues: Annotated[int, Meta(ge=1, le=TOPIC_QUEUES_MAX)] | UnsetType = UNSET
     move_keys: bool = False
+    to_kafka: bool | UnsetType = UNSET
 
 
 class NewPurge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

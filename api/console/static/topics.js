@@ -23,6 +23,7 @@ export async function showTopic(name, feed) {
       ["Waiting", el("a", { class: "link", href: address.to("messages", { topic: name }) }, count(topic.pending))],
       ["Delivered, kept", count(topic.visible)], ["Consumers", topic.paused ? "paused" : "receive"],
       ["Order", topic.ordered ? "by sharding key" : "none"],
+      ...(topic.to_kafka === null ? [] : [["Kafka", topic.to_kafka ? "its messages go there" : "its messages stay here"]]),
     ]),
     el("h3", {}, "Queues"),
     table("Queues", [
@@ -89,6 +90,6 @@ export const topics = (feed) => new Section({
     }, count(topic.pending)) : "0" },
     { head: "Delivered, kept", kind: "number", cell: (topic) => count(topic.visible) },
     { head: "Queues", kind: "number", cell: (topic) => count(topic.queues.length) },
-    { head: "", cell: (topic) => [topic.paused && "paused", topic.ordered && "ordered by key"].filter(Boolean).join(", ") },
+    { head: "", cell: (topic) => [topic.paused && "paused", topic.ordered && "ordered by key", topic.to_kafka && "goes to Kafka"].filter(Boolean).join(", ") },
   ],
 });

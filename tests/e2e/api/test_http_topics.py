@@ -336,6 +336,18 @@ async def test_a_paused_topic_hands_out_nothing_until_it_is_resumed_but_can_be_r
     assert len((await service.call("POST", f"{group}/receive", json={})).content["messages"]) == 1
 
 
+async def test_a_topic_says_whether_it_goes_to_kafka_and_is_kept_from_there(service):
+    path = "/v1/topics/payments"
+    for wanted in (True, False):
+        changed = await service.call("PATCH", path, json={"to_kafka": wanted})
+        assert (changed.status, changed.content["to_kafka"]) == (200, wanted)
+    (listed,) = (await service.call("GET", "/v1/topics?reserved=false")).content["topics"]
+    assert (listed["topic"], listed["to_kafka"]) == ("payments", False)
+    service.engine.topics.always_to_kafka = frozenset({"payments"})
+    answer = await service.call("PATCH", path, json={"to_kafka": False})
+    assert (answer.status, answer.code) == (409, "fixed_outlet")
+
+
 @pytest.mark.parametrize(
     ("path", "status", "code"),
     [

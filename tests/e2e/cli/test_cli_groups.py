@@ -225,7 +225,7 @@ def test_topics_are_listed_and_ordered_by_key(run):
     run("send", "sorted", "2", "--property", "__SHARDINGKEY=k")
     assert run("topics", "set", "sorted", "--ordered").out == "topic sorted is ordered by key\n"
     [line] = [line for line in run("topics", "list").out.splitlines() if line.startswith("sorted ")]
-    assert line.split() == ["sorted", "1", "2", "0", "by", "key", "-"]
+    assert line.split() == ["sorted", "1", "2", "0", "by", "key", "-", "-"]
     assert [message["body"] for message in _receive(run, "sorted", "--max", 9)] == ["1"]
     assert run("topics", "set", "sorted", "--unordered", "--json").json["ordered"] is False
 
@@ -252,7 +252,7 @@ def test_a_topic_is_paused_and_resumed(run):
     assert _receive(run, "halted", "--max", 9) == []
     assert "halted, paused" in run("groups", "show", "halted", "g").out
     [line] = [line for line in run("topics", "list").out.splitlines() if line.startswith("halted ")]
-    assert line.split() == ["halted", "1", "1", "0", "-", "paused"]
+    assert line.split() == ["halted", "1", "1", "0", "-", "paused", "-"]
     assert run("topics", "resume", "halted", "--json").json["paused"] is False
     assert [message["body"] for message in _receive(run, "halted", "--max", 9)] == ["x"]
     assert "does not exist" in run("topics", "resume", "never").err

@@ -269,6 +269,38 @@ def test_a_relative_delay_counts_from_when_kafka_stored_the_record_if_the_topic_
     assert stored_ms < int(got[b"overdue"].header("TIMER_DUE_MS")) <= got[b"overdue"].read_ms
 
 
+def test_a_topic_is_kept_from_kafka_until_it_is_let_out_or_deleted(fresh: Bridge) -> None:
+    topic, at = fresh.target.replace(".", "%2E"), ("--url", fresh.service.url)
+
+    def goes() -> object:
+        (found,) = [
+            one for one in timerwheel("topics", "list", "--json", *at).json["topics"] if one["topic"] == topic
+        ]
+        return found["to_kafka"]
+
+    far = ("TIMER_DELAY_SEC", "3600")
+    fresh.schedule(b"years ahead", far, ("TIMER_KEY", "k"))
+    listed(fresh.service, fresh.target, 1)
+    assert goes() is True
+    assert timerwheel("topics", "set", topic, "--not-to-kafka", *at).code == 0
+    assert goes() is False
+    timerwheel("send", topic, "private", *at)
+    fresh.schedule(b"refused", far)
+    assert "to_kafka" in why_rejected(fresh, "forbidden_topic", b"refused").header("TIMER_REASON")
+    fresh.schedule(b"not recalled", ("TIMER_RECALL", "true"), ("TIMER_KEY", "k"))
+    why_rejected(fresh, "forbidden_topic", b"not recalled")
+    timerwheel("topics", "set", topic, "--to-kafka", *at)
+    fresh.schedule(b"let out", ("TIMER_DELAY_MS", "0"))
+    fresh.out(1)
+    timerwheel("topics", "delete", topic, "--yes", *at)
+    timerwheel("send", topic, "private again", *at)
+    assert goes() is None
+    fresh.schedule(b"named again", ("TIMER_DELAY_MS", "0"))
+    assert sorted(got.value for got in fresh.out(2)) == [b"let out", b"named again"]
+    own = f"{fresh.inlet}.rejected".replace(".", "%2E")
+    assert "kafka_outlets" in timerwheel("topics", "set", own, "--not-to-kafka", *at).err
+
+
 def test_messages_of_a_named_topic_go_to_kafka_though_no_record_named_it(
     kafka: Clients, tmp_path: Path
 ) -> None:

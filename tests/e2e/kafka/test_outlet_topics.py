@@ -13,6 +13,7 @@ from tests.e2e.kafka.test_journal import configured
 from tests.harness.kafka.bridged import Bridged, names, send
 from tests.harness.kafka.clients import CALL_S, Clients
 from tests.harness.relay import Relay
+from timerwheel.errors import FixedOutletError
 from timerwheel.kafka import cluster, outlet
 from timerwheel.kafka.outlets import Outlets
 from timerwheel.kafka.positions import Noted
@@ -66,6 +67,36 @@ async def test_what_was_purged_or_deleted_does_not_count_as_lost(
             assert await bridged.came(bridged.target, 2) == ["1", "2"]
             assert bridged.counts.lost == 0
     assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize("way", ["stop", "delete"])
+async def test_of_a_topic_that_goes_out_again_nothing_goes_that_came_before(
+    bridged: Bridged, way: str
+) -> None:
+    topic = bridged.target
+    for number in range(2):  # at once, and by the positions in Kafka
+        async with bridged.engine() as engine, bridged.outlet(engine, bridged.later):
+            await engine.topics.change(topic, to_kafka=True)
+            await send(engine, topic, [f"{number} first"])
+            await bridged.came(topic, 2 * number + 1)
+            if way == "stop":
+                await engine.topics.change(topic, to_kafka=False)
+            else:
+                await engine.topic_deletions.delete(topic, wait_ms=FAR)
+                await engine.topic_deletions.delete(bridged.later, wait_ms=FAR)
+            assert engine.topics.to_kafka(topic) is (False if way == "stop" else None)
+            assert engine.topics.to_kafka(bridged.later)  # by the settings
+            await send(engine, topic, ["kept"])
+            if number == 0:
+                await engine.topics.change(topic, to_kafka=True)
+                await send(engine, topic, ["0 again"])
+                await bridged.came(topic, 2)
+    async with bridged.engine() as engine, bridged.outlet(engine, topic):
+        assert engine.topics.to_kafka(topic)  # the settings win
+        with pytest.raises(FixedOutletError):
+            await engine.topics.change(topic, to_kafka=False)
+        await send(engine, topic, ["last"])
+        assert await bridged.came(topic, 4) == ["0 first", "0 again", "1 first", "last"]
 
 
 async def test_what_was_sent_last_is_noted_though_nothing_follows(

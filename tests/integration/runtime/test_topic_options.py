@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tests.harness.drive import settle
 from timerwheel.errors import (
     AdmissionError,
     KeysMoveError,
@@ -14,7 +15,7 @@ from timerwheel.errors import (
 from timerwheel.groups.config import GroupConfig
 from timerwheel.model.messages import Outgoing
 from timerwheel.settings import TOPIC_QUEUES_MAX
-from timerwheel.state.config_table import Put
+from timerwheel.state.config_table import ConfigTable, Put
 
 WAYS = ["restart", "crash", "lose_index"]
 
@@ -203,3 +204,38 @@ async def test_topics_with_options_count_towards_topics_max(world):
         await engine.topics.change("tickets", queues=2)
     with pytest.raises(AdmissionError):
         await engine.topics.change("rmq_sys_wheel_timer", queues=2)
+
+
+@pytest.mark.parametrize("how", WAYS)
+async def test_whether_a_topic_goes_to_kafka_outlives_all_but_its_deletion(world, how):
+    engine = await world.open()
+    await engine.sender.send([Outgoing("orders", b"")] * 3)
+    tag = engine.topics.tag("orders")
+    await engine.topics.change("orders", to_kafka=True)
+    assert engine.control.get(ConfigTable.KAFKA_OUTLET, "orders") == {"0": 3}
+    assert engine.topics.tag("orders") != tag
+    await engine.sender.send([Outgoing("orders", b"")])
+    await engine.topics.change("orders", to_kafka=True)  # goes already
+    assert engine.control.get(ConfigTable.KAFKA_OUTLET, "orders") == {"0": 3}
+    await engine.topics.change("new", to_kafka=False)
+    engine = await getattr(world, how)() or world.engine
+    assert [engine.queues.topic(name).to_kafka for name in ("orders", "new")] == [True, False]
+    await engine.topics.change("new", ordered=True)
+    assert engine.topics.to_kafka("new") is False
+    await engine.topics.change("orders", to_kafka=False)
+    await engine.control.put(
+        [Put(ConfigTable.KAFKA_OUTLET, "orders", {})]
+    )  # as with a record that comes just then
+    assert engine.topics.to_kafka("orders") is False
+    for name in ("orders", "new"):
+        await engine.topic_deletions.delete(name)
+    await settle(engine)
+    assert engine.control.items(ConfigTable.KAFKA_OUTLET) == {}
+    assert [engine.topics.to_kafka(name) for name in ("orders", "new")] == [None, None]
+
+
+async def test_no_more_topics_go_to_kafka_than_there_may_be(world):
+    engine = await world.open(topics_max=1)
+    await engine.topics.change("orders", to_kafka=True)
+    with pytest.raises(RefusedError):
+        await engine.topics.change("more", to_kafka=True)
