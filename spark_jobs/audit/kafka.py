@@ -8,7 +8,8 @@
 2. A message is owed to Kafka if its queue offset is in [where its topic begins to go out, the committed
    position). It must be in its topic once, or among the rejected records.
 3. A record of the inlet before the log's position has one message of the same topic, key, headers and value,
-   at least one if it has a deduplication key, or one rejection that names its place.
+   or one rejection that names its place. With a deduplication key, one message is enough for all records, and
+   it may be any that the service takes for the same send, over HTTP too: of the same key and content hash.
 """
 
 import hashlib
@@ -27,12 +28,14 @@ from pyspark.sql import functions as f
 from timerwheel.kafka import names
 from timerwheel.kafka.envelope import Envelope, Header, UnreadableHeadersError, headers_of
 from timerwheel.kafka.names import KafkaTopics, kafka_topic_of, topic_of
-from timerwheel.model.admission import ENVELOPE_PROPERTY, KEY_PROPERTY
+from timerwheel.kafka.translation import shown
+from timerwheel.model.admission import DOMAIN_PROPERTY, ENVELOPE_PROPERTY, HASH_PROPERTY, KEY_PROPERTY
 from timerwheel.spark_jobs.columns import arrow_schema
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.kafka_topics import Brokers, Row, Stretch, read_topics, stretches
 from timerwheel.spark_jobs.logs import NodeLog
 from timerwheel.state.config_table import ConfigTable
+from timerwheel.state.dedup_key import content_hash, contents_in, digest_of
 
 FINDINGS_MAX = 200
 CALL_S = 10.0
@@ -40,8 +43,8 @@ _YES, _NO = True, False
 _NEVER = (1 << 63) - 1
 _TIMESTAMP_PLACE = 1  # in confluent-kafka's (kind, milliseconds)
 _RECORDS = "topic string, partition int, id string, due_ms bigint, stamp_ms bigint"
-_TAKEN = "partition int, position bigint, what string, digest string, keyed boolean"
-_SENT = "digest string, id string, place string"
+_TAKEN = "partition int, position bigint, what string, digest string, keyed string"
+_SENT = "digest string, keyed string, id string, place string"
 _PUTS = "name string, key string, value string, node string, offset bigint"
 
 
@@ -547,16 +550,23 @@ class _Inlet(_Sides):
         What Kafka has deleted may stand behind more messages than the records that are left: unless the inlet
         `is_whole`, none counts as too many.
         """
-        wanted = rows.groupBy("digest").agg(
-            f.count(f.when(f.col("what") == "message", 1)).alias("wanted"),
-            f.count("*").alias("most"),
-            f.max("keyed").alias("keyed"),
-            f.min("place").alias("place"),
+        same = sent.where("keyed is not null").groupBy("keyed").agg(f.lit(1).alias("same"))
+        wanted = (
+            rows.join(same, "keyed", "left")
+            .groupBy("digest")
+            .agg(
+                f.count(f.when(f.col("what") == "message", 1)).alias("wanted"),
+                f.count("*").alias("most"),
+                f.max("keyed").isNotNull().alias("keyed"),
+                f.max("same").alias("same"),
+                f.min("place").alias("place"),
+            )
         )
         got = sent.where("digest is not null").groupBy("digest").agg(f.count("*").alias("got"))
         both = wanted.join(got, "digest", "left").na.fill(0, ["got"])
         least = f.when(f.col("keyed") & (f.col("wanted") > 0), 1).otherwise(f.col("wanted"))
-        both = both.withColumn("missing", f.greatest(least - f.col("got"), f.lit(0)))
+        got_it = f.greatest(f.col("got"), f.coalesce(f.when(f.col("keyed"), f.col("same")), f.lit(0)))
+        both = both.withColumn("missing", f.greatest(least - got_it, f.lit(0)))
         more = f.greatest(f.col("got") - f.col("most"), f.lit(0)) if is_whole else f.lit(0)
         both = both.withColumn("more", more)
         broken = both.where("missing > 0 or more > 0")
@@ -580,37 +590,48 @@ def _taken_row(message: Any, checked: Mapping[int, int]) -> Row:  # noqa: ANN401
     read = _headers(message)
     own = _by_name(read)
     partition, offset = message.partition(), message.offset()
-    target, keyed = own.get(names.TOPIC), names.KEY in own
+    target, name, value = own.get(names.TOPIC), own.get(names.KEY), message.value() or b""
     if own.get(names.RECALL, b"").lower() == b"true":
-        return (partition, offset, "recall", None, keyed)
+        return (partition, offset, "recall", None, None)
     if target is None:
-        return (partition, offset, "illegal", None, keyed)
+        return (partition, offset, "illegal", None, None)
     headers = [header for header in read if header[0] not in names.OWN_HEADERS]
     envelope = Envelope(message.key(), headers, message.value() is None).encode()
     topic = topic_of(target.decode(errors="replace"))
-    digest = _digest(topic, own.get(names.KEY, b""), envelope, message.value() or b"")
+    digest, keyed = _digest(topic, name or b"", envelope, value), None
+    if name is not None:
+        delays = {each: own[each].decode(errors="replace") for each in names.DELAYS if each in own}
+        keyed = _keyed(topic, name, content_hash(value, shown(message.key(), headers) | delays))
     return (partition, offset, "message" if offset >= checked[partition] else "unchecked", digest, keyed)
 
 
 def _digests(batches: Iterable[pa.RecordBatch], rejected: str) -> Iterator[pa.RecordBatch]:
-    """Of each record that came from Kafka: the digest of its content, or the place it was rejected for."""
+    """Of each record that came from Kafka: the digest of its content, or the place it was rejected for.
+
+    Of one with a deduplication key, from whatever client: what says which sends count as the same.
+    """
     for batch in batches:
         rows: list[Row] = []
         columns = (batch.column(name).to_pylist() for name in ("topic", "id", "properties", "body"))
         for topic, message_id, text, body in zip(*columns, strict=True):
             properties = orjson.loads(text) if text else {}
-            envelope = properties.get(ENVELOPE_PROPERTY, "")
-            if Envelope.decode(envelope) is None:
-                continue
-            if topic == rejected:
-                rows.append((None, message_id, properties.get(names.FROM)))
-            else:
-                key = properties.get(KEY_PROPERTY, "").encode()
-                rows.append((_digest(topic, key, envelope, body), message_id, None))
+            envelope, key = properties.get(ENVELOPE_PROPERTY, ""), properties.get(KEY_PROPERTY, "").encode()
+            is_from_kafka = Envelope.decode(envelope) is not None
+            if is_from_kafka and topic == rejected:
+                rows.append((None, None, message_id, properties.get(names.FROM)))
+            elif is_from_kafka or (HASH_PROPERTY in properties and DOMAIN_PROPERTY not in properties):
+                digest = _digest(topic, key, envelope, body) if is_from_kafka else None
+                keyed = _keyed(topic, key, contents_in(properties)[0]) if key else None
+                rows.append((digest, keyed, message_id, None))
         if rows:
             schema = arrow_schema(_SENT)
             columns_of = [pa.array(values, pa.string()) for values in zip(*rows, strict=True)]
             yield pa.record_batch(columns_of, schema=schema)
+
+
+def _keyed(topic: str, key: bytes, content: bytes) -> str:
+    """What is the same for two sends exactly if the service takes the later one for a repeat."""
+    return digest_of(topic, key.decode(errors="replace")).hex() + content.hex()
 
 
 def _digest(topic: str, key: bytes, envelope: str, body: bytes) -> str:

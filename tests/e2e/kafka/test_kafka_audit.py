@@ -29,6 +29,7 @@ from timerwheel.cli import audit as audit_command
 from timerwheel.cli import rebuild as rebuild_command
 from timerwheel.cli.spark_options import Job
 from timerwheel.cli.table import typed
+from timerwheel.client import Client
 from timerwheel.kafka.front import service_name
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.monitoring.job_metrics import JobMetrics
@@ -174,8 +175,19 @@ def test_what_kafka_has_twice_lacks_or_made_up_is_found(
     shop: Shop, run: Callable[..., Result], tmp_path: Path
 ) -> None:
     data, topic = tmp_path / "data", shop.target.replace(".", "%2E")
-    with serving(data, *shop.flags):
+    stopped = f"stopped-{time.time_ns()}"
+    shop.kafka.make(stopped)
+    with serving(data, *shop.flags) as service:
+        keyed = {"topic": topic, "body": "H", "delay_ms": 3_600_000, "dedup_key": "k-h"}
+        call(service, "/v1/messages", keyed)
+        due = [("TIMER_TOPIC", shop.target.encode()), ("TIMER_DELAY_MS", b"3600000"), ("TIMER_KEY", b"k-h")]
+        for hidden in ([], [("not shown", None)]):  # the same send, for this service
+            shop.kafka.send(shop.inlet, b"H", [*due, *hidden])
+        shop.produce(b"goes", TIMER_TOPIC=stopped, TIMER_DELAY_MS="1")
         shop.work()
+        shop.kafka.read_count(stopped, 1)
+        asyncio.run(_stop(service, stopped))
+        call(service, "/v1/messages", {"topic": stopped, "body": "stays"})
     with serving(data) as service:  # delivered, but not to Kafka
         call(service, "/v1/messages", {"topic": topic, "body": "lost"})
     first, *_ = shop.kafka.read_count(shop.target, 21)
@@ -204,6 +216,11 @@ def test_what_kafka_has_twice_lacks_or_made_up_is_found(
     assert named["twice_in_kafka"] == first.header("TIMER_ID")
     assert named["not_taken"].startswith(f"{shop.inlet}/")
     assert next(one for one in found["kafka"]["outlets"] if one["topic"] == shop.target)["others"] == 1
+
+
+async def _stop(service: RunningService, topic: str) -> None:
+    async with Client(service.url) as client:
+        await client.change_topic(topic, to_kafka=False)
 
 
 async def _claim_all(data: Path, ends: dict[int, int]) -> None:
