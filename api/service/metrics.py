@@ -323,7 +323,7 @@ def _kafka(counts: KafkaCounts) -> Iterator[Metric]:
     yield gauges("kafka_working", "1 while this side of the bridge works", ("side",), by(working))
     fenced = int(counts.outlet_state is BridgeState.FENCED)
     yield gauge("kafka_fenced", "1 if another process on a copy of the data sends instead", fenced)
-    taken = {result: getattr(counts, result) for result in KAFKA_RESULTS}
+    taken = {result: getattr(counts, result) for result in KAFKA_RESULTS} | {"lost": counts.inlet_lost}
     about = "Records taken from the inlet, by what became of them"
     yield counters("kafka_inlet_records", about, ("result",), by(taken))
     places = {str(partition): place for partition, place in counts.inlet.items()}

@@ -45,10 +45,14 @@ logger = logging.getLogger(__name__)
 
 
 class Batch(NamedTuple):
-    """Records in the order of each partition, and where the partitions are."""
+    """Records in the order of each partition, and where the partitions are.
+
+    `is_whole` says that each partition has been read from since `open`, if only that there is nothing.
+    """
 
     records: list[Taken]
     lags: dict[int, Lag]
+    is_whole: bool
 
 
 class InletConsumer:
@@ -62,29 +66,31 @@ class InletConsumer:
         self._stack = ExitStack()
         self._next: dict[int, int] = {}
         self._ends: dict[int, int] = {}
+        self._unread: set[int] = set()
         self._look_ms = 0
         self._stopped = False
         self.topic_id = ""
 
-    def open(self, stored: Mapping[str, int]) -> None:
+    def open(self, stored: Mapping[str, int]) -> int:
         """Begin at the stored positions, by `position_key`; at the first record of a partition without one.
 
-        Raises KafkaException and BridgeError; call it again, except after StoppedError.
+        Returns how many offsets behind these positions Kafka has deleted. Raises KafkaException and
+        BridgeError; call it again, except after StoppedError.
         """
         self.close()
         self._cluster.make_topics()
         self._admin = self._stack.enter_context(self._cluster.admin())
         self.topic_id, count = self._cluster.inlet_id(self._admin)
         self._consumer = self._cluster.consumer()
-        self._next = {}
-        self._assign(self._consumer, count, stored)
+        self._next, self._unread = {}, set()
+        return self._assign(self._consumer, count, stored)
 
     def position_key(self, partition: int) -> str:
         """Return the name of a partition's position, which is another after the topic was made again."""
         return f"{self.topic_id}/{partition}"
 
-    def _assign(self, consumer: Consumer, count: int, stored: Mapping[str, int]) -> None:
-        topic = self._cluster.topics.inlet
+    def _assign(self, consumer: Consumer, count: int, stored: Mapping[str, int]) -> int:
+        topic, deleted = self._cluster.topics.inlet, 0
         for partition in range(count):
             if partition in self._next:
                 continue
@@ -94,13 +100,16 @@ class InletConsumer:
             position = stored.get(self.position_key(partition), first)
             if position < first:
                 logger.error(
-                    "Kafka deleted %d records of %s/%d before they were taken; they are lost",
-                    first - position, topic, partition,
+                    "Kafka deleted %s/%d from offset %d to %d before it was taken: records there are lost",
+                    topic, partition, position, first - 1,
                 )  # fmt: skip
+                deleted += first - position
                 position = first
             self._next[partition], self._ends[partition] = position, end
+            self._unread.add(partition)
         consumer.assign([TopicPartition(topic, *item) for item in self._next.items()])
         self._look_ms = self._clock.monotonic_ms() + LOOK_MS
+        return deleted
 
     def take(self) -> Batch:
         """Return the next records; none after TAKE_S without any.
@@ -111,7 +120,11 @@ class InletConsumer:
         records = self._records(self._consumer)
         if records or self._clock.monotonic_ms() >= self._look_ms:
             self._check_topic(self._consumer)
-        return Batch(records, {partition: self._lag(partition) for partition in self._next})
+        return Batch(records, self.lags(), not self._unread)
+
+    def lags(self) -> dict[int, Lag]:
+        """Return where the partitions are: what is before is taken, or nothing that counts."""
+        return {partition: self._lag(partition) for partition in self._next}
 
     def _records(self, consumer: Consumer) -> list[Taken]:
         first = consumer.poll(TAKE_S)
@@ -149,13 +162,15 @@ class InletConsumer:
     def _note(self, message: Message, error: KafkaError) -> None:
         if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - so it is named
             raise KafkaException(error)
-        self._ends[message.partition() or 0] = message.offset() or 0
-        self._next[message.partition() or 0] = message.offset() or 0
+        partition, offset = message.partition() or 0, message.offset() or 0
+        self._ends[partition] = self._next[partition] = offset  # behind markers and what was aborted
+        self._unread.discard(partition)
 
     def _taken(self, message: Message) -> Taken:
         kind, time_ms = message.timestamp()
         partition, offset = message.partition() or 0, message.offset() or 0
         self._next[partition] = offset + 1
+        self._unread.discard(partition)
         try:
             headers = headers_of(message)
         except UnreadableHeadersError:

@@ -7,17 +7,20 @@
 2. A recall is stored in one unit with the offset too.
 3. A refused record becomes a message to the topic of rejected records, in the unit that would have had it.
 4. Records of one partition take effect in order. While they cannot be stored, the others wait in Kafka.
+5. Ends of transactions and aborted records have offsets too. What is stored moves behind them after a while,
+   so that what Kafka deletes later does not look like records that nobody took.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from timerwheel.engine import Engine
 from timerwheel.errors import (
@@ -31,20 +34,22 @@ from timerwheel.errors import (
     UnitTooLargeError,
     UnknownMessageError,
 )
-from timerwheel.kafka.cluster import Cluster, said
-from timerwheel.kafka.consumer import InletConsumer
+from timerwheel.kafka.cluster import REFUSED, Cluster, said
+from timerwheel.kafka.consumer import Batch, InletConsumer
 from timerwheel.kafka.outlets import Outlets
 from timerwheel.kafka.translation import Recall, Refusal, Taken, Wanted, rejection_of, wanted_of
 from timerwheel.model.kafka_counts import BridgeState, KafkaCounts, Lag
 from timerwheel.model.messages import Outgoing
 from timerwheel.runtime.steps import size_of, sizes_of
 from timerwheel.state.config_table import ConfigTable, ControlValueError, Put
-from timerwheel.store.errors import StoreError
+from timerwheel.store.errors import NoSpaceError, StoreError
 from timerwheel.telemetry.throttled_log import ThrottledLog
 
 UNIT_BYTES_MAX: Final = 4 << 20
 """Bytes of messages that are stored as one unit, unless one alone has more."""
 RETRY_MS: Final = 1_000
+NOTE_MS: Final = 10_000
+"""How often to store positions behind which no record came."""
 _PLACE: Final = attrgetter("partition", "offset")
 
 logger = logging.getLogger(__name__)
@@ -70,16 +75,16 @@ class Inlet:
         self._consumer = InletConsumer(cluster, engine.clock)
         self._thread = ThreadPoolExecutor(1, "kafka inlet")
         self._trouble = ThrottledLog(engine.clock)
+        self._note_ms = 0
 
     async def run(self) -> None:
         """Take records until cancelled, whatever happens to Kafka."""
         while True:
             try:
-                await self._call(self._consumer.open, self._stored())
-                self._works()
+                await self._open()
                 await self._take_all()
             except KafkaException as error:
-                self._waits(said(error))
+                self._waits(self._why(error))
             except (TimerwheelError, StoreError) as error:
                 self._waits(str(error))
             except Exception:  # a fault of ours must not end the bridge for good
@@ -90,17 +95,44 @@ class Inlet:
     def _stored(self) -> dict[str, int]:
         return dict(self._engine.control.items(ConfigTable.KAFKA_INLET))
 
+    async def _open(self) -> None:
+        deleted = await self._call(self._consumer.open, self._stored())
+        self._counts.inlet = lags = await self._call(self._consumer.lags)
+        self._counts.inlet_lost += deleted
+        if deleted:
+            await self._note(lags)  # else the next `open` would find it again
+
     async def _take_all(self) -> None:
+        is_whole = False
         while True:
-            items, lags = await self._call(self._take)
+            items, batch = await self._call(self._take)
             for unit in units_of(items):
                 await self._store(unit)
-            self._counts.inlet = lags
+            self._counts.inlet = batch.lags
+            if batch.is_whole and not is_whole:
+                is_whole = True
+                self._works()
+            if self._engine.clock.monotonic_ms() >= self._note_ms:
+                await self._note(batch.lags)
 
-    def _take(self) -> tuple[list[Item], dict[int, Lag]]:
+    def _take(self) -> tuple[list[Item], Batch]:
         batch = self._consumer.take()
         topics, rules = self._cluster.topics, self._rules
-        return [Item(taken, wanted_of(taken, topics, rules)) for taken in batch.records], batch.lags
+        return [Item(taken, wanted_of(taken, topics, rules)) for taken in batch.records], batch
+
+    async def _note(self, lags: Mapping[int, Lag]) -> None:
+        """Store the positions that are behind those of the last records."""
+        self._note_ms = self._engine.clock.monotonic_ms() + NOTE_MS
+        stored = self._stored()
+        nexts = {self._consumer.position_key(number): lag.next for number, lag in lags.items()}
+        puts = [
+            Put(ConfigTable.KAFKA_INLET, key, offset)
+            for key, offset in nexts.items()
+            if offset > stored.get(key, 0)
+        ]
+        if puts:
+            with suppress(NoSpaceError):  # it is noted later
+                await self._engine.control.put(puts)
 
     # ------------------------------------------------------------------ storing
 
@@ -195,6 +227,16 @@ class Inlet:
         return next_offsets + self._outlets.puts_of({message.topic for message in messages})
 
     # ------------------------------------------------------------------ around it
+
+    def _why(self, error: KafkaException) -> str:
+        """Return why nothing is taken."""
+        cause = error.args[0] if error.args else None
+        if isinstance(cause, KafkaError) and cause.code() in REFUSED:
+            return (
+                f"the brokers refuse the Kafka user of this service, which reads the topic "
+                f"{self._cluster.topics.inlet}: {said(error)}; doc/kafka.md lists the rights that it needs"
+            )
+        return said(error)
 
     def _works(self) -> None:
         self._counts.inlet_state = BridgeState.WORKING

@@ -27,10 +27,11 @@ class Lag(NamedTuple):
 class KafkaCounts(msgspec.Struct):
     """Written on the event loop; any thread may read.
 
-    Of the inlet, records by what became of them, where `repeated` had the TIMER_KEY of an earlier one; and
-    the lag by partition. Of the outlet, messages in committed transactions: `sent` to their topic, or
-    `not_sent` but to the topic of rejected records; those that retention removed first (`lost`); and how many
-    delivered ones have not gone out (`behind`).
+    Of the inlet, records by what became of them, where `repeated` had the TIMER_KEY of an earlier one;
+    offsets that Kafka deleted before they were taken (`inlet_lost`); and the lag by partition. Of the outlet,
+    messages in committed transactions: `sent` to their topic, or `not_sent` but to the topic of rejected
+    records; those that retention removed first (`lost`); and how many delivered ones have not gone out
+    (`behind`).
     """
 
     inlet_state: BridgeState = BridgeState.CONNECTING
@@ -39,6 +40,7 @@ class KafkaCounts(msgspec.Struct):
     recalls: int = 0
     rejected: int = 0
     repeated: int = 0
+    inlet_lost: int = 0
     inlet: dict[int, Lag] = {}
     sent: int = 0
     not_sent: int = 0

@@ -1,18 +1,25 @@
 """How much the inlet takes at once, with a real broker; with limits that one answer of it exceeds."""
 
+import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("confluent_kafka")
 
+from tests.harness.kafka.bridged import Bridged
 from tests.harness.kafka.clients import Clients
 from timerwheel.clock import SystemClock
 from timerwheel.kafka import consumer as consuming
+from timerwheel.kafka import inlet as inlets
 from timerwheel.kafka.cluster import Cluster, StoppedError
 from timerwheel.kafka.consumer import Batch, InletConsumer
 from timerwheel.kafka.names import KafkaTopics
+from timerwheel.model.kafka_counts import BridgeState
+from timerwheel.state.config_table import ConfigTable
 
+HOUR = [("TIMER_TOPIC", b"later"), ("TIMER_DELAY_SEC", b"3600")]
 LARGE, BYTES_MAX, RECORDS_MAX = 300_000, 1_000_000, 50
 
 
@@ -71,3 +78,38 @@ def test_an_inlet_that_stops_does_not_ask_for_the_end_of_each_partition(kafka: C
     with pytest.raises(StoppedError):
         consumer.open({})
     consumer.close()
+
+
+async def test_records_count_as_lost_only_if_nobody_took_them(
+    kafka: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ends of transactions and aborted records have offsets, too, which Kafka deletes as well."""
+    monkeypatch.setattr(inlets, "NOTE_MS", 100)
+    bridged = Bridged(kafka, tmp_path)
+    inlet = bridged.topics.inlet
+    kafka.make(inlet)
+    kafka.transaction([(inlet, b"taken", HOUR)], commit=True)
+    kafka.transaction([(inlet, b"aborted", HOUR)] * 5, commit=False)
+    end = kafka.ends(inlet)[0]
+    async with bridged.engine() as engine, bridged.inlet(engine):
+        while [*engine.control.items(ConfigTable.KAFKA_INLET).values()] != [end]:
+            await asyncio.sleep(0.01)
+    assert end > 6  # there are markers
+    assert bridged.counts.scheduled == 1
+    kafka.delete_records(inlet)
+    async with bridged.engine() as engine, bridged.inlet(engine):
+        while bridged.counts.inlet_state != BridgeState.WORKING:
+            await asyncio.sleep(0.01)
+    assert bridged.counts.inlet_lost == 0
+    assert "deleted" not in caplog.text
+    for _ in range(3):
+        kafka.send(inlet, b"never taken", HOUR)
+    kafka.flush()
+    kafka.delete_records(inlet)
+    async with bridged.engine() as engine, bridged.inlet(engine):
+        kafka.send(inlet, b"taken", HOUR)
+        kafka.flush()
+        while not bridged.counts.scheduled:
+            await asyncio.sleep(0.01)
+    assert bridged.counts.inlet_lost == 3
+    assert f"Kafka deleted {inlet}/0 from offset {end} to {end + 2} before it was taken" in caplog.text

@@ -17,8 +17,6 @@ from typer.testing import CliRunner, Result
 pytest.importorskip("confluent_kafka")
 pytest.importorskip("pyspark")
 
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from tests.harness.kafka.clients import Clients
@@ -242,11 +240,7 @@ def test_what_kafka_has_deleted_is_told_apart_from_what_is_missing(
         shop.work()
     newest = [(shop.target, b"keeps a time", ())]
     shop.kafka.transaction(newest, commit=True)
-    ends = shop.kafka.ends(shop.target)
-    admin = AdminClient({"bootstrap.servers": shop.kafka.address})
-    cut = [TopicPartition(shop.target, number, end) for number, end in ends.items()]
-    for deleted in admin.delete_records(cut).values():
-        deleted.result()
+    shop.kafka.delete_records(shop.target)
     shop.kafka.send(shop.target, b"later")
     shop.kafka.flush()
     words = ("--kafka", f"kafka://{shop.kafka.address}", "--kafka-inlet", shop.inlet, "--data", data)

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import logging
 import re
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ pytest.importorskip("confluent_kafka")
 
 from tests.e2e.kafka.test_journal_serve import call, delivered, is_ready, send, until
 from tests.harness.certificates import Authority
+from tests.harness.kafka.bridged import Bridged
 from tests.harness.kafka.broker import Broker, missing
 from tests.harness.kafka.clients import Clients
 from tests.harness.kafka.rights import Right, User
@@ -21,8 +23,11 @@ from tests.harness.ports import reserved_port
 from tests.harness.processes import ROOT, RunningService, serving
 from tests.torture.process import Service
 from timerwheel.clock import SystemClock
+from timerwheel.kafka import inlet as inlets
+from timerwheel.kafka.consumer import InletConsumer
 from timerwheel.kafka.election import KafkaElection
 from timerwheel.kafka.journal import KafkaJournal
+from timerwheel.model.kafka_counts import BridgeState, Lag
 from timerwheel.settings import JournalAddress
 from timerwheel.store.errors import JournalAwayError, JournalMismatchError, StoreError
 from timerwheel.store.journal import Run, RunKind
@@ -237,6 +242,50 @@ def test_another_user_who_may_read_the_topic_is_named(
     User(guarded, "curious", "secret", authority.certificate).may(other)
     own.journal().claim()
     assert "User:curious can read the Kafka topic" in caplog.text
+
+
+async def test_an_inlet_that_may_not_be_read_is_named_and_does_not_count_as_working(
+    guarded: Broker,
+    user: User,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(inlets, "RETRY_MS", 50)
+    caplog.set_level(logging.INFO)
+    clients = Clients(guarded.internal)
+    bridged = Bridged(clients, tmp_path)
+    bridged.address = guarded.address
+    inlet = bridged.topics.inlet
+    rights = [
+        Right("topic", inlet, "Create", is_prefix=True),
+        Right("topic", inlet, "Describe"),
+        Right("topic", bridged.topics.positions, "DescribeConfigs"),
+        Right("group", "timerwheel-", "Read", is_prefix=True),
+    ]
+    user.may(rights)
+    clients.make(inlet)
+    clients.send(inlet, b"waits", [("TIMER_TOPIC", b"t"), ("TIMER_DELAY_SEC", b"3600")])
+    clients.flush()
+    opened: list[int] = []
+    really_open = InletConsumer.open
+
+    def counted(consumer: InletConsumer, stored: Mapping[str, int]) -> int:
+        opened.append(really_open(consumer, stored))
+        return opened[-1]
+
+    monkeypatch.setattr(InletConsumer, "open", counted)
+    async with bridged.engine() as engine, bridged.inlet(engine, user.properties):
+        while len(opened) < 4:
+            await asyncio.sleep(0.01)
+        assert "works again" not in caplog.text
+        assert f"refuse the Kafka user of this service, which reads the topic {inlet}: " in caplog.text
+        assert bridged.counts.inlet_state != BridgeState.WORKING
+        assert bridged.counts.inlet == {0: Lag(0, 1)}
+        user.may([*rights, Right("topic", inlet, "Read")])
+        while bridged.counts.inlet_state != BridgeState.WORKING:
+            await asyncio.sleep(0.01)
+        assert "the Kafka inlet works again" in caplog.text
 
 
 def test_the_bridge_works_with_just_the_rights_of_its_page(

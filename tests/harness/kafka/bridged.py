@@ -1,9 +1,9 @@
-"""An outlet without a server: services of one data directory, and the topics to which they send."""
+"""An outlet or inlet without a server: services of one data directory, and the topics that they use."""
 
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from tests.harness.kafka.clients import Clients
 from timerwheel.engine import Engine
 from timerwheel.kafka.cluster import Cluster
 from timerwheel.kafka.front import service_name
+from timerwheel.kafka.inlet import Inlet
 from timerwheel.kafka.names import KafkaTopics
 from timerwheel.kafka.outlet import Outlet
 from timerwheel.kafka.outlets import Outlets
@@ -60,6 +61,22 @@ class Bridged:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await outlet.close()
+
+    @asynccontextmanager
+    async def inlet(self, engine: Engine, properties: Mapping[str, str] | None = None) -> AsyncIterator[None]:
+        outlets = Outlets(engine, self.topics, ())
+        await outlets.open()
+        self.counts = KafkaCounts()
+        cluster = Cluster(self.address, properties or {}, self.topics, "shop")
+        inlet = Inlet(engine, cluster, outlets, self.counts)
+        running = asyncio.create_task(inlet.run())
+        try:
+            yield
+        finally:
+            inlet.stop()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await inlet.close()
 
     async def came(self, topic: str, count: int) -> list[str]:
         found = await asyncio.to_thread(self.kafka.read_count, topic, count)

@@ -144,6 +144,13 @@ class Clients:
         while topic in self.topics():
             assert time.monotonic() < until, f"{topic} is still there"
 
+    def delete_records(self, topic: str) -> None:
+        """Delete what a topic has, as retention does."""
+        places = [TopicPartition(topic, number, end) for number, end in self.ends(topic).items()]
+        with AdminClient({"bootstrap.servers": self.address}) as admin:
+            for deleted in admin.delete_records(places).values():
+                deleted.result()
+
     def ends(self, topic: str) -> dict[int, int]:
         """The offset behind the last record of each partition."""
         settings = {"group.id": "tests", "isolation.level": "read_uncommitted"}
