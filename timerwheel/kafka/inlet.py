@@ -50,6 +50,10 @@ UNIT_BYTES_MAX: Final = 4 << 20
 RETRY_MS: Final = 1_000
 NOTE_MS: Final = 10_000
 """How often to store positions behind which no record came."""
+_RECALLED: Final = (
+    "the same message was sent with this TIMER_KEY before and recalled, and this may be a repeat of that send; "
+    "to send it again on purpose, give another TIMER_KEY, or another value, header or delay"
+)
 _PLACE: Final = attrgetter("partition", "offset")
 
 logger = logging.getLogger(__name__)
@@ -150,13 +154,12 @@ class Inlet:
             return
         try:
             await self._engine.recalls.recall_key(recall.topic, recall.key, self._puts([item]))
-        except (
-            UnknownMessageError,
-            AlreadyDeliveredError,
-            AlreadyRecalledError,
-            OpenTransactionError,
-            AdmissionError,
-        ) as error:
+        except UnknownMessageError as error:
+            detail = (
+                f"no message of topic {recall.topic!r} has the key {recall.key!r}, or had in the last day"
+            )
+            await self._send([item._replace(wanted=Refusal(error.code, detail))])
+        except (AlreadyDeliveredError, AlreadyRecalledError, OpenTransactionError, AdmissionError) as error:
             await self._send([item._replace(wanted=Refusal(error.code, str(error)))])
         else:
             self._counts.recalls += 1
@@ -210,7 +213,8 @@ class Inlet:
         for fault in error.faults:
             if isinstance(changed[fault.index].wanted, Refusal):
                 raise error
-            changed[fault.index] = changed[fault.index]._replace(wanted=Refusal(fault.code, fault.detail))
+            detail = _RECALLED if fault.code == "key_recalled" else fault.detail
+            changed[fault.index] = changed[fault.index]._replace(wanted=Refusal(fault.code, detail))
         return changed
 
     def _rejection(self, item: Item) -> Outgoing:

@@ -244,13 +244,18 @@ def _readable(taken: Taken) -> Sequence[Header]:
 
 
 def _own_headers(headers: Sequence[Header]) -> dict[str, str]:
+    """Return the headers for the service, the last of each name; _RefusedError if one is not a text.
+
+    A key may have any letters, as over HTTP. The others have none beyond ASCII.
+    """
+    last = {name: value for name, value in headers if name in names.OWN_HEADERS}
     found: dict[str, str] = {}
-    for name, value in headers:
-        if name in names.OWN_HEADERS:
-            if value is None or not value.isascii():
-                detail = f"header {name} is not a text; write numbers as digits too"
-                raise _RefusedError("illegal_header", detail)
-            found[name] = value.decode()
+    for name, value in last.items():
+        text = None if value is None else _text(value)
+        if text is None or not (name == names.KEY or text.isascii()):
+            detail = f"header {name} is not a text; write numbers as digits too"
+            raise _RefusedError("illegal_header", detail)
+        found[name] = text
     return found
 
 

@@ -194,7 +194,17 @@ def test_a_key_is_scheduled_once_and_a_recall_is_final_or_rejected(fresh: Bridge
     fresh.schedule(b"last", ("TIMER_DELAY_SEC", "1"), key=b"p")
     assert [got.value for got in fresh.out(2)] == [b"once", b"last"]
     assert listed(fresh.service, fresh.target, 0) == []
-    assert why_rejected(fresh, "unknown_message")
+    assert "has the key 'unknown'" in why_rejected(fresh, "unknown_message").header("TIMER_REASON")
+    fresh.schedule(b"never", ("TIMER_DELAY_SEC", "3600"), ("TIMER_KEY", "b"), key=b"p")
+    assert "another TIMER_KEY" in why_rejected(fresh, "key_recalled").header("TIMER_REASON")
+
+
+def test_a_record_recalls_what_http_sent_with_a_key_of_any_letters(fresh: Bridge) -> None:
+    topic, at, key = fresh.target.replace(".", "%2E"), ("--url", fresh.service.url), "bestellung-ä"
+    timerwheel("send", topic, "x", "--delay", "1h", "--dedup-key", key, *at)
+    assert len(listed(fresh.service, fresh.target, 1)) == 1
+    fresh.schedule(None, ("TIMER_RECALL", "true"), ("TIMER_KEY", key))
+    assert listed(fresh.service, fresh.target, 0) == []
 
 
 def why_rejected(bridge: Bridge, code: str, value: bytes | None = None) -> Got:

@@ -129,6 +129,16 @@ def test_a_recall_names_topic_and_key():
     assert wanted(*headers) == Recall("orders%2Enew", "k")
 
 
+def test_a_key_has_any_letters_and_of_headers_with_one_name_only_the_last_is_looked_at():
+    key = "bestellung-ä"
+    named = [*DUE, ("TIMER_KEY", b"\xff"), ("TIMER_KEY", key.encode())]
+    assert wanted(*named).dedup_key == key
+    assert wanted(*named, ("TIMER_RECALL", b"true")) == Recall("orders%2Enew", key)
+    assert wanted(("TIMER_TOPIC", None), *DUE).topic == "orders%2Enew"
+    for last in (("TIMER_TOPIC", None), ("TIMER_KEY", b"\xff"), ("TIMER_DELAY_MS", "٣".encode())):
+        assert wanted(*DUE, last).code == "illegal_header"
+
+
 def test_a_key_with_a_delay_is_a_deduplication_key():
     message = wanted(*DUE, ("TIMER_KEY", b"k"), ("TIMER_RECALL", b"false"))
     assert message.dedup_key == "k"
