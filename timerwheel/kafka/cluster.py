@@ -153,8 +153,8 @@ class Cluster:
             }
         )
 
-    def make_topics(self) -> None:
-        """Make the bridge's own topics if they are missing; BridgeError, KafkaException."""
+    def make_topics(self) -> list[str]:
+        """Make the bridge's own topics that are missing, and return these; BridgeError, KafkaException."""
         inlet, rejected, positions = self.topics.inlet, self.topics.rejected, self.topics.positions
         wanted = {
             inlet: NewTopic(inlet, -1, -1, config={"message.timestamp.type": "LogAppendTime"}),
@@ -167,7 +167,12 @@ class Cluster:
             asked = admin.create_topics(missing, request_timeout=CALL_S) if missing else {}
             made = [name for name, answer in asked.items() if _made(name, answer)]
             if positions not in made:  # a new one is as it was asked for, and not known everywhere yet
-                _check_compacted(admin, positions)
+                _check_policy(admin, positions, compacted=True)
+            return made
+
+    def check_inlet(self, admin: AdminClient) -> None:
+        """Raise BridgeError if the inlet's topic would lose records of one key that nobody has taken."""
+        _check_policy(admin, self.topics.inlet, compacted=False)
 
     def inlet_id(self, admin: AdminClient) -> tuple[str, int]:
         """Return the id of the inlet's topic and the number of its partitions; KafkaException.
@@ -213,19 +218,21 @@ def _made(name: str, made: Any) -> bool:  # noqa: ANN401 - a future without a ty
     return True
 
 
-def _check_compacted(admin: AdminClient, positions: str) -> None:
-    """Raise BridgeError if old positions would be deleted."""
-    resource = ConfigResource(ResourceType.TOPIC, positions)
+def _check_policy(admin: AdminClient, topic: str, *, compacted: bool) -> None:
+    """Raise BridgeError if a topic would lose what it is there for, because it is compacted or is not."""
+    wanted, what = ("compact", "positions") if compacted else ("delete", "records before they are taken")
+    resource = ConfigResource(ResourceType.TOPIC, topic)
     try:
         config = admin.describe_configs([resource], request_timeout=CALL_S)[resource].result()
     except KafkaException as error:
-        logger.warning("cannot check that the Kafka topic %s is compacted: %s", positions, said(error))
+        logger.warning(
+            "cannot check that the Kafka topic %s has cleanup.policy=%s: %s", topic, wanted, said(error)
+        )
         return
     policy = config["cleanup.policy"].value
-    if policy != "compact":
+    if policy != wanted:
         raise BridgeError(
-            f"the Kafka topic {positions} has cleanup.policy={policy} and would lose positions; "
-            "set it to compact"
+            f"the Kafka topic {topic} has cleanup.policy={policy} and would lose {what}; set it to {wanted}"
         )
 
 

@@ -78,8 +78,10 @@ class InletConsumer:
         BridgeError; call it again, except after StoppedError.
         """
         self.close()
-        self._cluster.make_topics()
+        made = self._cluster.make_topics()
         self._admin = self._stack.enter_context(self._cluster.admin())
+        if self._cluster.topics.inlet not in made:
+            self._cluster.check_inlet(self._admin)
         self.topic_id, count = self._cluster.inlet_id(self._admin)
         self._consumer = self._cluster.consumer()
         self._next, self._unread = {}, set()

@@ -51,8 +51,8 @@ RETRY_MS: Final = 1_000
 NOTE_MS: Final = 10_000
 """How often to store positions behind which no record came."""
 _RECALLED: Final = (
-    "the same message was sent with this TIMER_KEY before and recalled, and this may be a repeat of that send; "
-    "to send it again on purpose, give another TIMER_KEY, or another value, header or delay"
+    "the same message was sent with this TIMER_KEY before and recalled, and this may be a repeat of that "
+    "send; to send it again on purpose, give another TIMER_KEY, or another value, header or delay"
 )
 _PLACE: Final = attrgetter("partition", "offset")
 

@@ -45,11 +45,13 @@ class Positions(NamedTuple):
     """What a service has stored; `run` is None before its first run.
 
     `again` are messages before `offsets` that are to be sent again: brokers have lost that they count.
+    `others` are other services that have stored something there, with the time of the last record.
     """
 
     run: Run | None
     offsets: dict[str, dict[int, int]]
     again: Repeats
+    others: Mapping[str, int] = {}
 
     @property
     def whole(self) -> dict[str, dict[int, int]]:
@@ -127,6 +129,7 @@ def read(
         first, end = consumer.get_watermark_offsets(partition, timeout=CALL_S)
     end = end if until is None else until
     newest: dict[str, Any] = {}
+    others: dict[str, int] = {}
     name = cluster.service.encode()
     with cluster.consumer(wait_ms=END_WAIT_MS) as consumer:
         consumer.assign([TopicPartition(partition.topic, PARTITION, first)])
@@ -139,11 +142,13 @@ def read(
                 if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - so it is named
                     raise KafkaException(error)
                 if (message.offset() or 0) >= end:
-                    return positions_of(newest)
+                    return positions_of(newest)._replace(others=others)
                 continue
             service, _, topic_key = (message.key() or b"").partition(b" ")
             if service == name:
                 newest[topic_key.decode()] = msgspec.json.decode(message.value() or b"{}")
+            else:
+                others[service.decode(errors="replace")] = message.timestamp()[1]
 
 
 def positions_of(newest: dict[str, Any]) -> Positions:

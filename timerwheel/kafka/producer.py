@@ -18,6 +18,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -240,6 +241,8 @@ class TransactionalProducer:
             self._until_done(self._producer.init_transactions)
             self._end_positions(self._ends)
             found = positions.read(self._cluster, check=self._check_stopped)
+            if not self._has_run:
+                self._warn_of(found.others)
             offsets, again = self._with_noted(found)
             self._begin()
             self._position(*positions.run_record(self._cluster.service, self._run))
@@ -252,6 +255,16 @@ class TransactionalProducer:
             hanging = self._look(self._targets, self._ends)
             self._found = {(one.place, one.offset) for one in hanging}
             return Opened(offsets, again, hanging)
+
+    def _warn_of(self, others: Mapping[str, int]) -> None:
+        """Say that another service takes the same inlet, or did: nothing in Kafka says that it has ended."""
+        if others:
+            last = datetime.fromtimestamp(max(others.values()) / 1000, UTC)
+            logger.warning(
+                "another service, with data of its own, has taken from the Kafka topic %s, at %s or later; "
+                "while two do, each schedules every record: give each a topic of its own",
+                self._cluster.topics.inlet, last.isoformat(timespec="seconds"),
+            )  # fmt: skip
 
     def _last_run(self, ends: Ends) -> Run | None:
         """Return the process that opened last, as far as committed readers see.

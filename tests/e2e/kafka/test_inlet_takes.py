@@ -13,7 +13,7 @@ from tests.harness.kafka.clients import Clients
 from timerwheel.clock import SystemClock
 from timerwheel.kafka import consumer as consuming
 from timerwheel.kafka import inlet as inlets
-from timerwheel.kafka.cluster import Cluster, StoppedError
+from timerwheel.kafka.cluster import BridgeError, Cluster, StoppedError
 from timerwheel.kafka.consumer import Batch, InletConsumer
 from timerwheel.kafka.names import KafkaTopics
 from timerwheel.model.kafka_counts import BridgeState
@@ -76,6 +76,14 @@ def test_an_inlet_that_stops_does_not_ask_for_the_end_of_each_partition(kafka: C
     consumer = InletConsumer(Cluster(kafka.address, {}, KafkaTopics(inlet), "shop"), SystemClock())
     consumer.stop()
     with pytest.raises(StoppedError):
+        consumer.open({})
+    consumer.close()
+
+
+def test_an_inlet_that_is_compacted_is_refused(kafka: Clients) -> None:
+    kafka.make(inlet := f"takes-{time.time_ns()}", cleanup_policy="compact")
+    consumer = InletConsumer(Cluster(kafka.address, {}, KafkaTopics(inlet), "shop"), SystemClock())
+    with pytest.raises(BridgeError, match="=compact and would lose records"):
         consumer.open({})
     consumer.close()
 

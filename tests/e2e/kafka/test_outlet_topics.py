@@ -18,6 +18,7 @@ from timerwheel.kafka import cluster, outlet
 from timerwheel.kafka.outlets import Outlets
 from timerwheel.kafka.positions import Noted
 from timerwheel.kafka.producer import Opened, TransactionalProducer
+from timerwheel.model.kafka_counts import BridgeState
 from timerwheel.model.messages import Outgoing
 
 FAR = 1 << 40
@@ -34,6 +35,21 @@ def test_the_topic_of_positions_is_compacted_while_it_is_small(bridged: Bridged)
     cluster.Cluster(bridged.address, {}, bridged.topics).make_topics()
     found = configured(bridged.kafka, bridged.topics.positions)
     assert (found["cleanup.policy"], found["segment.bytes"]) == ("compact", str(16 << 20))
+
+
+async def test_a_second_service_on_an_inlet_warns_and_one_that_starts_again_does_not(
+    bridged: Bridged, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    warning = (
+        f"another service, with data of its own, has taken from the Kafka topic {bridged.topics.inlet}, at"
+    )
+    for place in ("one", "one", "other"):
+        assert warning not in caplog.text
+        bridged.home = tmp_path / place
+        async with bridged.engine() as engine, bridged.outlet(engine):
+            while bridged.counts.outlet_state != BridgeState.WORKING:
+                await asyncio.sleep(0.01)
+    assert warning in caplog.text
 
 
 async def test_a_new_queue_goes_out_though_the_first_one_always_has_messages(
