@@ -61,7 +61,7 @@ MISTAKES = [
     ("schedules runs n --count many", "--count 'many' is not a whole number"),
     ("subscriptions update s", "give at least one option to change"),
     ("subscriptions add t http://x --timeout 1ms", "--timeout '1ms': give a duration from"),
-    ("topics set t", "give --queues, --ordered or --unordered"),
+    ("topics set t", "give --queues, --ordered, --unordered, --to-kafka or --not-to-kafka"),
     ("tokens create n --scope root", "--scope 'root'"),
     ("tokens create n --scope admin --rate fast", "--rate 'fast' is not a rate; write 100/s"),
     ("slots --level week", "--level 'week': give second, minute, hour or day"),
