@@ -133,19 +133,12 @@ def test_a_run_may_be_as_large_as_it_says(journal: Callable[..., KafkaJournal]) 
     assert runs_in(leader, extent) == [large]
 
 
-def configured(kafka: Clients, topic: str) -> dict[str, str]:
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    with AdminClient({"bootstrap.servers": kafka.address}) as admin:
-        found = admin.describe_configs([resource])[resource].result()
-    return {name: entry.value for name, entry in found.items()}
-
-
 def test_the_topic_is_made_with_the_settings_that_a_log_needs(
     kafka: Clients, cluster: str, journal: Callable[..., KafkaJournal], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
         journal().claim()
-    found = configured(kafka, f"{cluster}-log")
+    found = kafka.configured(f"{cluster}-log")
     assert found["cleanup.policy"] == "delete"
     assert found["retention.ms"] == found["retention.bytes"] == "-1"
     assert found["unclean.leader.election.enable"] == "false"
@@ -178,7 +171,7 @@ def set_config(kafka: Clients, topic: str, name: str, value: str) -> None:
     with AdminClient({"bootstrap.servers": kafka.address}) as admin:
         admin.incremental_alter_configs([changed])[changed].result()
     until = time.monotonic() + 60
-    while configured(kafka, topic)[name] != value:
+    while kafka.configured(topic)[name] != value:
         assert time.monotonic() < until
 
 

@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from tests.e2e.kafka.test_journal import configured
 from tests.harness.kafka.bridged import Bridged, names, send
 from tests.harness.kafka.clients import CALL_S, Clients
 from tests.harness.relay import Relay
@@ -33,7 +32,7 @@ def bridged(kafka: Clients, tmp_path: Path) -> Bridged:
 
 def test_the_topic_of_positions_is_compacted_while_it_is_small(bridged: Bridged) -> None:
     cluster.Cluster(bridged.address, {}, bridged.topics).make_topics()
-    found = configured(bridged.kafka, bridged.topics.positions)
+    found = bridged.kafka.configured(bridged.topics.positions)
     assert (found["cleanup.policy"], found["segment.bytes"]) == ("compact", str(16 << 20))
 
 

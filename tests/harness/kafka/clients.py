@@ -4,12 +4,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
     AdminClient,
+    ConfigResource,
     ResourcePatternType,
     ResourceType,
 )
@@ -130,6 +131,21 @@ class Clients:
             found.append(Got(message.key(), message.value(), headers, message.partition(), *times_ms))
         consumer.close()
         return found
+
+    def configured(self, topic: str) -> dict[str, str]:
+        """The settings of a topic. One that was just made is not known to the broker for a moment."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        until = time.monotonic() + PATIENCE_S
+        with AdminClient({"bootstrap.servers": self.address}) as admin:
+            while True:
+                try:
+                    found = admin.describe_configs([resource])[resource].result()
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > until:
+                        raise
+                    time.sleep(0.05)
+                else:
+                    return {name: entry.value for name, entry in found.items()}
 
     def topics(self) -> frozenset[str]:
         """The names of all topics."""
