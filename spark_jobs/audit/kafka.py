@@ -136,7 +136,8 @@ def has_bridge(brokers: Brokers, inlet: str) -> bool:
     """Whether a service has brought anything to Kafka for this inlet. JobError if it cannot be reached."""
     from confluent_kafka import KafkaException  # noqa: PLC0415 - only with the extra
 
-    from timerwheel.kafka.cluster import Cluster, said  # noqa: PLC0415 - as above
+    from timerwheel.kafka.clients import said  # noqa: PLC0415 - as above
+    from timerwheel.kafka.cluster import Cluster  # noqa: PLC0415 - as above
 
     topics = KafkaTopics(inlet)
     try:
@@ -151,7 +152,8 @@ def look(brokers: Brokers, inlet: str, logs: Sequence[NodeLog]) -> KafkaView:
     from confluent_kafka import KafkaException  # noqa: PLC0415 - only with the extra
 
     from timerwheel.kafka import positions  # noqa: PLC0415 - as above
-    from timerwheel.kafka.cluster import BridgeError, Cluster, said  # noqa: PLC0415 - as above
+    from timerwheel.kafka.clients import said  # noqa: PLC0415 - as above
+    from timerwheel.kafka.cluster import BridgeError, Cluster  # noqa: PLC0415 - as above
     from timerwheel.kafka.front import service_name  # noqa: PLC0415 - as above
 
     topics = KafkaTopics(inlet)

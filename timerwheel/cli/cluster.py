@@ -102,10 +102,10 @@ def fill(
     """
     if importlib.util.find_spec("confluent_kafka") is None:
         raise SettingsError("confluent_kafka is missing: a journal needs `pip install 'timerwheel[kafka]'`")
-    from timerwheel.kafka.cluster import read_properties
+    from timerwheel.kafka.clients import read_properties
     from timerwheel.kafka.log_fill import fill_journal
 
-    properties = {} if kafka_properties is None else read_properties(kafka_properties)
+    properties = read_properties(kafka_properties)
     with progress_bar("storing the log in Kafka") as progress:
         address = journal_of(journal)
         found = fill_journal(address, properties, data, journal_replicas, progress, from_copy=from_copy)

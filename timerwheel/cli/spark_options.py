@@ -160,7 +160,7 @@ def kafka_place(text: str, properties: Path | None) -> KafkaPlace:
     """What `--kafka` and `--kafka-properties` name; SettingsError, also if confluent-kafka is missing."""
     if importlib.util.find_spec("confluent_kafka") is None:
         raise SettingsError("confluent_kafka is missing: --kafka needs `pip install 'timerwheel[kafka]'`")
-    from timerwheel.kafka.cluster import read_properties
+    from timerwheel.kafka.clients import read_properties
 
     has_cluster = "/" in text.removeprefix("kafka://")
     try:
@@ -170,8 +170,7 @@ def kafka_place(text: str, properties: Path | None) -> KafkaPlace:
             f"--kafka {text!r} is not an address of brokers: give kafka://HOST:PORT, or "
             "kafka://HOST:PORT/CLUSTER for a log that they keep; separate several HOST:PORT by commas"
         ) from None
-    found = {} if properties is None else read_properties(properties)
-    return KafkaPlace(address.servers, found, address.cluster if has_cluster else None)
+    return KafkaPlace(address.servers, read_properties(properties), address.cluster if has_cluster else None)
 
 
 def copy_journal(place: KafkaPlace, data: list[str]) -> list[str]:

@@ -1,11 +1,10 @@
-"""A Kafka cluster as the bridge reaches it: addresses, a file of properties, and the bridge's own topics.
+"""A Kafka cluster as the bridge reaches it: addresses, properties, and the bridge's own topics.
 
 Its clients are librdkafka's, by confluent-kafka. They block: each belongs to one thread.
 """
 
 import logging
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection
@@ -15,7 +14,8 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from timerwheel.errors import SettingsError, TimerwheelError
+from timerwheel.errors import TimerwheelError
+from timerwheel.kafka.clients import check_properties, client_properties, said
 from timerwheel.kafka.names import KafkaTopics
 
 CALL_S: Final = 5.0
@@ -30,16 +30,6 @@ REJECTED_BYTES_MAX: Final = 16 << 20
 """`max.message.bytes` of the topic of rejected records, so that it takes what other topics refuse."""
 POSITIONS_CONFIG: Final = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
 """Settings of the topic of positions. Brokers do not compact the last segment, and each `open` reads it."""
-OF_THE_SERVICE: Final = frozenset(
-    {
-        *("bootstrap.servers", "metadata.broker.list", "group.id", "group.instance.id", "isolation.level"),
-        *("enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset", "enable.partition.eof"),
-        *("transactional.id", "enable.idempotence", "acks", "request.required.acks", "partitioner"),
-        *("batch.size", "message.max.bytes", "queue.buffering.max.messages", "queue.buffering.max.kbytes"),
-    }
-)
-"""Properties on which the guarantees rest: a file may not set them."""
-
 REFUSED: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -53,19 +43,6 @@ REFUSED: Final = frozenset(
 """Errors that say that brokers do not let this user do what it asked for."""
 
 logger = logging.getLogger(__name__)
-client_logger = logging.getLogger(f"{__name__}.client")
-
-
-def _is_news(line: logging.LogRecord) -> bool:
-    """Whether a line of librdkafka says more than the service says itself, once and in its own words.
-
-    A transaction that was refused is reported with the reason, and brokers that are away as well. The file of
-    properties is for producers and consumers alike.
-    """
-    return not line.getMessage().startswith(("TXNERR", "FAIL ", "CONFWARN"))
-
-
-client_logger.addFilter(_is_news)
 
 
 class BridgeError(TimerwheelError):
@@ -89,13 +66,8 @@ class Cluster:
     ) -> None:
         self.topics = topics
         self.service = service
-        self._common: dict[str, Any] = {
-            **properties,
-            "bootstrap.servers": servers,
-            "logger": client_logger,
-            "log_level": 4,
-            "log.connection.close": False,
-        }
+        self._properties = properties
+        self._common = client_properties(servers, properties)
 
     @property
     def transaction_ms(self) -> int:
@@ -104,12 +76,14 @@ class Cluster:
         return int(text) if text.isdecimal() else TRANSACTION_MS
 
     def check(self) -> None:
-        """Raise SettingsError if librdkafka does not accept the properties. Waits for no broker."""
-        try:
-            with self.admin():
-                pass
-        except KafkaException as error:
-            raise SettingsError(f"kafka_properties: {said(error)}") from None
+        """Raise SettingsError if no client can be made with the properties. Waits for no broker."""
+        check_properties(self._properties, self._make_dry)
+
+    def _make_dry(self, properties: Mapping[str, str]) -> None:
+        dry = Cluster("", properties, self.topics, self.service)
+        with dry.admin():
+            dry.consumer().close()
+        dry.producer(batch_bytes=1 << 16, message_bytes_max=1 << 20)
 
     def admin(self) -> AdminClient:
         """Return a client for topics."""
@@ -236,12 +210,6 @@ def _check_policy(admin: AdminClient, topic: str, *, compacted: bool) -> None:
         )
 
 
-def said(error: KafkaException) -> str:
-    """Return what a client reports, in one line."""
-    cause = error.args[0] if error.args else error
-    return str(cause.str() if isinstance(cause, KafkaError) else cause).replace("\n", " ").rstrip(".")
-
-
 def fatal_of(producer: Producer | None, error: SystemError) -> KafkaException | None:
     """Return the fatal error that confluent-kafka has turned into this SystemError; None if it is another.
 
@@ -273,27 +241,9 @@ def why_not(error: KafkaException, servers: str, of: str) -> str:
             "the brokers refuse a record for its time: the clock of this node is far from theirs. Set it "
             "right; and set message.timestamp.type=LogAppendTime for the topic: then brokers note their time"
         )
+    if isinstance(cause, KafkaError) and cause.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+        return (
+            "the brokers take no transaction.timeout.ms as long as that of kafka_properties: shorten it, or "
+            "let them take more with transaction.max.timeout.ms"
+        )
     return f"Kafka at {servers} does not answer as it should: {said(error)}"
-
-
-def read_properties(path: Path) -> dict[str, str]:
-    """Read a file with a librdkafka property `name=value` in each line; SettingsError."""
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"kafka_properties: cannot read {path}: {error}") from None
-    found: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        bare = line.strip()
-        if not bare or bare.startswith("#"):
-            continue
-        name, equals, value = bare.partition("=")
-        name = name.strip()
-        if not equals or not name:
-            raise SettingsError(f"kafka_properties: line {number} of {path} is not name=value")
-        if name in OF_THE_SERVICE:
-            raise SettingsError(
-                f"kafka_properties: line {number} of {path} sets {name}; the service sets that itself"
-            )
-        found[name] = value.strip()
-    return found

@@ -26,7 +26,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.admin import AdminClient
 
 from timerwheel.clock import Clock
-from timerwheel.kafka.cluster import CALL_S, client_logger, said, why_not
+from timerwheel.kafka.clients import check_properties, client_properties, said
+from timerwheel.kafka.cluster import CALL_S, why_not
 from timerwheel.kafka.tenure import SESSION_MS, Tenure
 from timerwheel.runtime.election import Node
 from timerwheel.settings import JournalAddress
@@ -47,6 +48,15 @@ END_S_MAX: Final = 20.0
 """How long the group waits for the engine of a node that is not to lead any longer."""
 LEAVE_S: Final = 5.0
 """How long to wait for brokers to hear that this node leaves; else they learn it from its silence."""
+OF_A_VOTER: Final = {
+    "session.timeout.ms": SESSION_MS,
+    "heartbeat.interval.ms": HEARTBEAT_MS,
+    "partition.assignment.strategy": "cooperative-sticky",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "latest",
+}
+"""Properties of a consumer that takes part."""
 PARTITION: Final = 0
 FORBIDDEN: Final = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED})
 """Errors that last until somebody gives a right; a broker that starts may refuse a log-in by mistake."""
@@ -71,15 +81,13 @@ def group_of(address: JournalAddress) -> str:
     return f"{address.cluster}-leader"
 
 
-def client_properties(address: JournalAddress, properties: Mapping[str, str]) -> dict[str, Any]:
-    """Return the properties of every client that asks about an election."""
-    return {
-        **properties,
-        "bootstrap.servers": address.servers,
-        "logger": client_logger,
-        "log_level": 4,
-        "log.connection.close": False,
-    }
+def check_voter(address: JournalAddress, properties: Mapping[str, str]) -> None:
+    """Raise SettingsError if nobody can take part in an election with these properties."""
+
+    def make_dry(properties: Mapping[str, str]) -> None:
+        Consumer(client_properties("", properties) | OF_A_VOTER | {"group.id": group_of(address)}).close()
+
+    check_properties(properties, make_dry)
 
 
 def aside_of(address: JournalAddress) -> str:
@@ -125,7 +133,7 @@ def leader_of(address: JournalAddress, properties: Mapping[str, str]) -> str | N
     Takes no part in the election. It waits for the brokers.
     """
     try:
-        found = members(client_properties(address, properties), group_of(address))
+        found = members(client_properties(address.servers, properties), group_of(address))
     except KafkaException as error:
         logger.debug("cannot see who leads %s: %s", address.cluster, said(error))
         return None
@@ -145,7 +153,7 @@ class KafkaElection:
         self.url = url
         self.leader_url: str | None = None
         """Who leads, as far as this node has heard."""
-        self._common = client_properties(address, properties) | {"client.id": url}
+        self._common = client_properties(address.servers, properties) | {"client.id": url}
         self._clock = clock
         self._thread: threading.Thread | None = None  # that takes part; another one may still be leaving
         self._ended = threading.Event()
@@ -450,19 +458,7 @@ class KafkaElection:
             logger.debug("cannot say how far the copy is: %s", said(error))
 
     def _group_consumer(self, group: str) -> Consumer:
-        return Consumer(
-            self._common
-            | {
-                "group.id": group,
-                "on_commit": self._answered,
-                "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": HEARTBEAT_MS,
-                "partition.assignment.strategy": "cooperative-sticky",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "latest",
-            }
-        )
+        return Consumer(self._common | OF_A_VOTER | {"group.id": group, "on_commit": self._answered})
 
     def _copy_consumer(self, url: str) -> Consumer:
         """Return a consumer that is never subscribed: it has the offset up to which a node has copied."""

@@ -34,16 +34,16 @@ class KafkaFront:
     def __init__(self, serving: Serving) -> None:
         """Raises SettingsError if the package is not installed, or for a property that it does not know."""
         _check_installed()
-        from timerwheel.kafka import cluster  # noqa: PLC0415 - needs confluent-kafka
+        from timerwheel.kafka.clients import read_properties  # noqa: PLC0415 - needs confluent-kafka
+        from timerwheel.kafka.cluster import Cluster  # noqa: PLC0415 - as above
 
         self._servers = serving.kafka
         log = journal_of(serving.journal).topic if serving.journal else None
         self._topics = KafkaTopics(serving.kafka_inlet, log)
         self._named = [name.strip() for name in serving.kafka_outlets.split(",") if name.strip()]
-        path = serving.kafka_properties
-        self._properties = {} if path is None else cluster.read_properties(path)
+        self._properties = read_properties(serving.kafka_properties)
         self._check_names()
-        cluster.Cluster(self._servers, self._properties, self._topics).check()
+        Cluster(self._servers, self._properties, self._topics).check()
         self._inlet: Inlet | None = None
         self._outlet: Outlet | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -117,15 +117,15 @@ def journal_from(settings: Settings, serving: Serving) -> tuple[Journal, Callabl
     if settings.flush != "sync":
         raise SettingsError("journal: it needs flush = sync; a journal stores nothing later")
     _check_installed()
-    from timerwheel.kafka import cluster  # noqa: PLC0415 - needs confluent-kafka
-    from timerwheel.kafka.election import KafkaElection  # noqa: PLC0415 - as above
+    from timerwheel.kafka.clients import read_properties  # noqa: PLC0415 - needs confluent-kafka
+    from timerwheel.kafka.election import KafkaElection, check_voter  # noqa: PLC0415 - as above
     from timerwheel.kafka.journal import KafkaJournal  # noqa: PLC0415 - as above
 
-    path = serving.kafka_properties
-    properties = {} if path is None else cluster.read_properties(path)
+    properties = read_properties(serving.kafka_properties)
     replicas = serving.journal_replicas
     address, clock = journal_of(serving.journal), SystemClock()
     journal = KafkaJournal(address, properties, clock, replication=replicas)
+    check_voter(address, properties)
     return journal, lambda url: KafkaElection(address, properties, clock, url)
 
 
@@ -135,10 +135,9 @@ def leader_finder(serving: Serving) -> Callable[[], str | None]:
     SettingsError.
     """
     _check_installed()
-    from timerwheel.kafka import cluster, election  # noqa: PLC0415 - needs confluent-kafka
+    from timerwheel.kafka import clients, election  # noqa: PLC0415 - needs confluent-kafka
 
-    path = serving.kafka_properties
-    properties = {} if path is None else cluster.read_properties(path)
+    properties = clients.read_properties(serving.kafka_properties)
     address = journal_of(serving.journal)
     return lambda: election.leader_of(address, properties)
 

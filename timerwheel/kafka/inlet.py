@@ -34,7 +34,8 @@ from timerwheel.errors import (
     UnitTooLargeError,
     UnknownMessageError,
 )
-from timerwheel.kafka.cluster import REFUSED, Cluster, said
+from timerwheel.kafka.clients import said
+from timerwheel.kafka.cluster import REFUSED, Cluster
 from timerwheel.kafka.consumer import Batch, InletConsumer
 from timerwheel.kafka.outlets import Outlets
 from timerwheel.kafka.translation import Recall, Refusal, Taken, Wanted, rejection_of, wanted_of

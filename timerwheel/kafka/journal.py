@@ -16,6 +16,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from threading import Event
 from typing import Any, Final
 
@@ -33,10 +34,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from timerwheel.clock import Clock
-from timerwheel.errors import SettingsError
 from timerwheel.kafka import journal_topic
 from timerwheel.kafka.broker_clock import BrokerClock
-from timerwheel.kafka.cluster import CALL_S, client_logger, fatal_of, said, why_not
+from timerwheel.kafka.clients import check_properties, client_properties, said
+from timerwheel.kafka.cluster import CALL_S, fatal_of, why_not
 from timerwheel.settings import JournalAddress
 from timerwheel.store.errors import JournalAwayError, JournalFencedError, JournalMismatchError, LogFailedError
 from timerwheel.store.journal import FENCE, Extent, Placed, Run, label, labelled
@@ -86,7 +87,7 @@ class KafkaJournal:
     def __init__(
         self, address: JournalAddress, properties: Mapping[str, str], clock: Clock, *, replication: int = 0
     ) -> None:
-        """Raises SettingsError if librdkafka does not accept the properties. Waits for no broker."""
+        """Raises SettingsError if no client can be made with the properties. Waits for no broker."""
         self.topic = address.topic
         self.run_bytes_max = 0
         self._place = TopicPartition(self.topic, PARTITION)
@@ -98,25 +99,26 @@ class KafkaJournal:
         self._is_open = False
         self._opened_ms = self._appended_ms = 0
         self._warned: tuple[str, ...] = ()  # at the last look at the topic
+        self._has_led = False  # since it last began to claim
         self._noted = ""  # why brokers do not let this service in
         self._broker_clock = BrokerClock()
-        try:
-            with self._admin():
-                pass
-        except KafkaException as error:
-            raise SettingsError(f"kafka_properties: {said(error)}") from None
+        check_properties(properties, self._make_dry)
 
-    def _client(self, **more: object) -> dict[str, Any]:
-        common = {
-            "bootstrap.servers": self._servers,
-            "logger": client_logger,
-            "log_level": 4,
-            "log.connection.close": False,
-        }
-        return {**common, **more}
+    def _make_dry(self, properties: Mapping[str, str]) -> None:
+        for name in ("message.timeout.ms", "delivery.timeout.ms"):
+            if properties.get(name) == "0":
+                raise ValueError(f"{name}=0 would let an append wait forever")
+        dry = copy(self)
+        dry._servers, dry._properties = "", dict(properties)  # noqa: SLF001 - of the same class
+        with dry._admin():  # noqa: SLF001 - as above
+            dry._consumer().close()  # noqa: SLF001 - as above
+        dry._new_producer(message_bytes_max=1 << 20)  # noqa: SLF001 - as above
+
+    def _client(self) -> dict[str, Any]:
+        return client_properties(self._servers, self._properties)
 
     def _admin(self) -> AdminClient:
-        return AdminClient(self._properties | self._client(error_cb=self._note))
+        return AdminClient(self._client() | {"error_cb": self._note})
 
     def _note(self, error: KafkaError) -> None:
         """A client reports why it cannot connect."""
@@ -125,35 +127,32 @@ class KafkaJournal:
 
     def _consumer(self) -> Consumer:
         return Consumer(
-            self._properties
-            | self._client(
-                **{
-                    "group.id": self.topic,  # librdkafka wants one; it is never joined
-                    "enable.auto.commit": False,
-                    "enable.auto.offset.store": False,
-                    "auto.offset.reset": "error",
-                    "enable.partition.eof": True,
-                    "isolation.level": "read_uncommitted",
-                    "queued.max.messages.kbytes": 32_768,
-                }
-            )
+            self._client()
+            | {
+                "group.id": self.topic,  # librdkafka wants one; it is never joined
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+                "isolation.level": "read_uncommitted",
+                "queued.max.messages.kbytes": 32_768,
+            }
         )
 
     def _new_producer(self, message_bytes_max: int) -> Producer:
         times = {"message.timeout.ms": APPEND_MS_MAX, "transaction.timeout.ms": TRANSACTION_MS_MAX}
         return Producer(
-            {**times, **self._properties}
-            | self._client(
-                **{
-                    "transactional.id": self.topic,
-                    "linger.ms": 0,
-                    "message.max.bytes": message_bytes_max,
-                    "queue.buffering.max.kbytes": 1 << 21,
-                    "topic.metadata.propagation.max.ms": 5_000,
-                    "retry.backoff.ms": 50,
-                    "reconnect.backoff.max.ms": 1_000,
-                }
-            )
+            times
+            | self._client()
+            | {
+                "transactional.id": self.topic,
+                "linger.ms": 0,
+                "message.max.bytes": message_bytes_max,
+                "queue.buffering.max.kbytes": 1 << 21,
+                "topic.metadata.propagation.max.ms": 5_000,
+                "retry.backoff.ms": 50,
+                "reconnect.backoff.max.ms": 1_000,
+            }
         )
 
     def claim(self, *, make: bool = True) -> Extent:
@@ -210,7 +209,8 @@ class KafkaJournal:
 
     def _lead(self, admin: AdminClient) -> Extent:
         self.close()
-        self._warned = ()
+        if self._has_led:  # each claim says what there is to warn of, but not each try
+            self._warned, self._has_led = (), False
         checked = self._checked(admin)
         self.run_bytes_max = checked.message_bytes_max - RUN_OVERHEAD_BYTES
         self._producer = self._new_producer(checked.message_bytes_max)
@@ -221,6 +221,7 @@ class KafkaJournal:
         except BaseException:
             self.close()
             raise
+        self._has_led = True
         logger.info("claimed the Kafka topic %s, which has positions %d to %d", self.topic, *found[1:])
         return found
 

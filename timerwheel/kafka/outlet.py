@@ -28,7 +28,8 @@ from confluent_kafka import KafkaException
 
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
-from timerwheel.kafka.cluster import Cluster, said
+from timerwheel.kafka.clients import said
+from timerwheel.kafka.cluster import Cluster
 from timerwheel.kafka.hanging import Hanging, Place
 from timerwheel.kafka.names import ID, kafka_topic_of
 from timerwheel.kafka.outlets import Outlets

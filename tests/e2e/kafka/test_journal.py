@@ -208,6 +208,16 @@ def test_a_leader_sees_that_the_settings_of_its_topic_were_changed(
         assert said == at_claim, "each claim says it"
 
 
+def test_a_claim_that_is_tried_again_warns_once(
+    journal: Callable[..., KafkaJournal], caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = journal(transaction_timeout_ms="1000000")
+    for _ in range(2):
+        with pytest.raises(JournalAwayError, match=r"let them take more with transaction\.max\.timeout\.ms"):
+            leader.claim()
+    assert caplog.text.count("has one replica") == caplog.text.count("anyone can read") == 1
+
+
 def test_records_of_something_else_are_told(
     kafka: Clients, cluster: str, journal: Callable[..., KafkaJournal]
 ) -> None:

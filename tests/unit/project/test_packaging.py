@@ -28,6 +28,7 @@ FOR_AN_EXTRA = {
     *(
         f"timerwheel/kafka/{name}.py"
         for name in (
+            "clients",
             "cluster",
             "consumer",
             "inlet",
