@@ -1,16 +1,20 @@
-"""What all clients of librdkafka have in common: the file of properties, and what they write to the log.
+"""What all clients of librdkafka have in common: properties, their log, and why they cannot connect.
 
 A client is *dry* if it is given no brokers: it checks its properties, and connects to nothing.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
-from timerwheel.errors import SettingsError
+from timerwheel.errors import SettingsError, TimerwheelError
+
+CALL_S: Final = 5.0
+"""How long a call waits for brokers; the stop of the service may wait so long for the call."""
 
 OF_THE_SERVICE: Final = frozenset(
     {
@@ -36,6 +40,19 @@ HARMFUL: Final = {
     "enabled_events": "it would not hear of errors",
 }
 """Properties with which the service would not work, and why: a file may not set them either."""
+NOT_LET_IN: Final = frozenset(
+    {
+        KafkaError._AUTHENTICATION,  # noqa: SLF001 - so librdkafka's own errors are named
+        KafkaError._SSL,  # noqa: SLF001 - as above
+    }
+)
+"""Errors of a connection on which a broker, or this client, says that the other one is not to be trusted."""
+NOT_REACHED: Final = frozenset(
+    {
+        KafkaError._TRANSPORT,  # noqa: SLF001 - as above
+        KafkaError._RESOLVE,  # noqa: SLF001 - as above
+    }
+)
 
 client_logger = logging.getLogger(__name__)
 
@@ -61,6 +78,53 @@ def client_properties(servers: str, properties: Mapping[str, str]) -> dict[str, 
         "log.connection.close": False,
     }
     return common | ({"bootstrap.servers": servers} if servers else {})
+
+
+class CannotConnectError(TimerwheelError):
+    """No broker can be talked to; the message says why, as far as is known, and what to do."""
+
+    code = "kafka"
+
+
+class Connection:
+    """An admin client, which says why it cannot connect; `with` closes it."""
+
+    def __init__(self, servers: str, properties: Mapping[str, str]) -> None:
+        self._servers = servers
+        self._noted: dict[bool, set[str]] = {True: set(), False: set()}  # whether brokers are reached
+        self.admin = AdminClient(client_properties(servers, properties) | {"error_cb": self._note})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self.admin:
+            pass
+
+    def _note(self, error: KafkaError) -> None:
+        if error.code() in NOT_LET_IN | NOT_REACHED:
+            how_long = " (after "  # it differs from time to time
+            self._noted[error.code() in NOT_LET_IN].add(error.str().partition(how_long)[0])
+
+    def topics(self) -> Collection[str]:
+        """Return the names of all topics that this user may see; CannotConnectError, KafkaException."""
+        try:
+            return self.admin.list_topics(timeout=CALL_S).topics
+        except KafkaException as error:
+            self.admin.poll(0)  # has `_note` called
+            if refusals := self._noted[True]:
+                raise CannotConnectError(
+                    f"the brokers do not let this service in: {min(refusals)}; see kafka_properties"
+                ) from error
+            if error.args[0].code() not in NOT_REACHED:
+                raise
+            why = min(self._noted[False], default="") or (
+                "are these addresses of Kafka brokers that are up, and is security.protocol in "
+                "kafka_properties what they want?"
+            )
+            raise CannotConnectError(
+                f"Kafka at {self._servers} does not answer as it should: {said(error)}: {why}"
+            ) from error
 
 
 def check_properties(properties: Mapping[str, str], make: Callable[[Mapping[str, str]], None]) -> None:
@@ -121,4 +185,6 @@ def _refuse(name: str, what: str) -> None:
     if name in OF_THE_SERVICE:
         raise SettingsError(f"{what}; the service sets that itself: leave the line out")
     if name in HARMFUL:
-        raise SettingsError(f"{what}; the service does not work with it, for {HARMFUL[name]}: leave it out")
+        raise SettingsError(
+            f"{what}; the service does not work with it, because {HARMFUL[name]}: leave it out"
+        )

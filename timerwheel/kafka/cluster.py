@@ -15,11 +15,9 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from timerwheel.errors import TimerwheelError
-from timerwheel.kafka.clients import check_properties, client_properties, said
+from timerwheel.kafka.clients import CALL_S, Connection, check_properties, client_properties, said
 from timerwheel.kafka.names import KafkaTopics
 
-CALL_S: Final = 5.0
-"""How long a call waits for brokers; the stop of the service may wait so long for the call."""
 TRANSACTION_MS: Final = 60_000
 """librdkafka's default of `transaction.timeout.ms`."""
 QUEUED_RECORDS: Final = 1_000
@@ -66,7 +64,7 @@ class Cluster:
     ) -> None:
         self.topics = topics
         self.service = service
-        self._properties = properties
+        self._servers, self._properties = servers, properties
         self._common = client_properties(servers, properties)
 
     @property
@@ -128,15 +126,18 @@ class Cluster:
         )
 
     def make_topics(self) -> list[str]:
-        """Make the bridge's own topics that are missing, and return these; BridgeError, KafkaException."""
+        """Make the bridge's own topics that are missing, and return these.
+
+        BridgeError, CannotConnectError, KafkaException.
+        """
         inlet, rejected, positions = self.topics.inlet, self.topics.rejected, self.topics.positions
         wanted = {
             inlet: NewTopic(inlet, -1, -1, config={"message.timestamp.type": "LogAppendTime"}),
             rejected: NewTopic(rejected, -1, -1, config={"max.message.bytes": str(REJECTED_BYTES_MAX)}),
             positions: NewTopic(positions, 1, -1, config=POSITIONS_CONFIG),
         }
-        with self.admin() as admin:
-            known = admin.list_topics(timeout=CALL_S).topics
+        with Connection(self._servers, self._properties) as connection:
+            known, admin = connection.topics(), connection.admin
             missing = [topic for name, topic in wanted.items() if name not in known]
             asked = admin.create_topics(missing, request_timeout=CALL_S) if missing else {}
             made = [name for name, answer in asked.items() if _made(name, answer)]
@@ -185,8 +186,8 @@ def _made(name: str, made: Any) -> bool:  # noqa: ANN401 - a future without a ty
         if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return False
         raise BridgeError(
-            f"the Kafka topic {name} is missing and cannot be made: {said(error)}; make it yourself, as "
-            "doc/kafka.md says"
+            f"the Kafka topic {name} is missing, or may not be seen by this user, and cannot be made: "
+            f"{said(error)}; make it yourself, as doc/kafka.md says, and give the user its rights"
         ) from None
     logger.info("made the Kafka topic %s", name)
     return True

@@ -24,7 +24,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from timerwheel.clock import Clock
-from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster, StoppedError
+from timerwheel.kafka.clients import CALL_S
+from timerwheel.kafka.cluster import BridgeError, Cluster, StoppedError
 from timerwheel.kafka.envelope import UnreadableHeadersError, headers_of
 from timerwheel.kafka.translation import Taken
 from timerwheel.model.kafka_counts import Lag

@@ -26,8 +26,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.admin import AdminClient
 
 from timerwheel.clock import Clock
-from timerwheel.kafka.clients import check_properties, client_properties, said
-from timerwheel.kafka.cluster import CALL_S, why_not
+from timerwheel.kafka.clients import CALL_S, check_properties, client_properties, said
+from timerwheel.kafka.cluster import why_not
 from timerwheel.kafka.tenure import SESSION_MS, Tenure
 from timerwheel.runtime.election import Node
 from timerwheel.settings import JournalAddress

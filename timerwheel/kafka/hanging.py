@@ -27,8 +27,8 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message,
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from timerwheel.clock import Clock
-from timerwheel.kafka.clients import said
-from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster
+from timerwheel.kafka.clients import CALL_S, said
+from timerwheel.kafka.cluster import BridgeError, Cluster
 from timerwheel.kafka.envelope import Header, UnreadableHeadersError, headers_of
 from timerwheel.kafka.names import FROM, ID, TOPIC
 from timerwheel.kafka.translation import Produced

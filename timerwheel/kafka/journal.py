@@ -14,7 +14,7 @@ producer is gone: only another claim makes a new one.
 
 import logging
 import math
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from threading import Event
@@ -36,8 +36,15 @@ from confluent_kafka.cimpl import NewTopic
 from timerwheel.clock import Clock
 from timerwheel.kafka import journal_topic
 from timerwheel.kafka.broker_clock import BrokerClock
-from timerwheel.kafka.clients import check_properties, client_properties, said
-from timerwheel.kafka.cluster import CALL_S, fatal_of, why_not
+from timerwheel.kafka.clients import (
+    CALL_S,
+    CannotConnectError,
+    Connection,
+    check_properties,
+    client_properties,
+    said,
+)
+from timerwheel.kafka.cluster import fatal_of, why_not
 from timerwheel.settings import JournalAddress
 from timerwheel.store.errors import JournalAwayError, JournalFencedError, JournalMismatchError, LogFailedError
 from timerwheel.store.journal import FENCE, Extent, Placed, Run, label, labelled
@@ -71,12 +78,6 @@ FENCED: Final = frozenset(
     }
 )
 """Errors that say that another process has claimed the journal."""
-CANNOT_CONNECT: Final = frozenset(
-    {
-        KafkaError._AUTHENTICATION,  # noqa: SLF001 - as above
-        KafkaError._SSL,  # noqa: SLF001 - as above
-    }
-)
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +101,6 @@ class KafkaJournal:
         self._opened_ms = self._appended_ms = 0
         self._warned: tuple[str, ...] = ()  # at the last look at the topic
         self._has_led = False  # since it last began to claim
-        self._noted = ""  # why brokers do not let this service in
         self._broker_clock = BrokerClock()
         check_properties(properties, self._make_dry)
 
@@ -110,20 +110,18 @@ class KafkaJournal:
                 raise ValueError(f"{name}=0 would let an append wait forever")
         dry = copy(self)
         dry._servers, dry._properties = "", dict(properties)  # noqa: SLF001 - of the same class
-        with dry._admin():  # noqa: SLF001 - as above
+        with dry._connection():  # noqa: SLF001 - as above
             dry._consumer().close()  # noqa: SLF001 - as above
         dry._new_producer(message_bytes_max=1 << 20)  # noqa: SLF001 - as above
 
     def _client(self) -> dict[str, Any]:
         return client_properties(self._servers, self._properties)
 
-    def _admin(self) -> AdminClient:
-        return AdminClient(self._client() | {"error_cb": self._note})
+    def _connection(self) -> Connection:
+        return Connection(self._servers, self._properties)
 
-    def _note(self, error: KafkaError) -> None:
-        """A client reports why it cannot connect."""
-        if error.code() in CANNOT_CONNECT:
-            self._noted = error.str()
+    def _admin(self) -> AdminClient:
+        return AdminClient(self._client())
 
     def _consumer(self) -> Consumer:
         return Consumer(
@@ -166,8 +164,8 @@ class KafkaJournal:
 
     def topics(self) -> frozenset[str]:
         """Return the names of all topics that the brokers show; JournalAwayError."""
-        with self._explained(), self._admin() as admin:
-            return frozenset(admin.list_topics(timeout=CALL_S).topics)
+        with self._explained(), self._connection() as connection:
+            return frozenset(connection.topics())
 
     def extent(self, *, make: bool = True) -> Extent:
         """Return what there is now; makes the topic if it is missing. Raises as `claim`."""
@@ -176,8 +174,9 @@ class KafkaJournal:
     def _in_topic(self, call: Callable[[AdminClient], Extent], *, make: bool) -> Extent:
         """Make a call about the topic, which is made first if it is missing."""
         until_ms = self._clock.monotonic_ms() + int(CLAIM_S * 1000)
-        with self._explained(), self._admin() as admin:
-            if self.topic not in self._seen(admin):
+        with self._explained(), self._connection() as connection:
+            admin = connection.admin
+            if self.topic not in connection.topics():
                 if not make:
                     raise JournalMismatchError(
                         f"there is no Kafka topic {self.topic} at {self._servers}, though the data directory "
@@ -193,19 +192,6 @@ class KafkaJournal:
                     if not unknown or self._clock.monotonic_ms() >= until_ms:
                         raise
                 Event().wait(RETRY_S)
-
-    def _seen(self, admin: AdminClient) -> Collection[str]:
-        """Return the topics that the brokers show to this user."""
-        self._noted = ""
-        try:
-            return admin.list_topics(timeout=CALL_S).topics
-        except KafkaException as error:
-            admin.poll(0)
-            if self._noted:
-                raise JournalAwayError(
-                    f"the brokers do not let this service in: {self._noted}; see kafka_properties"
-                ) from error
-            raise
 
     def _lead(self, admin: AdminClient) -> Extent:
         self.close()
@@ -422,6 +408,8 @@ class KafkaJournal:
             yield
         except KafkaException as error:
             raise self._error_of(error) from error
+        except CannotConnectError as error:
+            raise JournalAwayError(str(error)) from error
         except SystemError as error:
             if (fatal := fatal_of(self._producer, error)) is None:
                 raise

@@ -13,8 +13,7 @@ from confluent_kafka.admin._acl import AclBindingFilter, AclOperation, AclPermis
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-from timerwheel.kafka.clients import said
-from timerwheel.kafka.cluster import CALL_S
+from timerwheel.kafka.clients import CALL_S, said
 from timerwheel.store.errors import JournalAwayError, JournalMismatchError
 
 REPLICAS: Final = 3

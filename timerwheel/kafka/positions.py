@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster
+from timerwheel.kafka.clients import CALL_S
+from timerwheel.kafka.cluster import BridgeError, Cluster
 
 PARTITION = 0
 _AGAIN = "again"

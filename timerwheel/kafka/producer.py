@@ -27,8 +27,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from timerwheel.clock import Clock
 from timerwheel.kafka import positions
 from timerwheel.kafka.batches import BATCH_BYTES, Batches
-from timerwheel.kafka.clients import said
-from timerwheel.kafka.cluster import CALL_S, BridgeError, Cluster, StoppedError, fatal_of
+from timerwheel.kafka.clients import CALL_S, said
+from timerwheel.kafka.cluster import BridgeError, Cluster, StoppedError, fatal_of
 from timerwheel.kafka.hanging import GRACE_MS, LOOK_S, Ends, Firsts, Grace, Hanging, Place, unpassed
 from timerwheel.kafka.names import is_kafka_topic, kafka_topic_of
 from timerwheel.kafka.positions import Noted, Positions, Repeats, Run

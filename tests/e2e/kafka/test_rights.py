@@ -5,8 +5,10 @@ import contextlib
 import logging
 import re
 import signal
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,12 +26,15 @@ from tests.harness.processes import ROOT, RunningService, serving
 from tests.torture.process import Service
 from timerwheel.clock import SystemClock
 from timerwheel.kafka import inlet as inlets
+from timerwheel.kafka.clients import CannotConnectError
+from timerwheel.kafka.cluster import BridgeError, Cluster
 from timerwheel.kafka.consumer import InletConsumer
 from timerwheel.kafka.election import KafkaElection
 from timerwheel.kafka.journal import KafkaJournal
+from timerwheel.kafka.names import KafkaTopics
 from timerwheel.model.kafka_counts import BridgeState, Lag
 from timerwheel.settings import JournalAddress
-from timerwheel.store.errors import JournalAwayError, JournalMismatchError, StoreError
+from timerwheel.store.errors import JournalAwayError, JournalMismatchError
 from timerwheel.store.journal import Run, RunKind
 
 pytestmark = pytest.mark.skipif(missing(own=True) is not None, reason=f"needs Kafka: {missing(own=True)}")
@@ -197,20 +202,38 @@ def test_without_the_rights_of_the_cluster_it_works_and_warns(
     assert "unless it lacks the right to see who can" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"sasl.password": "wrong"}, "do not let this service in: .*[Aa]uthentication"),
-        ({"ssl.ca.location": ""}, "do not let this service in: .*certificate"),
-    ],
-)
-def test_brokers_that_do_not_let_it_in_are_told(own: Own, change: dict[str, str], match: str) -> None:
-    properties = {**own.user.properties, **change}
-    journal = KafkaJournal(
-        own.address, {name: value for name, value in properties.items() if value}, SystemClock()
-    )
-    with pytest.raises(StoreError, match=match):
-        journal.claim()
+NOT_LET_IN = "brokers do not let this service in"
+
+
+def test_why_no_broker_can_be_talked_to_is_told_by_the_journal_and_the_bridge(own: Own) -> None:
+    """All at once: each waits for five seconds."""
+    right, address = own.user.properties, own.address.servers
+    without_authority = {name: value for name, value in right.items() if name != "ssl.ca.location"}
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        cases = [
+            (address, right | {"sasl.password": "wrong"}, f"{NOT_LET_IN}: .*[Aa]uthentication"),
+            (address, without_authority, f"{NOT_LET_IN}: .*certificate"),
+            (address, {}, "are these addresses of Kafka brokers .* is security.protocol"),
+            (f"127.0.0.1:{silent.getsockname()[1]}", {}, "are these addresses of Kafka brokers"),
+            ("127.0.0.1:9", {}, "127.0.0.1:9 failed: Connection refused$"),
+        ]
+        with ThreadPoolExecutor(2 * len(cases)) as pool:
+            calls = []
+            for servers, properties, _ in cases:
+                journal = KafkaJournal(JournalAddress(servers, own.cluster), properties, SystemClock())
+                cluster = Cluster(servers, properties, KafkaTopics("timers"))
+                calls.append((pool.submit(journal.claim), pool.submit(cluster.make_topics)))
+            for (by_journal, by_bridge), (*_, match) in zip(calls, cases, strict=True):
+                with pytest.raises(JournalAwayError, match=match):
+                    by_journal.result()
+                with pytest.raises(CannotConnectError, match=match):
+                    by_bridge.result()
+
+
+def test_a_topic_of_the_bridge_that_may_not_be_seen_is_told(own: Own) -> None:
+    cluster = Cluster(own.address.servers, own.user.properties, KafkaTopics("timers"))
+    with pytest.raises(BridgeError, match="is missing, or may not be seen by this user, and cannot be made"):
+        cluster.make_topics()
 
 
 def test_a_topic_that_others_may_read_is_told(

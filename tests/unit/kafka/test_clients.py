@@ -38,7 +38,7 @@ def test_a_file_of_properties_is_read(tmp_path: Path) -> None:
         ("isolation.level=read_uncommitted", "isolation.level"),
         ("session.timeout.ms=60000", "sets session.timeout.ms; the service sets that itself"),
         *(
-            (f"{name}=x", f"sets {name}; the service does not work with it, for .*: leave")
+            (f"{name}=x", f"sets {name}; the service does not work with it, because .*: leave")
             for name in HARMFUL
         ),
     ],
