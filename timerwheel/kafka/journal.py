@@ -227,7 +227,7 @@ class KafkaJournal:
         return position
 
     def _checked(self, admin: AdminClient) -> journal_topic.Checked:
-        checked = journal_topic.check(admin, self.topic, self._properties.get("sasl.username", ""))
+        checked = journal_topic.check(admin, self.topic, journal_topic.principal_of(self._properties))
         self._warn(checked.warnings)
         return checked
 

@@ -34,6 +34,7 @@ RIGHTS: Final = {
     "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
 }
 """Rights to the topic without which a leader could not work; deleting records is a part of retention."""
+EVERYBODY: Final = "User:*"
 
 
 def config(replicas: int) -> dict[str, str]:
@@ -53,8 +54,8 @@ class Checked(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def check(admin: AdminClient, topic: str, user: str) -> Checked:
-    """Check a topic that exists. `user` is this service's, if known.
+def check(admin: AdminClient, topic: str, own: str | None) -> Checked:
+    """Check a topic that exists. `own` is the principal of this service, if known.
 
     Raises JournalMismatchError for a setting with which messages would be lost, JournalAwayError if this user
     lacks a right or no broker leads the partition, and KafkaException.
@@ -78,7 +79,7 @@ def check(admin: AdminClient, topic: str, user: str) -> Checked:
     warnings = (
         doubt(topic, values, len(described.partitions[0].replicas)),
         _check_verification(admin, leader.id),
-        _doubt_of_readers(admin, topic, user),
+        _check_readers(admin, topic, own),
     )
     return Checked(int(values["max.message.bytes"]), tuple(filter(None, warnings)))
 
@@ -145,7 +146,7 @@ def _check_verification(admin: AdminClient, broker: int) -> str | None:
     return None
 
 
-def _doubt_of_readers(admin: AdminClient, topic: str, user: str) -> str | None:
+def _check_readers(admin: AdminClient, topic: str, own: str | None) -> str | None:
     """Return a sentence if others can read the topic: then they can forge message ids and receipts."""
     wanted = AclBindingFilter(
         ResourceType.TOPIC,
@@ -164,16 +165,39 @@ def _doubt_of_readers(admin: AdminClient, topic: str, user: str) -> str | None:
             f"message ids: they have no authorizer, or do not say: {said(error)}"
         )
     readers = {rule.principal for rule in rules if rule.operation in (AclOperation.READ, AclOperation.ALL)}
-    others = readers - {f"User:{user}"} if user else set()
-    if others and "User:*" not in others:
-        return (
-            f"{', '.join(sorted(others))} can read the Kafka topic {topic}, and so forge message ids; let "
-            "only the service read it"
-        )
-    if not readers or "User:*" in readers:
+    return doubt_of_readers(topic, readers, own)
+
+
+def doubt_of_readers(topic: str, readers: Collection[str], own: str | None) -> str | None:
+    """Return a sentence if the principals that may read a topic are more than this service's own.
+
+    Of a client whose own principal is not known, one reader has to be it.
+    """
+    if not readers or EVERYBODY in readers:
         unseen = "" if readers else ", as far as this user sees, unless it lacks the right to see who can"
         return (
             f"anyone can read the Kafka topic {topic}, and so forge message ids{unseen}; let only the "
             "service read and write it, with an ACL"
         )
+    others = {one for one in readers if one != own}
+    if not others or (own is None and len(others) == 1):
+        return None
+    which = "" if own else ". Which of these the service is, brokers do not say"
+    return (
+        f"{', '.join(sorted(others))} can read the Kafka topic {topic}, and so forge message ids; let only "
+        f"the service read it{which}"
+    )
+
+
+def principal_of(properties: Mapping[str, str]) -> str | None:
+    """Return the principal that brokers give a client with these properties; None if only they know it.
+
+    That of a certificate, of Kerberos or of OAuth follows from rules of the brokers.
+    """
+    protocol = properties.get("security.protocol", "plaintext").lower()
+    if protocol == "plaintext":
+        return "User:ANONYMOUS"
+    mechanism = properties.get("sasl.mechanisms", properties.get("sasl.mechanism", "")).upper()
+    if protocol.startswith("sasl_") and (mechanism == "PLAIN" or mechanism.startswith("SCRAM-")):
+        return f"User:{properties.get('sasl.username', '')}"
     return None

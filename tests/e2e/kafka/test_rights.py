@@ -265,6 +265,9 @@ def test_another_user_who_may_read_the_topic_is_named(
     User(guarded, "curious", "secret", authority.certificate).may(other)
     own.journal().claim()
     assert "User:curious can read the Kafka topic" in caplog.text
+    caplog.clear()  # a service that gives no name of a user has rights of its own all the same
+    KafkaJournal(JournalAddress(guarded.internal, own.cluster), {}, SystemClock()).claim()
+    assert f"User:curious, User:{own.user.name} can read the Kafka topic" in caplog.text
 
 
 async def test_an_inlet_that_may_not_be_read_is_named_and_does_not_count_as_working(
