@@ -19,8 +19,6 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from timerwheel.clock import SystemClock
-
 PAYING_SHARE = 0.7
 TIMEOUT_MS = 3_000
 OPENING_S = 2.0
@@ -79,17 +77,16 @@ def open_and_pay(producer: Producer, inlet: str, run: str, count: int) -> set[st
 def close(reader: Consumer, run: str, count: int) -> Counter[str]:
     """Close what comes due, until it is so many and another second brought no more."""
     closed: Counter[str] = Counter()
-    clock = SystemClock()
-    until_ms = clock.monotonic_ms() + PATIENCE_S * 1_000
-    while clock.monotonic_ms() < until_ms:
+    quiet_s = 0
+    while quiet_s < (PATIENCE_S if len(closed) < count else 1):
         message = reader.poll(1.0)
         if message is None:
-            if len(closed) >= count:
-                break
+            quiet_s += 1
             continue
         order = (message.key() or b"").decode()
         if message.error() is None and order.startswith(run):
             closed[order] += 1
+            quiet_s = 0
     reader.close()
     return closed
 

@@ -338,6 +338,8 @@ def test_messages_of_a_paused_topic_go_to_kafka_after_the_resume(kafka: Clients,
 
 def test_the_example_balances_its_books(bridge: Bridge) -> None:
     example = ROOT / "examples" / "kafka_delay.py"
+    assert "import timerwheel" not in (text := example.read_text())
+    assert "from timerwheel" not in text, "any Kafka client will do"
     flags = ("--brokers", bridge.kafka.address, "--inlet", bridge.inlet, "--orders", 60)
     done = python(example, *flags)
     assert done.code == 0, done.out + done.err
