@@ -370,6 +370,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
             _check_address("kafka", address.strip())
         if self.journal:
             journal_of(self.journal)
+        self._check_kafka()
         if self.public_url and _match_base_url(self.public_url) is None:
             raise SettingsError(
                 f"public_url = {self.public_url!r} is not the URL of a service; give http:// or https://, a "
@@ -385,6 +386,14 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
                 "tls_client_ca: client certificates need TLS; give tls_certificate and tls_key too"
             )
         return self
+
+    def _check_kafka(self) -> None:
+        """Raise SettingsError for settings of something that does not run."""
+        for name in ("kafka_inlet", "kafka_outlets"):
+            if not self.kafka and getattr(self, name) != getattr(Serving(), name):
+                raise SettingsError(f"{name}: nothing goes to Kafka or comes from there; give kafka too")
+        if self.kafka_properties is not None and not (self.kafka or self.journal):
+            raise SettingsError("kafka_properties: nothing connects to Kafka; give kafka or journal too")
 
     @property
     def is_loopback(self) -> bool:

@@ -159,6 +159,27 @@ def test_an_address_to_name_needs_one_to_listen_on():
         Serving(rocketmq_address="127.0.0.1:9876").check()
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"kafka_inlet": "later"}, "kafka_inlet: nothing goes to Kafka .* give kafka too"),
+        ({"kafka_outlets": "orders"}, "kafka_outlets: nothing goes to Kafka .* give kafka too"),
+        (
+            {"kafka_properties": Path("tls")},
+            "kafka_properties: nothing connects to Kafka; give kafka or journal",
+        ),
+    ],
+)
+def test_settings_of_a_bridge_that_does_not_run_are_refused(given, said):
+    with pytest.raises(SettingsError, match=said):
+        Serving(**given).check()
+    Serving(kafka="127.0.0.1:9092", **given).check()
+
+
+def test_properties_of_kafka_are_for_a_journal_too():
+    Serving(journal="kafka://127.0.0.1:9092/shop", kafka_properties=Path("tls")).check()
+
+
 @pytest.mark.parametrize("url", ["https://t.example", "http://127.0.0.1:8686/", "http://[::1]:80/base/x"])
 def test_a_public_url_is_the_base_url_of_a_service(url):
     assert Serving(public_url=url).check().public_url == url
