@@ -35,6 +35,8 @@ KILLS = int(os.environ.get("TIMERWHEEL_TORTURE_KILLS") or 50)
 IDLE_S = float(os.environ.get("TIMERWHEEL_TORTURE_IDLE_S") or 600)
 OVERDUE = 20_000
 RACED = 200
+MOVES = 6
+MOVE_S = aiohttp.ClientTimeout(total=60)
 
 
 @pytest.fixture
@@ -81,6 +83,26 @@ async def test_sends_are_taken_again_and_what_is_overdue_comes_in_due_order(
     assert len(overdue) > OVERDUE // 2
     assert came == sorted(came)
     assert all(one["delivered_ms"] >= int(one["body"]) for one in found)
+
+
+async def test_a_lead_that_is_moved_is_taken_over_at_once(nodes: Nodes) -> None:
+    leader, standby = await nodes.leading_pair()
+    await nodes.fill(leader, WAITING)
+    gaps_s = []
+    for _ in range(MOVES):
+        await nodes.copied(leader)
+        began = monotonic()
+        moving = asyncio.create_task(nodes.call(leader, "POST", "/v1/cluster/move", timeout=MOVE_S))
+        last = began  # when a send was answered last
+        async with asyncio.timeout(PATIENCE_S):
+            while (await nodes.call(standby, "POST", "/v1/messages", {"topic": "other"}))[0] != 201:
+                if (await nodes.call(leader, "POST", "/v1/messages", {"topic": "other"}))[0] == 201:
+                    last = monotonic()
+        gaps_s.append(monotonic() - last)
+        assert (await moving)[0] == 200
+        leader, standby = standby, leader
+    print(f"\n{WAITING:,} waiting, lead moved {MOVES} times: no send was taken for", end=" ")
+    print(f"{min(gaps_s):.2f} to {max(gaps_s):.2f} s")
 
 
 async def test_no_message_whose_recall_was_answered_comes_however_the_leader_dies(nodes: Nodes) -> None:
