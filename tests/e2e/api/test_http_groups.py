@@ -484,6 +484,7 @@ async def test_messages_of_one_sharding_key_come_one_after_the_other(service):
         "queue_count": 1,
         "ending": False,
         "paused": False,
+        "to_kafka": None,
     }
     assert (await service.call("GET", "/v1/topics/orders")).content == answer.content
     keyed = {"topic": "orders", "properties": {"__SHARDINGKEY": "k"}}
