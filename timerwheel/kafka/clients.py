@@ -40,6 +40,13 @@ HARMFUL: Final = {
     "enabled_events": "it would not hear of errors",
 }
 """Properties with which the service would not work, and why: a file may not set them either."""
+HARMLESS: Final = {
+    "group.protocol": "classic",
+    "enable.gapless.guarantee": "false",
+    "allow.auto.create.topics": "false",
+    "api.version.request": "true",
+}
+"""Values of these with which it does work, as people copy them from elsewhere."""
 NOT_LET_IN: Final = frozenset(
     {
         KafkaError._AUTHENTICATION,  # noqa: SLF001 - so librdkafka's own errors are named
@@ -175,16 +182,16 @@ def read_properties(path: Path | None) -> dict[str, str]:
         name = name.strip()
         if not equals or not name:
             raise SettingsError(f"kafka_properties: line {number} of {path} is not name=value")
-        _refuse(name, f"kafka_properties: line {number} of {path} sets {name}")
+        _refuse(name, value.strip(), f"kafka_properties: line {number} of {path} sets {name}")
         found[name] = value.strip()
     return found
 
 
-def _refuse(name: str, what: str) -> None:
+def _refuse(name: str, value: str, what: str) -> None:
     """Raise SettingsError for a property that a file may not set; `what` says where it does."""
     if name in OF_THE_SERVICE:
         raise SettingsError(f"{what}; the service sets that itself: leave the line out")
-    if name in HARMFUL:
+    if name in HARMFUL and value.lower() != HARMLESS.get(name):
         raise SettingsError(
             f"{what}; the service does not work with it, because {HARMFUL[name]}: leave it out"
         )

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("confluent_kafka")
 
 from timerwheel.errors import SettingsError
-from timerwheel.kafka.clients import HARMFUL, read_properties
+from timerwheel.kafka.clients import HARMFUL, HARMLESS, read_properties
 from timerwheel.kafka.cluster import Cluster
 from timerwheel.kafka.front import KafkaFront, journal_from
 from timerwheel.kafka.names import KafkaTopics
@@ -67,6 +67,13 @@ def bridge(path: Path) -> None:
 def journal(path: Path) -> None:
     serving = Serving(journal=f"kafka://{NOBODY}/shop", kafka_properties=path)
     journal_from(Settings(data=Path("data")), serving)
+
+
+@pytest.mark.parametrize("use", [bridge, journal])
+def test_such_a_property_may_have_the_value_that_it_has_anyway(
+    use: Callable[[Path], None], tmp_path: Path
+) -> None:
+    use(written(tmp_path, "".join(f"{name}={value}\n" for name, value in HARMLESS.items())))
 
 
 @pytest.mark.parametrize("use", [bridge, journal])
