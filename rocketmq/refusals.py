@@ -22,6 +22,7 @@ _RESULTS = {
     "transactional": Result.NO_PERMISSION,
     "too_many_topics": Result.SYSTEM_ERROR,
     "illegal_queue": Result.SYSTEM_ERROR,
+    "reserved_key": Result.MESSAGE_ILLEGAL,
     "key_reused": Result.MESSAGE_ILLEGAL,
     "key_recalled": Result.MESSAGE_ILLEGAL,
     "illegal_delay": Result.MESSAGE_ILLEGAL,

@@ -214,6 +214,20 @@ async def test_a_repeated_send_is_stored_once_and_answered_alike(front):
     assert front.stored() == 2
 
 
+async def test_an_exact_send_under_a_used_or_too_long_id_is_refused_for_good(tmp_path):
+    engine = await Engine.open(
+        Settings(data=tmp_path, disk_reserve_bytes=0), ManualClock(NOW_MS), threads=False
+    )
+    refused = {}
+    for body in (b"one", b"two"):
+        async with grpc_served(engine, Serving(rocketmq_exact=True)) as caller:
+            refused[body] = (await caller.send(message(body=body))).status.code
+            if body == b"two":
+                refused["long"] = (await caller.send(message(message_id="i" * 300))).status.code
+    await engine.close()
+    assert refused == {b"one": Code.OK, b"two": Code.BAD_REQUEST, "long": Code.ILLEGAL_MESSAGE_ID}
+
+
 async def test_an_exact_send_that_is_repeated_after_a_crash_is_stored_once(tmp_path):
     entries = []
     for _ in range(2):
