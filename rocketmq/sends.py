@@ -21,7 +21,7 @@ import msgspec
 
 from timerwheel.engine import Engine
 from timerwheel.errors import TopicEndingError
-from timerwheel.model.admission import DELAY_PROPERTIES, HALF_PROPERTY, RETRY_PREFIX, TRACE_TOPIC, Rules
+from timerwheel.model.admission import DELAY_PROPERTIES, HALF_PROPERTY, RETRY_PREFIX, TRACE_TOPIC
 from timerwheel.model.ids import root_of
 from timerwheel.model.messages import Alike, Outgoing, State
 from timerwheel.rocketmq import properties_text
@@ -47,10 +47,11 @@ from timerwheel.rocketmq.translation import (
     PRODUCER_GROUP,
     UNIQ_KEY,
     Envelope,
+    Plain,
     admitted,
     plain_properties,
 )
-from timerwheel.runtime.sender import PendingSend, is_keyed
+from timerwheel.runtime.sender import PendingSend
 from timerwheel.runtime.steps import is_one_step
 from timerwheel.store.record import crc_of
 from timerwheel.tokens import Scope
@@ -176,9 +177,9 @@ class Sends:
         """Store a message whose properties are plain and whose queue is chosen; returns False for others."""
         fields = request.frame.fields
         text, queue_text = fields.get(names.properties, ""), fields.get(names.queue, "-1")
-        if self._is_exact or not text.isascii() or queue_text.startswith("-"):
+        if not text.isascii() or queue_text.startswith("-"):
             return False
-        plain = plain_properties([text.encode()], envelope.encode(), self._engine.sender.rules)
+        plain = self._plain_properties([text.encode()], envelope.encode())
         if plain is None:
             return False
         queue = self._queue(topic, queue_text, {})
@@ -233,18 +234,32 @@ class Sends:
             self._send(Draft(request, sent, topic, messages, queue, key))
 
     def _batched(self, topic: str, batch: Batched, queue: int, envelope: Envelope) -> list[Outgoing] | Alike:
-        if not self._is_exact:
-            return _batched(topic, batch, queue, envelope, self._engine.sender.rules)
+        flags, bodies, texts = batch
         is_trace = topic == TRACE_TOPIC
+        if len(set(flags)) == 1 and not is_trace:
+            own = envelope._replace(flag=flags[0], sys_flag=0).encode()
+            plain = self._plain_properties(texts, own)
+            if plain is not None:
+                return Alike(topic, queue, bodies, plain.stored)
         messages: list[Outgoing] = []
-        for flag, body, text in zip(*batch, strict=True):
+        for flag, body, text in zip(flags, bodies, texts, strict=True):
             own = envelope._replace(flag=flag, sys_flag=0).encode()
-            properties = admitted(_properties(text.decode()))
-            key = self._dedup_key(topic, properties.get(UNIQ_KEY, ""))
-            messages.append(
-                Outgoing(topic, body, properties, key, queue=queue, envelope=own, to_reserved=is_trace)
-            )
+            plain = self._plain_properties([text], own)
+            if plain is not None:
+                messages.append(
+                    Outgoing(topic, body, queue=queue, plain=plain.stored[0], to_reserved=is_trace)
+                )
+            else:
+                properties = admitted(_properties(text.decode()))
+                key = self._dedup_key(topic, properties.get(UNIQ_KEY, ""))
+                messages.append(
+                    Outgoing(topic, body, properties, key, queue=queue, envelope=own, to_reserved=is_trace)
+                )
         return messages
+
+    def _plain_properties(self, texts: Sequence[bytes], envelope: str) -> Plain | None:
+        """Return what `plain_properties` does; None if sends are exact, as a plain message has no key."""
+        return None if self._is_exact else plain_properties(texts, envelope, self._engine.sender.rules)
 
     def _dedup_key(self, topic: str, uniq_key: str) -> str | None:
         is_key = self._is_exact and topic != TRACE_TOPIC and is_key_of_client(uniq_key)
@@ -304,7 +319,7 @@ class Sends:
             self._spawn(self._send_to_new_topic(draft))
         elif draft.is_half:
             self._spawn(self._begin_transaction(draft))
-        elif len(draft.messages) == 1 and not is_keyed(draft.apart()):
+        elif len(draft.messages) == 1 and not self._is_exact:
             self._gather(draft)
         else:
             asyncio.get_running_loop().call_soon(self._send_unit, draft)
@@ -331,10 +346,9 @@ class Sends:
         [message] = draft.apart()
         try:
             begun = await self._engine.transactions.begin(message)
+            self._answer(draft, Answer(fields=self._place(draft, [root_of(begun.id)], 0)), is_stored=True)
         except Exception as error:  # noqa: BLE001 - as above
             self._answer(draft, answer_of(error))
-        else:
-            self._answer(draft, Answer(fields=self._place(draft, [root_of(begun.id)], 0)), is_stored=True)
 
     def _send_unit(self, draft: Draft) -> None:
         messages, sender = draft.messages, self._engine.sender
@@ -342,7 +356,7 @@ class Sends:
             pending = sender.begin_alike(messages) if isinstance(messages, Alike) else None
             if pending is None:
                 messages = draft.apart()
-                if is_keyed(messages) or not is_one_step(messages):
+                if self._is_exact or not is_one_step(messages):
                     self._spawn(self._send_in_steps(draft, messages))
                     return
                 pending = sender.begin(messages)
@@ -381,7 +395,10 @@ class Sends:
     def _answer_all(self, pending: PendingSend, drafts: list[Draft], roots: list[int]) -> None:
         offsets = self._queue_offsets(pending, drafts, roots)
         for place, (draft, root, offset) in enumerate(zip(drafts, roots, offsets, strict=True)):
-            answer = self._stored(draft, [root], offset, self._waiting(pending, place, root))
+            try:
+                answer = self._stored(draft, [root], offset, self._waiting(pending, place, root))
+            except Exception as error:  # noqa: BLE001 - as above
+                answer = answer_of(error)
             self._answer(draft, answer, is_stored=True)
 
     def _queue_offsets(self, pending: PendingSend, drafts: list[Draft], roots: list[int]) -> list[int]:
@@ -471,27 +488,3 @@ def _with_half(text: str, envelope: Envelope) -> tuple[dict[str, str], Envelope]
         del properties[HALF_PROPERTY]
         envelope = envelope._replace(sys_flag=envelope.sys_flag | SYS_PREPARED)
     return properties, envelope
-
-
-def _batched(
-    topic: str, batch: Batched, queue: int, envelope: Envelope, rules: Rules
-) -> list[Outgoing] | Alike:
-    flags, bodies, texts = batch
-    is_trace = topic == TRACE_TOPIC
-    if len(set(flags)) == 1 and not is_trace:
-        own = envelope._replace(flag=flags[0], sys_flag=0).encode()
-        plain = plain_properties(texts, own, rules)
-        if plain is not None:
-            return Alike(topic, queue, bodies, plain.stored)
-    messages: list[Outgoing] = []
-    for flag, body, text in zip(flags, bodies, texts, strict=True):
-        own = envelope._replace(flag=flag, sys_flag=0).encode()
-        plain = plain_properties([text], own, rules)
-        if plain is not None:
-            messages.append(Outgoing(topic, body, queue=queue, plain=plain.stored[0], to_reserved=is_trace))
-        else:
-            properties = admitted(_properties(text.decode()))
-            messages.append(
-                Outgoing(topic, body, properties, queue=queue, envelope=own, to_reserved=is_trace)
-            )
-    return messages

@@ -14,7 +14,7 @@ from timerwheel.model.messages import Outgoing, State
 from timerwheel.rocketmq import properties_text
 from timerwheel.rocketmq.codes import SYS_COMPRESSED, Call, Result
 from timerwheel.rocketmq.message_ids import RecallHandle
-from timerwheel.rocketmq.name_server import BROKER
+from timerwheel.rocketmq.name_server import BROKER, Advertised
 from timerwheel.rocketmq.properties_text import TEXT_BYTES_MAX
 from timerwheel.rocketmq.repeats import ANSWER_LATE_MS
 from timerwheel.rocketmq.stored_message import Host
@@ -423,6 +423,17 @@ async def test_an_exact_send_is_stored_once_after_a_crash_too(world):
     assert again.fields["msgId"].split(",")[:3] == both.fields["msgId"].split(",")
     await world.advance(60_001)
     assert sorted(message.body for message in await everything(world)) == [b"0", b"1", b"2", b"3", b"once"]
+
+
+@pytest.mark.parametrize("kind", ["one", "batch", "half"])
+async def test_a_fault_after_a_message_is_stored_is_answered(world, kind):
+    named = Host("a name, which has no room in an id", 9876)
+    peer = Peer(remoting_of(await world.open(), advertised=Advertised(named, named)))
+    half = {"TRAN_MSG": "true", "PGROUP": "producers"} if kind == "half" else {}
+    batch = encode_batch([BatchedMessage(0, b"%d" % n, b"") for n in range(2)])
+    code, body = (Call.SEND_BATCH, batch) if kind == "batch" else (Call.SEND_V2, b"x")
+    for _ in range(2):  # in the first turn the topic is new
+        assert (await peer.send(body=body, properties=half, code=code)).code == Result.SYSTEM_ERROR
 
 
 async def test_of_exact_sends_another_message_under_the_same_key_is_refused(world):
