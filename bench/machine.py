@@ -8,6 +8,9 @@ from time import perf_counter
 
 RESULTS = ("bench/results", "bench/RESULTS.md")
 LOOP_STEPS = 5_000_000
+LOAD, LOOP = "load average before", "Python loop before"
+VARYING = (LOAD, LOOP)
+"""The facts that differ from run to run on one machine."""
 
 
 def facts(work: Path) -> dict[str, str]:
@@ -18,8 +21,8 @@ def facts(work: Path) -> dict[str, str]:
         "file system": _file_system(work),
         "kernel": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
-        "Python loop": f"{_loop_rate() / 1e6:.0f} million steps a second",
-        "load average before": " ".join(f"{load:.2f}" for load in os.getloadavg()),
+        LOOP: f"{_loop_rate() / 1e6:.0f} million/s",
+        LOAD: " ".join(f"{load:.2f}" for load in os.getloadavg()),
     }
 
 

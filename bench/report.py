@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bench import plots, tables
 from bench.claims import Judged, Verdict, judge
+from bench.machine import VARYING
 from bench.results import Entry, Figure, Peer, Run, only
 
 SCENARIOS = {
@@ -68,17 +69,20 @@ def write_report(entries: Sequence[Entry], path: Path) -> None:
 
 def _machine(entries: Iterable[Entry]) -> list[str]:
     runs = only(Run, entries)
-    facts = dict.fromkeys(name for run in runs for name in run.machine)
+    facts = dict.fromkeys(name for run in runs for name in run.machine if name not in VARYING)
     table = [
         [name, "; ".join(dict.fromkeys(run.machine[name] for run in runs if name in run.machine))]
         for name in facts
     ]
-    made = [[run.at, run.commit, _code(run.command)] for run in runs]
+    made = [
+        [run.at, run.commit, *(run.machine.get(name, "") for name in VARYING), _code(run.command)]
+        for run in runs
+    ]
     return [
         "## Machine\n",
         tables.table(["fact", ""], table),
         "The runs that this page is made of:\n",
-        tables.table(["began", "commit", "command"], made),
+        tables.table(["began", "commit", *VARYING, "command"], made),
     ]
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from timerwheel.settings import SHARDS_MAX, Settings
 
-RESULTS = "bench/RESULTS.md"
+RESULTS = "bench/results/epyc-fast/RESULTS.md"
 PERFORMANCE = "doc/performance.md"
 OPERATIONS = "doc/operations.md"
 CLUSTER = "doc/cluster.md"

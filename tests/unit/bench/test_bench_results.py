@@ -321,7 +321,7 @@ def test_the_report_has_each_claim_beside_its_command(page: Path) -> None:
 def test_the_report_tells_the_machine_the_systems_and_the_absent(page: Path) -> None:
     text = page.read_text()
     assert "| memory | 24 GiB |" in text
-    assert "| 2026-11-21T18:00:00+00:00 | abc1234+ | `python -m bench schedule` |" in text
+    assert "| 2026-11-21T18:00:00+00:00 | abc1234+ |  |  | `python -m bench schedule` |" in text
     assert f"| {PEER} | 1.13 | -f: 0 |" in text
     assert "| RocketMQ 5 sync | `python -m bench.peers.rocketmq fetch` |" in text
     assert "1 to 2 rounds of each case and system." in text
