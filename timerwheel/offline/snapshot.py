@@ -29,7 +29,7 @@ from timerwheel.state.state import LogState
 from timerwheel.store import quarantine
 from timerwheel.store.errors import CorruptionError, IndexDamagedError, OffsetError
 from timerwheel.store.files import DiskFiles, read_whole
-from timerwheel.store.index import DATA_FILE, Index, IndexTransaction
+from timerwheel.store.index import DATA_FILE, INDEX_FORMAT, Index, IndexTransaction
 from timerwheel.store.lock import is_locked
 from timerwheel.store.log_reader import START_FILE, LogReader
 from timerwheel.store.record import NO_OFFSET, Kind, decode
@@ -168,6 +168,8 @@ def open_snapshot(data: Path) -> Iterator[Snapshot]:
 
 def index_mismatch(state: IndexState, log: LogReader) -> str | None:
     """Why an index does not fit a log, None if it does."""
+    if state.format != INDEX_FORMAT:
+        return f"index format {state.format}; this program reads {INDEX_FORMAT}"
     if state.log_id != log.log_id:
         return "the index belongs to another log"
     if state.until > log.tail:

@@ -60,7 +60,7 @@ from timerwheel.store.errors import (
     OffsetError,
 )
 from timerwheel.store.files import Files, remove
-from timerwheel.store.index import FORMATS_READ, INDEX_FORMAT, Index
+from timerwheel.store.index import INDEX_FORMAT, Index
 from timerwheel.store.journal import Extent, Journal, Parts, counts
 from timerwheel.store.journaled_log import JournaledLog, read_mark
 from timerwheel.store.log import CommitLog, OnDamage, Truncation
@@ -645,7 +645,7 @@ def _refuse_marked(settings: Settings) -> None:
 
 
 def _check_state(state: IndexState, log: CommitLog) -> None:
-    if state.format not in FORMATS_READ:
+    if state.format != INDEX_FORMAT:
         raise IndexDamagedError(f"index format {state.format}; this program writes {INDEX_FORMAT}")
     if state.log_id != log.log_id:
         raise IndexDamagedError("the index belongs to another log")

@@ -551,6 +551,7 @@ class GroupTables:
         for number, key, raw in items:
             by_group.setdefault(number, []).append((key, raw))
         for number, raw in groups:
+            # A program before continued indexes of earlier formats, whose rows have no `since`.
             name, passed, *since = msgspec.msgpack.decode(raw)
             group = self.make(number, name, Changed(), *since)
             group.passed = {queue: OffsetSet.unpack(packed) for queue, packed in passed.items()}
