@@ -51,7 +51,7 @@ class LogRecord(msgspec.Struct, frozen=True):
     queue: int
     id: str
     store_ms: int
-    due_ms: int
+    due_ms: int | None  # of the kinds that are about a due time
     origin: int | None
     level: int
     properties: dict[str, str]
@@ -359,7 +359,7 @@ def _shown(item: Scanned, ids: Ids) -> LogRecord:
         header.queue,
         ids.encode(*header.identity(item.offset)),
         header.store_ms,
-        header.due_ms,
+        header.due_time_ms,
         None if header.origin == NO_OFFSET else header.origin,
         header.level,
         orjson.loads(record.properties) if record.properties else {},

@@ -411,6 +411,11 @@ class LeaseRow(NamedTuple):
         return self.rolls
 
     @property
+    def retry_follows(self) -> bool:
+        """Return whether a retry of the message follows this HOLD; not so in logs of earlier versions."""
+        return self.rolls > 0
+
+    @property
     def key_hash(self) -> int:
         """Return the hash of the sharding key in a HOLD."""
         return self.due_ms
@@ -603,4 +608,4 @@ def _effect(group: GroupState, row: LeaseRow) -> int | None:
         return group.came_back(row.root)
     if row.kind == Kind.CANCEL:
         return group.end(row.root)
-    return group.hold(row.queue, row.queue_offset, row.key_hash, row.offset, alone=bool(row.attempt))
+    return group.hold(row.queue, row.queue_offset, row.key_hash, row.offset, alone=row.retry_follows)
