@@ -25,7 +25,7 @@ a trace of RocketMQ's clients (`Outgoing.to_reserved`), may go to its reserved t
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -67,7 +67,18 @@ ENVELOPE_PROPERTY = "__ENVELOPE"
 KEY_BYTES_MAX = 255
 SCHEDULE_KEY_PREFIX = "schedule:"
 
-TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME")
+ALIBABA_DELIVER_MS: Final = "__STARTDELIVERTIME"
+_TIMES: Final[Mapping[str, Callable[[int, int], int]]] = {
+    "TIMER_DELAY_SEC": lambda from_ms, seconds: from_ms + seconds * 1000,
+    "TIMER_DELAY_MS": lambda from_ms, delay_ms: from_ms + delay_ms,
+    "TIMER_DELIVER_MS": lambda _, due_ms: due_ms,
+    ALIBABA_DELIVER_MS: lambda _, due_ms: due_ms,
+}
+"""The properties that set a due time, in the order in which they count, each with its due time.
+
+It follows from the time from which a delay counts, and from the property's number.
+"""
+TIMER_PROPERTIES = tuple(_TIMES)
 DELAY_PROPERTIES = frozenset({"DELAY", *TIMER_PROPERTIES})
 RESERVED_PROPERTIES = frozenset(
     {"REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"}
@@ -352,14 +363,10 @@ def _time(properties: dict[str, str], from_ms: int, levels: LevelTable) -> tuple
     text = properties.get("DELAY")
     if text is not None and (level := levels.clamp(_level(text))):
         return level, from_ms + levels.delay_ms(level)
-    for name in TIMER_PROPERTIES:
+    for name, due_ms_of in _TIMES.items():
         text = properties.get(name)
-        if text is None:
-            continue
-        number = _number(name, text)
-        if name == "TIMER_DELAY_SEC":
-            return 0, from_ms + number * 1000
-        return 0, from_ms + number if name == "TIMER_DELAY_MS" else number
+        if text is not None:
+            return 0, due_ms_of(from_ms, _number(name, text))
     return 0, from_ms
 
 
