@@ -30,7 +30,7 @@ from timerwheel.spark_jobs.segment_stats import Survey
 from timerwheel.spark_jobs.segments import SegmentReader, read_records
 from timerwheel.spark_jobs.tasks import map_segments
 from timerwheel.state.config_table import NO_SETTINGS, ConfigTable, Put, decode_puts
-from timerwheel.state.groups import DEAD_QUEUE, LeaseRow, is_internal
+from timerwheel.state.groups import DEAD_QUEUE, OFFSET_BITS, LeaseRow, is_internal
 from timerwheel.state.state import LogState
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import ATTEMPT, END_OFFSET, FLAG_LEASE, QUEUE_OFFSET, Kind
@@ -237,7 +237,7 @@ def _apply_items(spark: SparkSession, records: DataFrame, log_states: list[LogSt
     records = records.where(f"kind != {Kind.ACK:d}")
     item = ["log", "topic", "key"]
     held = spark.createDataFrame(_manifest_items(log_states), "log int, topic int, root bigint, key bigint")
-    key = fn.shiftleft("queue", 48).bitwiseOR(fn.col(QUEUE_OFFSET))
+    key = fn.shiftleft("queue", OFFSET_BITS).bitwiseOR(fn.col(QUEUE_OFFSET))
     first = (
         records.where(f"root = offset and kind in ({Kind.TIMER:d}, {Kind.HOLD:d})")
         .select("log", "topic", "root", key.alias("key"))
