@@ -132,9 +132,7 @@ class Greeting:
         asyncio.get_running_loop().remove_reader(own)
 
     def _log_refusal(self, peer: str, reason: str) -> None:
-        if times := self._refused.met(peer):
-            again = f" ({times} times since the last report)" if times > 1 else ""
-            logger.warning("refused a client at %s: %s%s", peer, reason, again)
+        self._refused.warning(peer, logger, "refused a client at %s: %s", peer, reason)
 
 
 class _Newcomer(asyncio.Protocol):

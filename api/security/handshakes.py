@@ -67,9 +67,7 @@ class Handshakes:
             logger.debug("a client at %s disconnected during the TLS handshake: %s", peer, error)
 
     def _log_refusal(self, peer: str, reason: str) -> None:
-        if times := self._refused.met(peer):
-            again = f" ({times} times since the last report)" if times > 1 else ""
-            logger.warning("refused a client at %s: %s%s", peer, reason, again)
+        self._refused.warning(peer, logger, "refused a client at %s: %s", peer, reason)
 
     def close(self) -> None:
         """Cancel the handshakes in progress."""

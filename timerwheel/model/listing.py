@@ -111,10 +111,7 @@ def offset_in(cursor: str, letter: str) -> int:
     """Return the log offset in such a cursor; IllegalCursorError."""
     found = _OFFSET.fullmatch(cursor)
     if found is None or cursor[0] != letter:
-        raise IllegalCursorError(
-            f"{cursor!r} is not a cursor of this listing; use one from the previous page, with the same "
-            "parameters"
-        )
+        raise IllegalCursorError(cursor)
     return int(found[1], 16)
 
 
