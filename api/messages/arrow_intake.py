@@ -24,6 +24,7 @@ from timerwheel.errors import AdmissionError, Fault
 from timerwheel.model.admission import DELAY_PROPERTIES
 from timerwheel.model.columns import AFTER, AT, NOW, MessageColumns
 from timerwheel.model.messages import Outgoing
+from timerwheel.model.properties import TAGS
 from timerwheel.wire.delays import Delays
 from timerwheel.wire.messages import NewMessage
 
@@ -319,8 +320,8 @@ def _set_of(fields: dict[str, Any]) -> dict[str, str]:
         tags = fields.get("tags")
         if tags is None:
             return properties
-        if "TAGS" not in properties:
-            properties["TAGS"] = tags
+        if TAGS not in properties:
+            properties[TAGS] = tags
             return properties
     return intake.outgoing(_new_message({"topic": "", **fields})).properties
 

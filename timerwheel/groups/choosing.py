@@ -22,6 +22,7 @@ from timerwheel.groups.leases import Leases
 from timerwheel.groups.outlook import Outlook, outlook
 from timerwheel.groups.parts import Found, GroupParts
 from timerwheel.model.limits import Limits
+from timerwheel.model.properties import SHARDING_KEY, TAGS
 from timerwheel.model.tags import TagFilter
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
 from timerwheel.state.groups import DEAD_QUEUE, GroupState, Item, ItemKey
@@ -36,7 +37,6 @@ SCAN_MESSAGES = 1_000
 SCAN_MESSAGES_MAX = 10_000
 SKIPPED_MESSAGES = 1_000
 RUN_GAP_MESSAGES = 8  # read over so many that are not wanted, rather than once more
-SHARDING_KEY = "__SHARDINGKEY"
 
 
 class Lanes:
@@ -588,6 +588,6 @@ def _tag_and_lane(data: bytes | CorruptionError) -> tuple[str | None, int]:
     properties = orjson.loads(raw)
     key = properties.get(SHARDING_KEY)
     if key is None:
-        return properties.get("TAGS"), 0
+        return properties.get(TAGS), 0
     digest = blake2s(key.encode(), digest_size=8).digest()
-    return properties.get("TAGS"), int.from_bytes(digest, "big") >> 1 | 1
+    return properties.get(TAGS), int.from_bytes(digest, "big") >> 1 | 1

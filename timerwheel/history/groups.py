@@ -25,6 +25,7 @@ import orjson
 from timerwheel.groups.config import OFFSETS, config_of
 from timerwheel.groups.dead_letter_properties import ATTEMPTS, ORIGIN_ID, REASON
 from timerwheel.history.history import Event, Found, GroupNow, GroupPart, Question, Standing, What
+from timerwheel.model.properties import TAGS
 from timerwheel.model.tags import TagFilter
 from timerwheel.state.config_table import ConfigTable, decode_puts
 from timerwheel.state.groups import DEAD_QUEUE, SEPARATOR, GroupState, dead_topic, group_topic
@@ -76,7 +77,7 @@ def groups_now(
 
     `cursors_of` gives the committed offsets of a group of kind `offsets`, by queue.
     """
-    tag = orjson.loads(record.properties or b"{}").get("TAGS")
+    tag = orjson.loads(record.properties or b"{}").get(TAGS)
     found = {}
     for group in log_state.groups.of_topic.get(record.topic, ()):
         config = config_of(log_state.control.get(ConfigTable.GROUP, group.name))

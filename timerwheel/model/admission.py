@@ -35,6 +35,7 @@ from timerwheel.errors import AdmissionError
 from timerwheel.model.delay_levels import LevelTable
 from timerwheel.model.limits import LIMIT_PROPERTIES, check_limits
 from timerwheel.model.messages import Outgoing
+from timerwheel.model.properties import KEYS, SHARDING_KEY, TAGS
 from timerwheel.model.shards import Shard, shard_of_topic
 from timerwheel.model.trace_context import CONTEXT_PROPERTIES, TRACEPARENT, context_of, without_context
 from timerwheel.settings import Settings
@@ -87,7 +88,7 @@ RESERVED_PROPERTIES = frozenset(
 RESERVED_PREFIXES = ("SCHEDULE_", "DLQ_")
 _RULED = DELAY_PROPERTIES | RESERVED_PROPERTIES | LIMIT_PROPERTIES | CONTEXT_PROPERTIES | {HALF_PROPERTY}
 """Properties for whose values there are rules, or that mean something to admission."""
-FIELD_PROPERTIES = frozenset({"TAGS", "KEYS", "UNIQ_KEY", "__SHARDINGKEY", "__BORNHOST"})
+FIELD_PROPERTIES = frozenset({TAGS, KEYS, "UNIQ_KEY", SHARDING_KEY, "__BORNHOST"})
 """Fields of a message in RocketMQ's protocols, which do not count towards `properties_max`."""
 
 TOPIC_CHARACTERS_MAX: Final = 127
