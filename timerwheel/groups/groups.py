@@ -18,7 +18,6 @@ from weakref import WeakValueDictionary
 import msgspec
 import numpy as np
 
-from timerwheel.errors import AdmissionError
 from timerwheel.groups.config import (
     OFFSETS,
     RECEIVE_MAX,
@@ -46,7 +45,7 @@ from timerwheel.groups.offset_commits import OffsetCommits
 from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.receipts import place_in
 from timerwheel.groups.retries import Retries
-from timerwheel.model.admission import check_topic
+from timerwheel.model.admission import check_delay_ms, check_topic
 from timerwheel.model.messages import (
     Delivery,
     GroupCounts,
@@ -206,10 +205,8 @@ class Groups:
         At least `redelivery_delay_ms`; after the last attempt they are dead letters, with the reason.
         """
         runtime = self._leasing(topic, group)
-        if delay_ms is not None and not 0 <= delay_ms <= self._parts.core.settings.max_delay_ms:
-            limit = self._parts.core.settings.max_delay_ms
-            code = "delay_too_long" if delay_ms > limit else "illegal_delay"
-            raise AdmissionError(code, f"delay_ms = {delay_ms}: must be from 0 to max_delay = {limit} ms")
+        if delay_ms is not None:
+            check_delay_ms(delay_ms, self._parts.core.settings.max_delay_ms)
         config = self._parts.config(runtime.state)
         return await runtime.nack(config, _bounded(receipts), delay_ms, reason)
 

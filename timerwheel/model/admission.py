@@ -420,6 +420,13 @@ def check_shard(topic: str, shard: Shard) -> None:
     raise AdmissionError("wrong_shard", f"{detail}: GET /v1/cluster says where each one is")
 
 
+def check_delay_ms(delay_ms: int, limit_ms: int) -> None:
+    """Raise AdmissionError delay_too_long or illegal_delay unless a delay is from 0 to `limit_ms`."""
+    if not 0 <= delay_ms <= limit_ms:
+        code = "delay_too_long" if delay_ms > limit_ms else "illegal_delay"
+        raise AdmissionError(code, f"delay_ms = {delay_ms}: must be from 0 to max_delay = {limit_ms} ms")
+
+
 def check_copy(body: bytes, properties: dict[str, str], rules: Rules) -> None:
     """Raise AdmissionError unless a client may store this as a copy of a message that it has received.
 
