@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final, Protocol, cast
 
 from timerwheel.clock import Clock
+from timerwheel.listening import accepted_socket
 from timerwheel.settings import is_loopback
 from timerwheel.telemetry.throttled_log import Troubles
 
@@ -61,16 +62,15 @@ class Greeting:
     def begin(self, transport: asyncio.Transport) -> None:
         """Take an unread connection away from its transport, and wait for its first byte."""
         peer = _address(transport)
+        if not self._house.has_room(len(self)):
+            transport.abort()
+            self._log_refusal(peer, "too many connections are open")
+            return
         try:
-            if not self._house.has_room(len(self)):
-                self._log_refusal(peer, "too many connections are open")
-                return
-            own: socket.socket = transport.get_extra_info("socket").dup()
+            own = accepted_socket(transport)
         except OSError as error:
             self._log_refusal(peer, str(error))
             return
-        finally:
-            transport.abort()
         own.settimeout(0)
         self._silent[own] = self._clock.monotonic_ms()
         asyncio.get_running_loop().add_reader(own, self._hear, own, peer)
