@@ -69,7 +69,8 @@ def make_app(
     app.cleanup_ctx.append(pauses.watch)
     slow_readers = app[SLOW_READERS] = SlowReaders(limits, clock)
     auth = Auth(handle, Keyring(handle.home), serving, SlowBodies(limits, clock), clock, cors)
-    auth.is_in_front = in_front is not None
+    if in_front is not None:
+        auth.stand_in_front()
     auth.looks += (slow_readers.look, MemoryKeeper(budgets).look)
     auth.install(app)
     app[AUTH] = auth
@@ -90,7 +91,7 @@ def make_app(
         switch_on(app, FastPath(requests, FastSends(requests, added["sendMessages"]), consumes))
 
     async def stop_waiting(_: web.Application) -> None:
-        handle.stopping = True
+        handle.stop()
 
     app.on_shutdown.append(stop_waiting)
     if handle.is_of_node:

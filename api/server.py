@@ -295,8 +295,7 @@ class _Lives:
         self._handle.close(f"no room: {error}")
         cluster = self._handle.cluster
         if cluster is not None:
-            cluster.lacks_room = True
-            cluster.room.failed()
+            cluster.no_room()
         self._no_room.warning(logger, "waiting for room on the disk: %s", error)
 
     async def _until_room(self) -> None:

@@ -71,7 +71,7 @@ class Index:
         else can verify it while it changes.
         """
         self.path = path
-        self.on_damage: Callable[[str], None] | None = None
+        self._on_damage: Callable[[str], None] | None = None
         self._readonly = readonly
         self._proved: set[bytes] = set()
         self._kept: list[lmdb.Transaction] = []  # ended, but LMDB frees the slot only with the object
@@ -108,6 +108,10 @@ class Index:
             raise self._busy() from error
         except lmdb.Error as error:
             raise self._unopened(error) from error
+
+    def watch_damage(self, report: Callable[[str], None]) -> None:
+        """Have this called with what is wrong when damage is found, on the thread that finds it."""
+        self._on_damage = report
 
     def _unopened(self, error: lmdb.Error) -> Exception:
         """What it means that LMDB cannot open the index."""
@@ -210,8 +214,8 @@ class Index:
             raise NoSpaceError(f"{self.path}: {error}") from error
 
     def _tell_damage(self, reason: str) -> None:
-        if self.on_damage is not None:
-            self.on_damage(reason)
+        if self._on_damage is not None:
+            self._on_damage(reason)
 
     def _is_for_room(self, error: lmdb.Error) -> bool:
         """Whether the error means a lack of space; the commit can be retried later."""

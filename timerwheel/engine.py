@@ -191,7 +191,7 @@ class Engine:
             self._lock.release()
             raise
         self._assemble(recovered)
-        recovered.writer.index.on_damage = self._on_index_damage(asyncio.get_running_loop())
+        recovered.writer.index.watch_damage(self._on_index_damage(asyncio.get_running_loop()))
         try:
             await self._begin()
         except BaseException as error:
@@ -284,7 +284,7 @@ class Engine:
         self.shard = shard
         self.rules = msgspec.structs.replace(self.rules, shard=None if shard == ALONE else shard)
         log, near, near_changed = recovered.log, NearWheel(), asyncio.Event()
-        log.on_sync = self.counters.sync_s.observe
+        log.time_syncs(self.counters.sync_s.observe)
         commit = GroupCommit(log, self._threads, self.clock, self.settings, self._apply, self.counters)
         core = self.core = Core(
             settings=self.settings,
@@ -332,7 +332,7 @@ class Engine:
                 run=secrets.randbits(32),
             )
         )
-        self.topics.on_resume += [self.groups.resume, self.queues.resume]
+        self.topics.watch_resumes(self.groups.resume, self.queues.resume)
         self.gauges = Gauges(core, self.firing, self.groups.counts)
         self.schedules = Scheduler(core, self.sender, self.messages, self.keys, self.recalls, self.control)
         ends = (core, self.control, self.topics, self.queues, self.bulk_recalls)

@@ -369,12 +369,7 @@ class GroupRuntime:
             topics = [state.name] * len(unit)
             records, places = change(now_ms)
             taken = in_flight.take(self._parts.entries(state, timed))
-            leasing.resetting = taken.submit(unit_of([*unit, *records]), [*topics, *places])
-            try:
-                await stored_offset(leasing.resetting)
-                leasing.restart()
-            finally:
-                leasing.resetting = None
+            await leasing.restart(taken.submit(unit_of([*unit, *records]), [*topics, *places]))
 
     async def end_held(self, ends: Mapping[int, int]) -> None:
         """End leases and items of messages before these queue offsets; NoSpaceError, NotReadyError and so on.

@@ -656,10 +656,18 @@ class Leasing:
 
     # ------------------------------------------------------------------ starting over
 
-    def restart(self) -> None:
-        """The cursors were set: nothing is leased, and what was looked at last no longer counts."""
-        self.leases.clear()
-        self.chooser.restart()
+    async def restart(self, stored: asyncio.Future[int]) -> None:
+        """Forget all leases, and what was looked at, once the cursors are stored; until then receipts wait.
+
+        Raises what kept them from being stored; then nothing is forgotten.
+        """
+        self.resetting = stored
+        try:
+            await stored_offset(stored)
+            self.leases.clear()
+            self.chooser.restart()
+        finally:
+            self.resetting = None
 
     async def settle(self) -> None:
         """Wait until nothing is being stored about any message."""

@@ -193,7 +193,7 @@ class _Check:
     def _beginning(self, log: LogReader, until: int) -> LogState:
         """Return the state where the log begins, with settings and groups as of its manifest."""
         log_state = LogState(lambda: log.bases)
-        log_state.origin_floor = log.start
+        log_state.begin_at(log.start)
         self.settled = until
         if self.start is not None:
             begin_state(log_state, self.start, log.start)

@@ -87,7 +87,7 @@ class Snapshot:
             self.log_state.restore(state, read_kept(txn))
         else:
             self.log_state.memtable.until = log.start
-            self.log_state.origin_floor = log.start
+            self.log_state.begin_at(log.start)
             if start is not None:
                 begin_state(self.log_state, start, log.start)
         self.torn: CorruptionError | None = None

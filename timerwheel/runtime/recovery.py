@@ -351,8 +351,7 @@ class _Opened:
             writer.state = msgspec.structs.replace(writer.state, origin_floor=0, settings_from=0, lost=[])
             writer.commit(*log_state.freeze())
             log_state.committed()
-        log_state.origin_floor = log_state.settings_from = 0
-        log_state.lost = []
+        log_state.end_rebuild()
 
     def cascade(self, now_ms: int) -> None:
         """Move timers to finer slots and merge runs of keys, so that it need not be done on taking over."""
@@ -561,9 +560,7 @@ def _begin(
             )
         return log_state, state
     state, log_state = found.index_state, found.state
-    # An interrupted rebuild continues as it began.
-    log_state.origin_floor, log_state.settings_from = state.origin_floor, state.settings_from
-    log_state.lost = state.lost
+    log_state.continue_rebuild(state)
     for name, queue, first in () if start is None else start.queues:
         tail = log_state.queue(log_state.topic(name), queue)
         tail.min_offset = max(tail.min_offset, first)

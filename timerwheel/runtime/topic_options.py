@@ -10,7 +10,7 @@
 5. From the step of the loop in which a topic is in `ending`, nothing is submitted to the log that adds
    something to it. All that adds calls `check_open` in the step in which it submits.
 6. All that delivers messages of a topic to consumers asks `paused` in the step in which it does. All that
-   waits for some is woken by `on_resume`.
+   waits for some is woken by `watch_resumes`.
 7. A topic goes to Kafka from the queue offsets that `kafka_outlet` has of it, unless its option forbids it.
    The option counts though an offset was stored at the same time.
 """
@@ -91,12 +91,21 @@ class TopicOptions:
         self._configs: dict[str, tuple[object, TopicConfig]] = {}  # each with the value that it was read from
         self.ending = set(control.items(ConfigTable.TOPIC_ENDING))
         """The topics that are being deleted; `timerwheel.topic_deletion` changes it."""
-        self.on_resume: list[Callable[[str], None]] = []
-        """Called with a topic that is not paused any more."""
-        self.always_to_kafka: frozenset[str] = frozenset()
-        """The topics that go to Kafka by the settings of the service."""
-        self.on_kafka: list[Callable[[], None]] = []
-        """Called when topics go to Kafka, or do not any more, by what this or a deletion has stored."""
+        self._on_resume: tuple[Callable[[str], None], ...] = ()
+        self._always_to_kafka: frozenset[str] = frozenset()
+        self._on_kafka: tuple[Callable[[], None], ...] = ()
+
+    def watch_resumes(self, *notify: Callable[[str], None]) -> None:
+        """Have these called with each topic that is not paused any more."""
+        self._on_resume += notify
+
+    def bridge(self, always: frozenset[str], notify: Callable[[], None]) -> None:
+        """Send messages of topics to Kafka: by the settings of the service, `always` those of these.
+
+        `notify` is called when topics go there, or do not any more, by what this or a deletion has stored.
+        """
+        self._always_to_kafka = always
+        self._on_kafka += (notify,)
 
     async def at_start(self) -> None:
         """Give ordered topics from before a number of queues: as many as are in use, else the setting.
@@ -171,7 +180,7 @@ class TopicOptions:
         It goes to Kafka no more, until a record names it again; unless it does by the settings.
         """
         puts = [Put(ConfigTable.TOPIC, topic, None)]
-        if topic in self.always_to_kafka:
+        if topic in self._always_to_kafka:
             puts.append(self.outlet_put(topic))
         elif self._control.get(ConfigTable.KAFKA_OUTLET, topic) is not None:
             puts += _no_outlet(topic)
@@ -179,7 +188,7 @@ class TopicOptions:
 
     def tell_kafka(self) -> None:
         """Have the bridge look which topics go to Kafka."""
-        for notify in self.on_kafka:
+        for notify in self._on_kafka:
             notify()
 
     def named(self) -> Iterable[str]:
@@ -239,7 +248,7 @@ class TopicOptions:
         check_topic(topic, is_known=topic in self._state.topics)
         if queues is not None and not 1 <= queues <= TOPIC_QUEUES_MAX:
             raise TopicOptionError(f"queues = {queues}: must be from 1 to {TOPIC_QUEUES_MAX}")
-        if to_kafka is False and topic in self.always_to_kafka:
+        if to_kafka is False and topic in self._always_to_kafka:
             raise FixedOutletError(
                 f"topic {topic!r} is in kafka_outlets, or has the rejected records: its messages go to Kafka"
             )
@@ -285,7 +294,7 @@ class TopicOptions:
             put = Put(ConfigTable.TOPIC, topic, value)
             await self._control.put([put, *self._kafka_puts(topic, to_kafka=change.to_kafka)])
         if before.paused and not self.paused(topic):
-            for notify in self.on_resume:
+            for notify in self._on_resume:
                 notify(topic)
         if change.to_kafka is not None:
             self.tell_kafka()
