@@ -293,6 +293,11 @@ class Chooser:
         group = self._group
         return len(group.items) + len(self._leases) - group.lent + self.lanes.parked + len(self.loose)
 
+    @property
+    def read_ahead_bytes(self) -> int:
+        """How many bytes of messages that were read and not looked at are kept for the next receive."""
+        return sum(map(_bytes_of, self._ahead.values()))
+
     def look_again(self) -> None:
         """Another filter may let through what was skipped since a message was chosen last."""
         self._next = {queue: at for queue, at in self._chosen.items() if queue in self._next}
@@ -591,3 +596,7 @@ def _tag_and_lane(data: bytes | CorruptionError) -> tuple[str | None, int]:
         return properties.get(TAGS), 0
     digest = blake2s(key.encode(), digest_size=8).digest()
     return properties.get(TAGS), int.from_bytes(digest, "big") >> 1 | 1
+
+
+def _bytes_of(found: Found) -> int:
+    return sum(len(data) for data in found.data if isinstance(data, bytes))

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from tests.harness.consumers import gated, spin
+from tests.harness.consumers import gated
+from tests.harness.gated_threads import spin
 from tests.harness.tasking import LATER, later
 from timerwheel.errors import RefusedError, TimerwheelError
 from timerwheel.groups.config import Exponential, GroupConfig, GroupFieldError
