@@ -475,7 +475,10 @@ async def test_a_queue_that_waits_for_room_keeps_no_stop_waiting(site):
     await world.engine.groups.delete("%TASK%mail", "tasks")
     space, world.files.space_bytes = world.files.space_bytes, 0
     await site.start()
-    await site.push.close()
+    assert site.tasks.queue_names() == []  # it waits
+    async with asyncio.timeout(20):  # only keeps a failure from hanging
+        await site.push.close()
+    assert site.tasks.queue_names() == []
     world.files.space_bytes = space
 
 
