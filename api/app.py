@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import orjson
 from aiohttp import hdrs, web
 
+from timerwheel.api.aiohttp_private import check_parts
 from timerwheel.api.connection import FAREWELL, FIELD_BYTES_MAX, LINE_BYTES_MAX
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.fast_path.connection import switch_on
@@ -50,6 +51,7 @@ def make_app(
     cannot be read. An application in front of shards has no engine: `in_front` gives its calls other
     handlers, and what needs the engine to decide who may do what is left to the shards.
     """
+    check_parts()
     limits, clock = limits or TimeLimits(), clock or SystemClock()
     app = web.Application(
         client_max_size=handle.settings.request_bytes_max,
