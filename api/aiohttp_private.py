@@ -58,7 +58,17 @@ def answer_as_http11(request: web.BaseRequest) -> None:
 class Protocol(web.RequestHandler):
     """aiohttp's protocol of a connection, with names for the state that others look at. Event loop only."""
 
-    __slots__ = ()
+    __slots__ = ("_is_serving",)
+
+    def __init__(
+        self,
+        server: web.Server,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        **options: Any,  # noqa: ANN401 - theirs
+    ) -> None:
+        super().__init__(server, loop=loop, **options)
+        self._is_serving = False  # a `QueueJumper`, a request that it took
 
     @property
     def is_closing_down(self) -> bool:
@@ -95,16 +105,14 @@ class Protocol(web.RequestHandler):
         await self._drain_helper()
 
 
-class QueueJumper(web.RequestHandler):
+class QueueJumper(Protocol):
     """Offers a request that finds its connection idle to `offer`, before aiohttp sees it. Event loop only.
 
     What comes while one is in progress waits until it is answered, so answers go out in the order of their
-    requests. A class that derives from this has the slot `_is_serving`, False at first.
+    requests.
     """
 
     __slots__ = ()
-
-    _is_serving: bool
 
     def offer(self, message: RawRequestMessage, body: bytes) -> bool:
         """Return whether the request is taken, to be answered by `end_taken` and what follows."""
@@ -139,6 +147,11 @@ class QueueJumper(web.RequestHandler):
         if self.offer(message, body):
             self._is_serving = True
             self._request_in_progress = True  # a stop waits for it
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether a request that was taken is in progress."""
+        return self._is_serving
 
     def end_taken(self) -> asyncio.Transport | None:
         """Take the offered request off the queue; return where to write its answer, None if nowhere."""

@@ -43,10 +43,9 @@ def _as_last(answer: bytes) -> bytes:
 class FastConnection(QueueJumper, Connection):
     """A connection with a fast path for plain requests. Event loop only."""
 
-    __slots__ = ("_fast_path", "_is_serving")
+    __slots__ = ("_fast_path",)
 
     _fast_path: FastPath
-    _is_serving: bool
 
     def __init__(
         self,
@@ -58,12 +57,11 @@ class FastConnection(QueueJumper, Connection):
     ) -> None:
         super().__init__(server, loop=loop, **options)
         self._fast_path = fast_path
-        self._is_serving = False
 
     @property
     def is_between(self) -> bool:
         """Whether no request was begun that is not answered."""
-        return super().is_between and not self._is_serving
+        return super().is_between and not self.is_serving
 
     def offer(self, message: RawRequestMessage, body: bytes) -> bool:
         """Return whether the fast path takes the request."""

@@ -47,5 +47,3 @@ def gated(world) -> GatedThreads:
     """The threads of the world's engine, which has to read messages from the disk from now on."""
     make_cold(world.engine)
     return world.threads
-
-

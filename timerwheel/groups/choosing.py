@@ -531,9 +531,7 @@ class Chooser:
     def is_known(self, queue: int, offset: int) -> bool:
         """Whether a message needs no first attempt any more, or is leased."""
         passed = self._group.passed.get(queue)
-        return (passed is not None and offset in passed) or (
-            ItemKey.of(queue, offset) in self._leases.by_key
-        )
+        return (passed is not None and offset in passed) or (ItemKey.of(queue, offset) in self._leases.by_key)
 
     def _is_dealt_with(self, queue_offset: int) -> bool:
         """Whether it is one of the group's own dead letters that was redriven or dropped since."""

@@ -303,7 +303,7 @@ async def test_more_messages_than_one_call_takes_are_given_back(service, app):
     began, count = asyncio.Semaphore(0), RECEIVE_MAX + 1
 
     @app.worker("t", group="g", concurrency=count)
-    async def handler(text: str):
+    async def handler():
         began.release()
         await asyncio.Event().wait()
 

@@ -26,7 +26,7 @@ def test_every_way_to_say_when_is_known_to_the_client_to_arrow_and_to_this_test(
     assert set(FIELDS) <= set(COLUMNS)
 
 
-@pytest.mark.parametrize("two", itertools.combinations(FIELDS, 2))
+@pytest.mark.parametrize("two", [*itertools.combinations(FIELDS, 2)])
 @pytest.mark.parametrize("more", [{}, {"properties": {"a": "b"}}, {"dedup_key": "k"}, {"tags": "t"}])
 def test_a_message_with_two_times_is_refused_whatever_else_it_has(two, more):
     when = {name: FIELDS[name] for name in two}
@@ -35,7 +35,7 @@ def test_a_message_with_two_times_is_refused_whatever_else_it_has(two, more):
     assert caught.value.code == "conflicting_delay"
 
 
-@pytest.mark.parametrize("two", itertools.combinations(FIELDS, 2))
+@pytest.mark.parametrize("two", [*itertools.combinations(FIELDS, 2)])
 def test_a_reschedule_with_two_times_is_refused(two):
     with pytest.raises(RequestError) as caught:
         new_time(NewTime(**{name: FIELDS[name] for name in two}))

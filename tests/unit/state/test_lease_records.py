@@ -116,9 +116,7 @@ def row_of(record: bytes) -> LeaseRow:
 )
 def test_a_record_is_the_same_bytes_as_from_the_first_version(record, fields):
     kind, due_ms, flags = fields.pop("kind"), fields.pop("due_ms"), fields.pop("flags", 0)
-    assert record == encode(
-        kind, NAME, b"", b"", NOW_MS, due_ms, NOW_MS, flags=flags | FLAG_LEASE, **fields
-    )
+    assert record == encode(kind, NAME, b"", b"", NOW_MS, due_ms, NOW_MS, flags=flags | FLAG_LEASE, **fields)
 
 
 def test_a_row_has_what_was_written():
