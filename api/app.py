@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import orjson
 from aiohttp import hdrs, web
 
+from timerwheel.api.aiohttp_private import check_parts
 from timerwheel.api.connection import FAREWELL, FIELD_BYTES_MAX, LINE_BYTES_MAX
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.fast_path.connection import switch_on
@@ -50,6 +51,7 @@ def make_app(
     cannot be read. An application in front of shards has no engine: `in_front` gives its calls other
     handlers, and what needs the engine to decide who may do what is left to the shards.
     """
+    check_parts()
     limits, clock = limits or TimeLimits(), clock or SystemClock()
     app = web.Application(
         client_max_size=handle.settings.request_bytes_max,
@@ -69,7 +71,8 @@ def make_app(
     app.cleanup_ctx.append(pauses.watch)
     slow_readers = app[SLOW_READERS] = SlowReaders(limits, clock)
     auth = Auth(handle, Keyring(handle.home), serving, SlowBodies(limits, clock), clock, cors)
-    auth.is_in_front = in_front is not None
+    if in_front is not None:
+        auth.stand_in_front()
     auth.looks += (slow_readers.look, MemoryKeeper(budgets).look)
     auth.install(app)
     app[AUTH] = auth
@@ -90,7 +93,7 @@ def make_app(
         switch_on(app, FastPath(requests, FastSends(requests, added["sendMessages"]), consumes))
 
     async def stop_waiting(_: web.Application) -> None:
-        handle.stopping = True
+        handle.stop()
 
     app.on_shutdown.append(stop_waiting)
     if handle.is_of_node:

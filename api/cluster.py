@@ -38,7 +38,7 @@ class Cluster:
         """Up to which position of the journal it has copied, while it stands by."""
         self.room = Room()
         self.lacks_room = False
-        """Whether there was no room to open the copy; then this node waits for some."""
+        """Whether it waits for room to open the copy."""
         self._clock = clock
         self._disk = disk
         self._standing = Standing()
@@ -60,6 +60,11 @@ class Cluster:
             self.opened()
         self.is_copying, self.position = True, position
         self.election.report(position)
+
+    def no_room(self) -> None:
+        """Take note that there was no room to open the copy: this node waits for some."""
+        self.lacks_room = True
+        self.room.failed()
 
     def opened(self) -> None:
         """Take note that there was room to open the copy."""

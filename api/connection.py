@@ -11,13 +11,13 @@ the last word of a connection that it does not use.
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from aiohttp import hdrs, web
-from aiohttp.http import HttpVersion11
 from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError, LineTooLong
 
+from timerwheel.api.aiohttp_private import Handle, Protocol, answer_as_http11
 from timerwheel.api.http.problems import RequestError, problem
 from timerwheel.api.http.responses import SERVER, sign
 from timerwheel.api.security.framing import check_framing
@@ -29,7 +29,6 @@ FIELD_BYTES_MAX: Final = 8_192
 """Limit on the name or the value of a header. It differs from the other limit, so the parser's error, which
 has the limit in it, shows what was too long."""
 
-Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Connect = Callable[..., "Connection"]
 """Creates a connection from a server and the options of aiohttp's own protocol."""
 
@@ -44,7 +43,7 @@ TOO_MANY_HEADERS = "Too many headers received"  # the parser's words
 logger = logging.getLogger("timerwheel.api.http")
 
 
-class Connection(web.RequestHandler):
+class Connection(Protocol):
     """aiohttp's protocol with answers of our own. Event loop only."""
 
     __slots__ = ("_farewell", "_is_answering", "_slow_readers")
@@ -92,7 +91,7 @@ class Connection(web.RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         """Start a request once the client has read the earlier responses, so that they cannot pile up."""
         try:
-            await self._drain_helper()
+            await self.drained()
         except BaseException:
             handled.close()
             raise
@@ -124,31 +123,31 @@ class Connection(web.RequestHandler):
 
         The last one of a connection says so, so that its client makes the next request on another.
         """
-        if self._close and not resp.prepared:
+        if self.is_closing_down and not resp.prepared:
             resp.force_close()
         answer, is_broken = await super().finish_response(request, resp, start_time)
         self._is_answering = is_broken
         if not answer.keep_alive:
             self._farewell = b""  # parsers refuse what comes behind such an answer
-        elif self._close:  # aiohttp reads no further request, and closes the connection by itself
+        elif self.is_closing_down:  # aiohttp reads no further request, and closes the connection by itself
             self._part()
         return answer, is_broken
 
     # ------------------------------------------------------------------ what is not HTTP
 
-    def _handle_request(
+    def begin(
         self, request: web.BaseRequest, start_time: float | None, request_handler: Handle
     ) -> Coroutine[Any, Any, tuple[web.StreamResponse, bool]]:
         """Refuse data that is not framed as HTTP/1 before anything else sees it."""
         try:
-            if request_handler is self._request_handler:  # else the parser has refused it
+            if self.is_for_application(request_handler):  # else the parser has refused it
                 check_framing(request)
         except RequestError as error:
-            request._version = HttpVersion11  # noqa: SLF001 - the version of the answer
+            answer_as_http11(request)
             request_handler = self._refuser(error)
         self._is_answering = True
-        handled = super()._handle_request(request, start_time, request_handler)
-        return self._when_read(handled) if self._paused else handled
+        handled = super().begin(request, start_time, request_handler)
+        return self._when_read(handled) if self.is_paused else handled
 
     def _refuser(self, error: RequestError) -> Handle:
         async def refuse(request: web.BaseRequest) -> web.StreamResponse:
@@ -176,7 +175,7 @@ class Connection(web.RequestHandler):
             return answer
         reason = exc.message.split("\n", 1)[0].removesuffix(":")
         # A first line without a method is another protocol, usually a port scan: not worth a warning.
-        is_probe = isinstance(exc, BadHttpMethod) and self._request_count == 1
+        is_probe = isinstance(exc, BadHttpMethod) and self.requests == 1
         level = logging.DEBUG if is_probe else logging.WARNING
         logger.log(level, "not HTTP from %s: %s", request.remote, reason, extra={"request": request_id})
         return _refusal(*_code_and_detail(exc, reason), request_id)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
+from timerwheel.api.aiohttp_private import options_of
 from timerwheel.api.connection import CONNECT, FAREWELL, Connection
 from timerwheel.api.security.handshakes import Handshakes
 from timerwheel.api.security.slow_clients import SLOW_READERS
@@ -119,13 +120,12 @@ class Runner(web.AppRunner):
     def _connection(self) -> Connection:
         server = self._server
         assert server is not None
-        options = server._kwargs  # noqa: SLF001 - as it does
         return self.app.get(CONNECT, Connection)(
             server,
             loop=asyncio.get_running_loop(),
             slow_readers=self.app.get(SLOW_READERS),
             farewell=self.app.get(FAREWELL, b""),
-            **options,
+            **options_of(server),
         )
 
     def _arrived(self) -> None:

@@ -48,6 +48,7 @@ class EngineHandle:
         """Whether calls may come from a node in front of shards."""
         self.traces = traces
         self.stopping = False
+        """Whether `stop` was called."""
         self._engine: Engine | None = None
         self._push: Push | None = None
         self.why_closed = ""
@@ -65,6 +66,10 @@ class EngineHandle:
         """Answer requests with this reason until the next `open`."""
         self._engine = self._push = None
         self.why_closed = reason
+
+    def stop(self) -> None:
+        """The service stops: nothing waits any longer, and nothing new is accepted."""
+        self.stopping = True
 
     @property
     def push(self) -> Push:

@@ -295,11 +295,8 @@ class _Lives:
         self._handle.close(f"no room: {error}")
         cluster = self._handle.cluster
         if cluster is not None:
-            cluster.lacks_room = True
-            cluster.room.failed()
-        if times := self._no_room.met():
-            again = f" ({times} tries since the last report)" if times > 1 else ""
-            logger.warning("waiting for room on the disk: %s%s", error, again)
+            cluster.no_room()
+        self._no_room.warning(logger, "waiting for room on the disk: %s", error)
 
     async def _until_room(self) -> None:
         """Return once it is worth while to open the copy again, or after the signal to stop."""

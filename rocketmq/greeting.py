@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final, Protocol, cast
 
 from timerwheel.clock import Clock
+from timerwheel.listening import accepted_socket
 from timerwheel.settings import is_loopback
 from timerwheel.telemetry.throttled_log import Troubles
 
@@ -61,16 +62,15 @@ class Greeting:
     def begin(self, transport: asyncio.Transport) -> None:
         """Take an unread connection away from its transport, and wait for its first byte."""
         peer = _address(transport)
+        if not self._house.has_room(len(self)):
+            transport.abort()
+            self._log_refusal(peer, "too many connections are open")
+            return
         try:
-            if not self._house.has_room(len(self)):
-                self._log_refusal(peer, "too many connections are open")
-                return
-            own: socket.socket = transport.get_extra_info("socket").dup()
+            own = accepted_socket(transport)
         except OSError as error:
             self._log_refusal(peer, str(error))
             return
-        finally:
-            transport.abort()
         own.settimeout(0)
         self._silent[own] = self._clock.monotonic_ms()
         asyncio.get_running_loop().add_reader(own, self._hear, own, peer)
@@ -132,9 +132,7 @@ class Greeting:
         asyncio.get_running_loop().remove_reader(own)
 
     def _log_refusal(self, peer: str, reason: str) -> None:
-        if times := self._refused.met(peer):
-            again = f" ({times} times since the last report)" if times > 1 else ""
-            logger.warning("refused a client at %s: %s%s", peer, reason, again)
+        self._refused.warning(peer, logger, "refused a client at %s: %s", peer, reason)
 
 
 class _Newcomer(asyncio.Protocol):

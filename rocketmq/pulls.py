@@ -20,6 +20,7 @@ import orjson
 from timerwheel.engine import Engine
 from timerwheel.groups.config import check_group
 from timerwheel.model.admission import RETRY_PREFIX
+from timerwheel.model.properties import TAGS
 from timerwheel.model.tags import TagFilter
 from timerwheel.rocketmq.codes import PULL_COMMIT, PULL_SUBSCRIPTION, PULL_SUSPEND, Result
 from timerwheel.rocketmq.members import Members, Name, Subscription
@@ -275,7 +276,7 @@ class Pulls:
         properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
         is_retry = record.topic.startswith(RETRY_PREFIX)
         may_see = not is_retry or pull.request.caller.may(properties.get(RETRY_TOPIC, ""))
-        return may_see and pull.tags.passes(properties.get("TAGS"))
+        return may_see and pull.tags.passes(properties.get(TAGS))
 
 
 def filter_of(kind: str, text: str) -> TagFilter:

@@ -20,6 +20,7 @@ import numpy as np
 import orjson
 
 from timerwheel.engine import Engine
+from timerwheel.model.properties import KEYS
 from timerwheel.rocketmq.translation import UNIQ_KEY
 from timerwheel.store.errors import CorruptionError, OffsetError
 from timerwheel.store.log_reader import LogReader, Span
@@ -50,7 +51,7 @@ class Query(NamedTuple):
         """Whether a message with these properties has the key."""
         if self.is_unique:
             return properties.get(UNIQ_KEY) == self.key
-        return self.key in properties.get("KEYS", "").split(" ")
+        return self.key in properties.get(KEYS, "").split(" ")
 
 
 class Search:

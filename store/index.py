@@ -34,13 +34,11 @@ from timerwheel.store.keys import sequence_key, sequence_of
 from timerwheel.store.pages import Page, Raw
 
 INDEX_FORMAT = 5
-FORMATS_READ = frozenset({3, 4, INDEX_FORMAT})
-"""In 3, what groups are done with was one offset for each queue. 4 had no runs of deduplication keys."""
+"""The only format that is read: a table that another one lacks would look like an empty table."""
 TABLES = (
     *("meta", "wheel", "queues", "topics", "marks", "segments"),
     *("control", "groups", "leases", "dead", "keys", "key_ends", "key_parts"),
 )
-_SINCE_5 = frozenset({"key_parts"})
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
 READERS_MAX = 256
@@ -73,7 +71,7 @@ class Index:
         else can verify it while it changes.
         """
         self.path = path
-        self.on_damage: Callable[[str], None] | None = None
+        self._on_damage: Callable[[str], None] | None = None
         self._readonly = readonly
         self._proved: set[bytes] = set()
         self._kept: list[lmdb.Transaction] = []  # ended, but LMDB frees the slot only with the object
@@ -97,7 +95,8 @@ class Index:
             )
             self._dbs: dict[str, Any] = {}
             try:
-                self._open_tables(self._known_tables())
+                self._refuse_unknown_tables()
+                self._open_tables()
             except (lmdb.Error, IndexBusyError, IndexDamagedError):
                 self.env.close()  # otherwise this process could not open it again
                 raise
@@ -110,6 +109,10 @@ class Index:
         except lmdb.Error as error:
             raise self._unopened(error) from error
 
+    def watch_damage(self, report: Callable[[str], None]) -> None:
+        """Have this called with what is wrong when damage is found, on the thread that finds it."""
+        self._on_damage = report
+
     def _unopened(self, error: lmdb.Error) -> Exception:
         """What it means that LMDB cannot open the index."""
         if self._readonly and error.code in _NOT_ALLOWED:
@@ -120,18 +123,15 @@ class Index:
             return NoSpaceError(f"{self.path}: {error}")
         return _system_error(error)
 
-    def _known_tables(self) -> set[str]:
-        """The tables that are there; IndexDamagedError for an unknown one: the real one is missing then."""
+    def _refuse_unknown_tables(self) -> None:
+        """Raise IndexDamagedError for a table of another name: the real one is missing then."""
         with self.env.begin() as txn, txn.cursor() as cursor:
             names = {key.decode(errors="replace") for key in cursor.iternext(values=False)}
         if foreign := names - set(TABLES):
             raise IndexDamagedError(f"{self.path}: unknown table {min(foreign)!r}")
-        return names
 
-    def _open_tables(self, names: set[str]) -> None:
+    def _open_tables(self) -> None:
         for name in TABLES:
-            if self._readonly and name in _SINCE_5 and name not in names:
-                continue  # nobody has written to it since format 4
             self._dbs[name] = self.env.open_db(name.encode(), create=not self._readonly)
         if not self._readonly:
             # So that other processes cannot use up the reader slots that a service needs.
@@ -214,8 +214,8 @@ class Index:
             raise NoSpaceError(f"{self.path}: {error}") from error
 
     def _tell_damage(self, reason: str) -> None:
-        if self.on_damage is not None:
-            self.on_damage(reason)
+        if self._on_damage is not None:
+            self._on_damage(reason)
 
     def _is_for_room(self, error: lmdb.Error) -> bool:
         """Whether the error means a lack of space; the commit can be retried later."""
@@ -435,8 +435,6 @@ class IndexTransaction:
             yield key, page
 
     def _stored(self, table: str, start: bytes, stop: bytes | None) -> Iterator[tuple[bytes, Raw]]:
-        if table not in self._dbs:
-            return
         with self._walk(table) as cursor:
             if not cursor.set_range(start):
                 return

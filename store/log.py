@@ -112,12 +112,16 @@ class CommitLog(LogReader):
         self.synced = 0
         self.unit_bytes_max = 1 << 62
         """The largest unit that `append` takes."""
-        self.on_sync: Callable[[float], None] | None = None  # called with the seconds that each sync took
+        self._on_sync: Callable[[float], None] | None = None
         self.direct_io = direct_io
         """Whether small writes bypass the page cache; `open` turns it off where that does not work."""
         self._failed: str | None = None
         self._prepared = 0  # log offset up to which zeros were written ahead in the last segment
         self._survey_of_last: Survey | None = None
+
+    def time_syncs(self, observe: Callable[[float], None]) -> None:
+        """Have this called with the seconds that each sync takes, on the thread that syncs."""
+        self._on_sync = observe
 
     def _open(self, path: Path) -> LogFile:
         return self.files.open(path, direct=self.direct_io and path == self.path(self.bases[-1]))
@@ -422,8 +426,8 @@ class CommitLog(LogReader):
         except OSError as error:
             self._failed = f"syncing the log failed: {error}; the disk contents are unknown"
             raise LogFailedError(self._failed) from error
-        if self.on_sync is not None:
-            self.on_sync(perf_counter() - began_s)
+        if self._on_sync is not None:
+            self._on_sync(perf_counter() - began_s)
 
     def sync(self) -> None:
         """Make everything appended so far durable."""

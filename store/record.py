@@ -10,7 +10,8 @@ Pure. The page for readers is `doc/log-format.md`; its hex dump is decoded by a 
         10    1 flags           FLAG_*
         11    1 level           legacy delay level, 0 = none
         12    2 queue           consume queue of the topic
-        14    2 rolls           how often retention moved the timer; in a retry, first the failed attempt
+        14    2 rolls           how often retention moved the timer; in a retry, first the failed attempt;
+                                in ACK, and in a CANCEL with FLAG_LEASE, an AckReason
         16    2 topic_len
         18    2 prior_level     level of the origin, 0 without origin
         20    4 properties_len
@@ -19,7 +20,8 @@ Pure. The page for readers is `doc/log-format.md`; its hex dump is decoded by a 
         32    8 root            offset of the message's first record, NO_OFFSET if this is it
         40    8 origin          offset of the record that this one replaces or ends, else NO_OFFSET
         48    8 store_ms        wall clock when this record was made
-        56    8 due_ms          when the message is due
+        56    8 due_ms          when the message is due; in ACK the queue offset of its end, in HOLD
+                                the hash of a sharding key
         64    8 enqueue_ms      when the message was first accepted
         72    8 prior_due_ms    due time of the origin, 0 without origin; a queue offset in ACK and HOLD, in
                                 the first record of a retry and in a CANCEL without origin
@@ -97,6 +99,12 @@ HEADER_DTYPE = np.dtype(
 
 QUEUE_OFFSET = "prior_due_ms"
 """The field of a queue offset in ACK and HOLD, a retry's first record and a CANCEL without origin."""
+END_OFFSET = "due_ms"
+"""The field of the queue offset at which an ACK ends."""
+ATTEMPT = "rolls"
+"""The field of the failed attempt in a retry's first record; 1 in a HOLD that a retry follows."""
+ACK_REASON = "rolls"
+"""The field of an `AckReason` in ACK, and in a CANCEL with FLAG_LEASE."""
 
 
 class Kind(IntEnum):
@@ -108,6 +116,18 @@ class Kind(IntEnum):
     HOLD = 4  # the sharding key of a message that a consumer group retries; its hash is the due time
     CONTROL = 5  # the body changes settings that are stored in the log
     ACK = 6  # a consumer group is done with the messages of a queue up to the offset in the due time
+
+
+NO_DUE_TIME = frozenset({Kind.HOLD, Kind.CONTROL, Kind.ACK})
+"""The kinds whose field `due_ms` is not a due time."""
+
+
+class AckReason(IntEnum):
+    """Why a group is done with a message."""
+
+    DONE = 0  # acknowledged, a dead letter, or given up
+    PASSED_OVER = 1  # no consumer had it: the filter leaves it out, or retention removed it
+    EXPIRED = 2  # its TTL was over
 
 
 class Identity(NamedTuple):
@@ -139,6 +159,11 @@ class Header(NamedTuple):
     due_ms: int
     enqueue_ms: int
     prior_due_ms: int
+
+    @property
+    def due_time_ms(self) -> int | None:
+        """When the message is due; None in a record that is not about a due time."""
+        return None if self.kind in NO_DUE_TIME else self.due_ms
 
     def identity(self, offset: int) -> "Identity":
         """Which message a record at this log offset is about: its root's offset and CRC."""

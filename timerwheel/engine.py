@@ -138,7 +138,7 @@ class Engine:
         clock: Clock | None = None,
         files: Files | None = None,
         *,
-        threads: bool = True,
+        threads: bool | Callable[[], Threads] = True,
         on_damage: OnDamage = OnDamage.REFUSE,
         journal: Journal | None = None,
         election: Candidate | None = None,
@@ -146,6 +146,7 @@ class Engine:
     ) -> "Engine":
         """Lock the directory, recover, start the loops.
 
+        With `threads` False every call runs at once in the event loop; it may make the threads, too.
         With a journal, what is stored is durable there, and the directory is a copy; with an election, it
         stands by first, until this process is to lead. A new log is that of `shard`, and a log of another
         one is refused. Raises LockedError, SettingsError, CorruptionError, LogDamagedError for damage to
@@ -153,12 +154,15 @@ class Engine:
         JournalMismatchError.
         """
         clock, files = clock or SystemClock(), files or DiskFiles()
-        engine = cls(settings, clock, files, Threads(inline=not threads))
+        new_threads: Callable[[], Threads] = (
+            threads if callable(threads) else partial(Threads, inline=not threads)
+        )
+        engine = cls(settings, clock, files, new_threads())
         try:
             await engine.start(on_damage, journal, election, shard)
         except IndexDamagedError:
             # It is marked now, and the second try rebuilds it from the log.
-            engine = cls(settings, clock, files, Threads(inline=not threads))
+            engine = cls(settings, clock, files, new_threads())
             await engine.start(on_damage, journal, election, shard)
         return engine
 
@@ -191,7 +195,7 @@ class Engine:
             self._lock.release()
             raise
         self._assemble(recovered)
-        recovered.writer.index.on_damage = self._on_index_damage(asyncio.get_running_loop())
+        recovered.writer.index.watch_damage(self._on_index_damage(asyncio.get_running_loop()))
         try:
             await self._begin()
         except BaseException as error:
@@ -284,7 +288,7 @@ class Engine:
         self.shard = shard
         self.rules = msgspec.structs.replace(self.rules, shard=None if shard == ALONE else shard)
         log, near, near_changed = recovered.log, NearWheel(), asyncio.Event()
-        log.on_sync = self.counters.sync_s.observe
+        log.time_syncs(self.counters.sync_s.observe)
         commit = GroupCommit(log, self._threads, self.clock, self.settings, self._apply, self.counters)
         core = self.core = Core(
             settings=self.settings,
@@ -332,7 +336,7 @@ class Engine:
                 run=secrets.randbits(32),
             )
         )
-        self.topics.on_resume += [self.groups.resume, self.queues.resume]
+        self.topics.watch_resumes(self.groups.resume, self.queues.resume)
         self.gauges = Gauges(core, self.firing, self.groups.counts)
         self.schedules = Scheduler(core, self.sender, self.messages, self.keys, self.recalls, self.control)
         ends = (core, self.control, self.topics, self.queues, self.bulk_recalls)

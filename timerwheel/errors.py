@@ -253,3 +253,9 @@ class IllegalCursorError(TimerwheelError):
     """A page cursor that this service did not make."""
 
     code = "illegal_cursor"
+
+    def __init__(self, cursor: str) -> None:
+        super().__init__(
+            f"{cursor!r} is not a cursor of this call; "
+            "use one from the previous page, with the same parameters"
+        )

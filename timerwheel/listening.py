@@ -1,5 +1,6 @@
 """Takes the address of a port, for every protocol."""
 
+import asyncio
 import errno
 import socket
 
@@ -41,3 +42,15 @@ def bound(host: str, port: int, *, backlog: int | None = None) -> socket.socket:
         taken.close()
         raise
     return taken
+
+
+def accepted_socket(transport: asyncio.Transport) -> socket.socket:
+    """Take an unread connection away from its transport, which is closed in any case; OSError.
+
+    Another transport can then read it from its first byte.
+    """
+    try:
+        own: socket.socket = transport.get_extra_info("socket").dup()
+    finally:
+        transport.abort()
+    return own

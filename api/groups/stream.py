@@ -86,14 +86,14 @@ class StreamCalls:
                 await consumer.give_back(first)
                 return response  # to nobody: there is no one to tell an error
             if writer is not None:  # it is None for an answer that was prepared before
-                stream = _Stream(request, writer, self._handle, consumer, window, auto=params.ack == "auto")
+                stream = Stream(request, writer, self._handle, consumer, window, auto=params.ack == "auto")
                 await stream.run(first, invisible_ms)
         finally:
             self._windows.close(path, window)
         return response
 
 
-class _Stream:
+class Stream:
     """One open stream."""
 
     def __init__(
@@ -122,7 +122,7 @@ class _Stream:
             while not self._consumer.gone:
                 if found:
                     held, found = found, []
-                    await self._send(held)
+                    await self.send(held)
                 elif self._clock.monotonic_ms() - self._sent_ms >= KEEP_ALIVE_MS:
                     await self._send_bytes(b": still here\n\n")
                 if not self._handle.ready:
@@ -145,7 +145,7 @@ class _Stream:
         await self._window.wait(wait_ms)
         return []
 
-    async def _send(self, deliveries: Sequence[Delivery]) -> None:
+    async def send(self, deliveries: Sequence[Delivery]) -> None:
         """Write the events. If the client disconnects, return the messages whose events were not begun."""
         if not self._auto:
             self._window.enter(deliveries)

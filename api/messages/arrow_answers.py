@@ -13,6 +13,7 @@ from msgspec.structs import astuple, fields
 from timerwheel.api.http.arrow import Columns
 from timerwheel.model.columns import ID_CHARACTERS, ColumnReceipts
 from timerwheel.model.messages import Delivery, MessageView, Receipt, State
+from timerwheel.model.properties import KEYS, TAGS
 
 
 def of_columns(pa: Any, receipts: ColumnReceipts | None) -> Columns:  # noqa: ANN401 - pyarrow
@@ -68,8 +69,8 @@ def of_messages(pa: Any, views: Sequence[MessageView]) -> Columns:  # noqa: ANN4
         _column(pa, "offset", pa.int64(), offsets, nullable=True),
         _column(pa, "body", pa.binary(), bodies),
         _maps(pa, "properties", properties),
-        _column(pa, "tags", text, property_of("TAGS"), nullable=True),
-        _lists(pa, "keys", property_of("KEYS")),
+        _column(pa, "tags", text, property_of(TAGS), nullable=True),
+        _lists(pa, "keys", property_of(KEYS)),
         _column(pa, "dedup_key", text, property_of("DEDUP_KEY"), nullable=True),
         _words(pa, "state", states),
         _column(pa, "level", pa.uint8(), levels),

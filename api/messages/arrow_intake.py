@@ -24,6 +24,8 @@ from timerwheel.errors import AdmissionError, Fault
 from timerwheel.model.admission import DELAY_PROPERTIES
 from timerwheel.model.columns import AFTER, AT, NOW, MessageColumns
 from timerwheel.model.messages import Outgoing
+from timerwheel.model.properties import TAGS
+from timerwheel.wire.delays import Delays
 from timerwheel.wire.messages import NewMessage
 
 ROWS_PER_BREATH = 500
@@ -31,7 +33,7 @@ ENTRIES_PER_BREATH = 10_000
 """Most keys and properties of rows that are read one by one without a pause; one row may have more."""
 
 _NUMBERS = {"delay_ms": AFTER, "delay": AFTER, "deliver_at_ms": AT, "deliver_at": AT}
-_WHEN = (*_NUMBERS, "delay_level")
+_WHEN = Delays.__struct_fields__
 # Their combinations are few.
 _SHARED = (
     *("delay", "deliver_at", "delay_level", "tags", "keys", "properties"),
@@ -318,8 +320,8 @@ def _set_of(fields: dict[str, Any]) -> dict[str, str]:
         tags = fields.get("tags")
         if tags is None:
             return properties
-        if "TAGS" not in properties:
-            properties["TAGS"] = tags
+        if TAGS not in properties:
+            properties[TAGS] = tags
             return properties
     return intake.outgoing(_new_message({"topic": "", **fields})).properties
 

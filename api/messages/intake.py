@@ -30,6 +30,7 @@ from timerwheel.errors import AdmissionError, Fault
 from timerwheel.model.durations import parse_delay_ms
 from timerwheel.model.limits import ATTEMPTS_MAX, ATTEMPTS_PROPERTY, TTL_MS_MAX, TTL_PROPERTY
 from timerwheel.model.messages import Outgoing
+from timerwheel.model.properties import KEYS, TAGS
 from timerwheel.push.request import CONTENT_TYPE_PROPERTY
 from timerwheel.settings import Settings
 from timerwheel.wire.messages import NewMessage, RawQuery
@@ -180,9 +181,9 @@ def put_json(properties: dict[str, str], new: NewMessage | NewSchedule | NewTask
 def put_names(properties: dict[str, str], new: NewMessage | NewSchedule | RawQuery) -> None:
     """Put tags and keys among the properties; raises `RequestError` if they are there already."""
     if new.tags is not UNSET:
-        _put(properties, "TAGS", new.tags, "conflicting_tags")
+        _put(properties, TAGS, new.tags, "conflicting_tags")
     if new.keys is not UNSET:
-        _put(properties, "KEYS", _keys_text(new.keys), "conflicting_keys")
+        _put(properties, KEYS, _keys_text(new.keys), "conflicting_keys")
 
 
 def put_limits(properties: dict[str, str], new: NewMessage | RawQuery) -> None:
@@ -209,7 +210,7 @@ def _check_range(field: str, value: int, most: int) -> None:
         raise RequestError("invalid_field", f"{field} = {value}: must be from 1 to {most}")
 
 
-_FIELDS = {"TAGS": "tags", "KEYS": "keys", TTL_PROPERTY: "ttl", ATTEMPTS_PROPERTY: "max_attempts"}
+_FIELDS = {TAGS: "tags", KEYS: "keys", TTL_PROPERTY: "ttl", ATTEMPTS_PROPERTY: "max_attempts"}
 
 
 def _put(properties: dict[str, str], name: str, value: str, conflict: str) -> None:

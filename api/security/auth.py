@@ -82,8 +82,7 @@ class Auth:
         self._may_be_open = serving is None or serving.is_local or serving.open_to_all
         self._is_loopback = serving is not None and serving.is_loopback
         self._calls: dict[web.AbstractRoute, Route] = {}
-        self.is_in_front = False
-        """Whether it stands before shards: these count the calls of a token, and check its topics."""
+        self._is_in_front = False
         self.looks: tuple[Callable[[], None], ...] = (slow_bodies.look,)
         """Further checks that run each second."""
         # By identity, because requests cannot be hashed. Without a token: admitted to an open service.
@@ -92,6 +91,10 @@ class Auth:
     def install(self, app: web.Application) -> None:
         """Watch the tokens while the application runs; call it before the start."""
         app.cleanup_ctx.append(self._watch)
+
+    def stand_in_front(self) -> None:
+        """Leave it to the shards behind it to count the calls of a token, and to check its topics."""
+        self._is_in_front = True
 
     def register(self, route: web.AbstractRoute, call: Route) -> None:
         """Register the route of this entry of the router."""
@@ -277,7 +280,7 @@ class Auth:
     ) -> web.StreamResponse:
         """Return the response to a token's request, after checking its rate, scope and topic."""
         caller = access.of(request)
-        if not self.is_in_front and (wait_ms := self._counted(caller, call)):
+        if not self._is_in_front and (wait_ms := self._counted(caller, call)):
             detail = f"the token {caller.name!r} has exceeded its rate limit"
             return problem("rate_limited", detail, headers={"Retry-After": str(-(-wait_ms // 1000))})
         await self._check(request, call, needs, caller)
@@ -299,7 +302,7 @@ class Auth:
         """Raise `RequestError` forbidden if the caller lacks the scope or access to the topic."""
         if not caller.has_scope(needs):
             raise RequestError("forbidden", f"token {caller.name!r} lacks the scope {needs.value}")
-        if call is None or call.path_type is None or caller.has_all_topics or self.is_in_front:
+        if call is None or call.path_type is None or caller.has_all_topics or self._is_in_front:
             return
         target = TARGETS.get(call.path_type)
         if target is None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import cast
 
 from timerwheel.clock import Clock
+from timerwheel.listening import accepted_socket
 from timerwheel.telemetry.throttled_log import Troubles
 
 PEERS_MAX = 1_000
@@ -46,12 +47,10 @@ class Handshakes:
         """Take an unread connection away from its transport, and start the handshake."""
         peer = (transport.get_extra_info("peername") or ("somebody",))[0]
         try:
-            own = transport.get_extra_info("socket").dup()
+            own = accepted_socket(transport)
         except OSError as error:
             self._log_refusal(peer, str(error))
             return
-        finally:
-            transport.abort()
         task = asyncio.create_task(self._greet(own, peer, make))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
@@ -67,9 +66,7 @@ class Handshakes:
             logger.debug("a client at %s disconnected during the TLS handshake: %s", peer, error)
 
     def _log_refusal(self, peer: str, reason: str) -> None:
-        if times := self._refused.met(peer):
-            again = f" ({times} times since the last report)" if times > 1 else ""
-            logger.warning("refused a client at %s: %s%s", peer, reason, again)
+        self._refused.warning(peer, logger, "refused a client at %s: %s", peer, reason)
 
     def close(self) -> None:
         """Cancel the handshakes in progress."""

@@ -32,6 +32,7 @@ from timerwheel.errors import NotReadyError
 from timerwheel.groups.config import UnknownGroupError
 from timerwheel.model.kafka_counts import BridgeState, KafkaCounts
 from timerwheel.push.stats import FAILURES_IN_ROW, SubscriptionCounts
+from timerwheel.runtime.core import Status
 from timerwheel.runtime.counters import Counters
 from timerwheel.runtime.gauges import NAMED_MAX, GaugeValues, Survey
 from timerwheel.version import version
@@ -75,7 +76,7 @@ class Metrics:
             engine = self._handle.engine
         except NotReadyError:
             return None
-        if engine.status == "closed":
+        if engine.life.status is Status.CLOSED:
             return None
         gauges = await engine.gauges.take()
         if gauges.survey is not None and not caller.has_all_topics:

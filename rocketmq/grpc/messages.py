@@ -31,6 +31,7 @@ from timerwheel.model.admission import (
     RESERVED_PROPERTIES,
 )
 from timerwheel.model.messages import Delivery, MessageView, Outgoing
+from timerwheel.model.properties import KEYS, SHARDING_KEY, TAGS
 from timerwheel.model.trace_context import TRACEPARENT, TRACESTATE
 from timerwheel.rocketmq.codes import SYS_PREPARED
 from timerwheel.rocketmq.grpc.codes import CallError, Code, DigestType, Encoding, MessageType
@@ -38,13 +39,10 @@ from timerwheel.rocketmq.grpc.schema import message_class
 from timerwheel.rocketmq.stored_message import Host
 from timerwheel.rocketmq.translation import PRODUCER_GROUP, UNIQ_KEY, Envelope
 
-TAGS: Final = "TAGS"
-KEYS: Final = "KEYS"
-MESSAGE_GROUP: Final = "__SHARDINGKEY"
 BORN_HOST: Final = "__BORNHOST"
 GROUP_CHARACTERS_MAX: Final = 64
 
-_OF_FIELDS: Final = frozenset({TAGS, KEYS, UNIQ_KEY, MESSAGE_GROUP, BORN_HOST, TRACEPARENT, TRACESTATE})
+_OF_FIELDS: Final = frozenset({TAGS, KEYS, UNIQ_KEY, SHARDING_KEY, BORN_HOST, TRACEPARENT, TRACESTATE})
 _OF_TRANSACTIONS: Final = frozenset({HALF_PROPERTY, PRODUCER_GROUP})
 NOT_OF_USERS: Final = _OF_FIELDS | _OF_TRANSACTIONS | DELAY_PROPERTIES | RESERVED_PROPERTIES
 _WAITED: Final = "TIMER_ENQUEUE_MS"
@@ -93,7 +91,7 @@ def outgoing(message: Any, peer: Host, now_ms: int, body_bytes_max: int) -> Outg
     if system.keys:
         properties[KEYS] = _keys(system.keys)
     if kind is MessageType.FIFO:
-        properties[MESSAGE_GROUP] = _group(system.message_group)
+        properties[SHARDING_KEY] = _group(system.message_group)
     if system.born_host:
         properties[BORN_HOST] = _plain(system.born_host, Code.BAD_REQUEST, "born_host")
     if system.trace_context:
@@ -298,6 +296,6 @@ def _set_kind(system: Any, properties: Mapping[str, str], due_ms: int) -> None:
     if _WAITED in properties:
         system.message_type = MessageType.DELAY
         set_ms(system.delivery_timestamp, due_ms)
-    if (group := properties.get(MESSAGE_GROUP)) is not None:
+    if (group := properties.get(SHARDING_KEY)) is not None:
         system.message_type = MessageType.FIFO
         system.message_group = group

@@ -19,10 +19,11 @@ from timerwheel.engine import Engine
 from timerwheel.errors import RefusedError
 from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.messages import Outgoing, Receipt, State
+from timerwheel.model.properties import SHARDING_KEY
 from timerwheel.rocketmq.gathered import Gathered
 from timerwheel.rocketmq.grpc.call import Call
 from timerwheel.rocketmq.grpc.codes import OK, CallError, Code, MessageType
-from timerwheel.rocketmq.grpc.messages import MESSAGE_GROUP, name_of, outgoing
+from timerwheel.rocketmq.grpc.messages import name_of, outgoing
 from timerwheel.rocketmq.grpc.producers import Producers
 from timerwheel.rocketmq.grpc.recent_sends import Outcome, RecentSends
 from timerwheel.rocketmq.message_ids import RecallHandle
@@ -115,7 +116,7 @@ class Sends:
     async def _make_topics(self, messages: list[Outgoing]) -> None:
         """Give new topics their queues, and have those with message groups deliver each group in order."""
         new = {one.topic for one in messages if not self._topics.exists(one.topic)}
-        grouped = {one.topic for one in messages if MESSAGE_GROUP in one.properties}
+        grouped = {one.topic for one in messages if SHARDING_KEY in one.properties}
         unordered = [topic for topic in grouped if not self._engine.topics.ordered(topic)]
         if not new and not unordered:
             return

@@ -30,10 +30,10 @@ from timerwheel.spark_jobs.segment_stats import Survey
 from timerwheel.spark_jobs.segments import SegmentReader, read_records
 from timerwheel.spark_jobs.tasks import map_segments
 from timerwheel.state.config_table import NO_SETTINGS, ConfigTable, Put, decode_puts
-from timerwheel.state.groups import DEAD_QUEUE, LeaseRow, is_internal
+from timerwheel.state.groups import DEAD_QUEUE, OFFSET_BITS, LeaseRow, is_internal
 from timerwheel.state.state import LogState
 from timerwheel.store.errors import CorruptionError
-from timerwheel.store.record import FLAG_LEASE, QUEUE_OFFSET, Kind
+from timerwheel.store.record import ATTEMPT, END_OFFSET, FLAG_LEASE, QUEUE_OFFSET, Kind
 from timerwheel.store.table import ROW_DTYPE, Rows, Table
 
 _CONTROL_SCHEMA = "log int, offset bigint, puts binary"
@@ -186,14 +186,14 @@ def _counting(table: Table, begins: dict[str, int]) -> Rows:
 def _stretches(rows: Rows) -> Rows:
     """The queue offsets that these records mark as done, as rows of kind ACK (rule 3)."""
     acks = rows["kind"] == Kind.ACK
-    alone = acks | (rows["kind"] == Kind.CANCEL) | (rows["rolls"] > 0)
+    alone = acks | (rows["kind"] == Kind.CANCEL) | (rows[ATTEMPT] > 0)
     firsts = np.where(alone, rows[QUEUE_OFFSET], 0)  # a lease of an earlier version: all before it
-    ends = np.where(acks, rows["due_ms"], rows[QUEUE_OFFSET] + 1)
+    ends = np.where(acks, rows[END_OFFSET], rows[QUEUE_OFFSET] + 1)
     keys, firsts, ends = joined(rows["topic"].astype(np.int64) << 16 | rows["queue"], firsts, ends)
     found = np.zeros(len(keys), ROW_DTYPE)
     found["kind"] = Kind.ACK
     found["topic"], found["queue"] = keys >> 16, keys & 0xFFFF
-    found[QUEUE_OFFSET], found["due_ms"] = firsts, ends
+    found[QUEUE_OFFSET], found[END_OFFSET] = firsts, ends
     return found
 
 
@@ -212,7 +212,7 @@ def joined(
 
 def _apply_stretches(records: DataFrame, log_states: list[LogState]) -> None:
     def join(key: tuple[pa.Scalar, ...], rows: pa.Table) -> pa.Table:
-        firsts, ends = rows[QUEUE_OFFSET].to_numpy(), rows["due_ms"].to_numpy()
+        firsts, ends = rows[QUEUE_OFFSET].to_numpy(), rows[END_OFFSET].to_numpy()
         _, firsts, ends = joined(np.zeros_like(firsts), firsts, ends)
         place = {name: pa.repeat(one, len(ends)) for name, one in zip(_PLACE, key, strict=True)}
         return pa.table(place | {"first": firsts, "end": ends})
@@ -237,7 +237,7 @@ def _apply_items(spark: SparkSession, records: DataFrame, log_states: list[LogSt
     records = records.where(f"kind != {Kind.ACK:d}")
     item = ["log", "topic", "key"]
     held = spark.createDataFrame(_manifest_items(log_states), "log int, topic int, root bigint, key bigint")
-    key = fn.shiftleft("queue", 48).bitwiseOR(fn.col(QUEUE_OFFSET))
+    key = fn.shiftleft("queue", OFFSET_BITS).bitwiseOR(fn.col(QUEUE_OFFSET))
     first = (
         records.where(f"root = offset and kind in ({Kind.TIMER:d}, {Kind.HOLD:d})")
         .select("log", "topic", "root", key.alias("key"))

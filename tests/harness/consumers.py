@@ -1,12 +1,11 @@
-"""Consumers of an engine: what tests do with a group, and threads whose reads and writes can be held up."""
+"""Consumers of an engine: what tests do with a group."""
 
-import asyncio
 from typing import Any
 
 from tests.harness.cold import make_cold
+from tests.harness.gated_threads import GatedThreads
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.model.messages import Delivery, Outgoing
-from timerwheel.runtime.threads import Threads
 
 QUICK = Exponential(initial_ms=1_000, factor=2.0, max_ms=60_000)
 
@@ -44,38 +43,7 @@ async def send_many(world, count: int) -> list[str]:
     return names
 
 
-class GatedThreads(Threads):
-    """Reads and log writes that wait until their gate is opened."""
-
-    def __init__(self) -> None:
-        super().__init__(inline=True)
-        self.reads, self.writes = asyncio.Event(), asyncio.Event()
-        self.reads.set()
-        self.writes.set()
-
-    async def read(self, call, *args, **kwargs):
-        await self.reads.wait()
-        return await super().read(call, *args, **kwargs)
-
-    async def log(self, call, *args, **kwargs):
-        await self.writes.wait()
-        return await super().log(call, *args, **kwargs)
-
-    async def let_one_write(self) -> None:
-        """The batch that waits is written; the next one waits."""
-        self.writes.set()
-        self.writes.clear()
-        await spin()
-
-
 def gated(world) -> GatedThreads:
+    """The threads of the world's engine, which has to read messages from the disk from now on."""
     make_cold(world.engine)
-    threads = GatedThreads()
-    world.engine.core.commit._threads = threads
-    world.engine.core.record_cache._threads = threads
-    return threads
-
-
-async def spin(count: int = 30) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
+    return world.threads

@@ -84,7 +84,7 @@ class Node:
         handle = EngineHandle(self._shards.settings)
         front = Front(handle, serving, self.forwarder, "http://node", clock)
         server = Served(front.app())
-        front.node.has_begun = True
+        front.node.begin()
         await server.start_server()
         self._stack.push_async_callback(server.close)
         self.url = server.make_url("/")

@@ -9,6 +9,7 @@ from typing import Any
 from tests.harness.clock import ManualClock
 from tests.harness.drive import read_all, settle, small_settings
 from tests.harness.faulty import FaultyFiles
+from tests.harness.gated_threads import GatedThreads
 from timerwheel.engine import Engine
 from timerwheel.model.messages import MessageView, Outgoing, Receipt
 from timerwheel.store.errors import IndexDamagedError
@@ -24,15 +25,20 @@ class World:
         self.clock = ManualClock()
         self.files: Any = FaultyFiles()
         self.limits: dict[str, Any] = {"retention_ms": 10**12}
+        self.threads: GatedThreads
         self.engine: Engine
 
     async def open(self, **limits: Any) -> Engine:
         """Open the engine; limits given here hold for later openings too."""
         self.limits |= limits
         settings = small_settings(self.directory, **self.limits)
-        self.engine = await Engine.open(settings, self.clock, self.files, threads=False)
+        self.engine = await Engine.open(settings, self.clock, self.files, threads=self._new_threads)
         await settle(self.engine)
         return self.engine
+
+    def _new_threads(self) -> GatedThreads:
+        self.threads = GatedThreads()
+        return self.threads
 
     async def open_healing(self, **limits: Any) -> Engine:
         """Open as a supervisor does: one failed start is followed by another."""

@@ -414,7 +414,7 @@ MUTANTS = [
         "recovery-rebuild-begins-anew",
         "timerwheel/runtime/recovery.py",
         "a rebuild that was cut short goes on as it began",
-        "    log_state.origin_floor, log_state.settings_from = state.origin_floor, state.settings_from\n",
+        "    log_state.continue_rebuild(state)\n",
         "",
         (RETENTION,),
     ),

@@ -362,7 +362,7 @@ MUTANTS = [
         "expected-counts-as-fresh",
         "timerwheel/groups/choosing.py",
         "a kept lease is not leased again as a fresh message",
-        "        self._known[queue] = max(self._known_until(queue), (key & _OFFSETS) + 1)",
+        "        self._known[queue] = max(self._known_until(queue), ItemKey.offset(key) + 1)",
         "        pass",
         (KEPT,),
     ),

@@ -259,7 +259,7 @@ class Report:
 
     def attempt(self, message: Delivery, outcome: "Outcome") -> None:
         """Print the outcome of one attempt."""
-        self._counts["delivered" if outcome.kind == "delivered" else "failed"] += 1
+        self._counts["delivered" if outcome.is_delivered else "failed"] += 1
         document = {
             "id": message.id,
             "topic": message.topic,
@@ -278,7 +278,7 @@ class Report:
         status = "---" if outcome.status is None else str(outcome.status)
         words = f"{self._output.stamp(now_ms)}  {status}  {outcome.latency_ms:>5} ms  {message.id}"
         words += f"  attempt {message.attempt} of {self._attempts_max}"
-        if outcome.kind != "delivered":
+        if not outcome.is_delivered:
             words += f"  {printable(outcome.reason)}{self._next(message, outcome)}"
         lines = [words]
         if self._print_bodies:
@@ -288,7 +288,7 @@ class Report:
     def _next(self, message: Delivery, outcome: "Outcome") -> str:
         if message.attempt >= self._attempts_max:
             return "; it is a dead letter now"
-        return "; a subscription would be disabled by this answer" if outcome.kind == "gone" else ""
+        return "; a subscription would be disabled by this answer" if outcome.is_gone else ""
 
     def end(self) -> None:
         """Print how it went."""
@@ -324,7 +324,7 @@ async def _forward(handle: Group, subscription: Subscription, report: Report, en
         except OSError as error:
             unprinted.append(error)
             ended.set()
-        if outcome.kind != "delivered":
+        if not outcome.is_delivered:
             await lease.nack(delay_ms=outcome.retry_after_ms, reason=outcome.reason)
 
     try:

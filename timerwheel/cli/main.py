@@ -46,7 +46,7 @@ class ErrorBoundary(TyperGroup):
         named["prog_name"] = named.get("prog_name") or "timerwheel"  # also as `python -m timerwheel.cli.main`
         if not named.pop("standalone_mode", True):
             return super().main(args, standalone_mode=False, **named)
-        _occupy_standard_streams()
+        occupy_standard_streams()
         try:
             code = super().main(args, standalone_mode=False, **named)
         except usage.ClickError as error:
@@ -85,7 +85,7 @@ class ErrorBoundary(TyperGroup):
             raise _exit(_os_reason(error), FAILED) from None
 
 
-def _occupy_standard_streams() -> None:
+def occupy_standard_streams() -> None:
     """Give closed standard streams a place where what is printed goes.
 
     Otherwise the first files that are opened get their descriptors, a log among them, and with these all that

@@ -98,6 +98,8 @@ def serve(
     flags: SettingFlags,
 ) -> None:
     """Run the service until Ctrl-C or SIGTERM; SIGHUP reads the configuration again."""
+    from timerwheel.store.log import OnDamage
+
     if salvage and cut:
         raise typer.BadParameter("give either --salvage or --cut, not both")
     found = configure(flags, file=config)
@@ -106,7 +108,7 @@ def serve(
     log_to_stderr(found.serving.log_level, found.serving.log_format)
     for warning in filter(None, map(misspelt, found.ignored)):
         logger.warning("%s", warning)
-    on_damage = "salvage" if salvage else "cut" if cut else "refuse"
+    on_damage = OnDamage.SALVAGE if salvage else OnDamage.CUT if cut else OnDamage.REFUSE
     again = partial(configure, flags, file=config)
     if as_shard is not None:
         _run_shard(found, again, on_damage, ProcessPlace.parse(as_shard))
@@ -160,7 +162,7 @@ def _seek(settings: Settings, serving: Serving) -> Callable[[int], str | None] |
 
 
 def _run_shard(
-    found: Configuration, again: Callable[[], Configuration], on_damage: str, place: ProcessPlace
+    found: Configuration, again: Callable[[], Configuration], on_damage: "OnDamage", place: ProcessPlace
 ) -> None:
     """Run the process of a shard: a service with settings, an address and a directory of its own."""
     import uvloop
@@ -168,7 +170,6 @@ def _run_shard(
     from timerwheel.api.engine_handle import Seat
     from timerwheel.api.server import serve as serve_http
     from timerwheel.model.shards import Shard
-    from timerwheel.store.log import OnDamage
 
     shard = place.shard
     seat = Seat(
@@ -178,13 +179,13 @@ def _run_shard(
         place.from_node,
     )
     settings, serving = layout.settings_of(found.settings, found.serving, shard)
-    journal, election = _journal(settings, serving, OnDamage(on_damage))
+    journal, election = _journal(settings, serving, on_damage)
     uvloop.run(
         serve_http(
             settings,
             serving,
             reload=lambda: layout.settings_of(*again()[1:3], shard),
-            on_damage=OnDamage(on_damage),
+            on_damage=on_damage,
             journal=journal,
             election=election,
             seat=seat,
@@ -193,12 +194,11 @@ def _run_shard(
 
 
 def _run(
-    found: Configuration, again: Callable[[], Configuration], on_damage: str, *, json_line: bool
+    found: Configuration, again: Callable[[], Configuration], on_damage: "OnDamage", *, json_line: bool
 ) -> None:
     import uvloop
 
     from timerwheel.api.server import serve as serve_http
-    from timerwheel.store.log import OnDamage
 
     output = Output()
     settings = found.settings
@@ -219,16 +219,15 @@ def _run(
             )
         systemd.notify(systemd.READY)
 
-    journal, election = _journal(settings, found.serving, OnDamage(on_damage))
-    reload, decided = (lambda: again()[1:3]), OnDamage(on_damage)
+    journal, election = _journal(settings, found.serving, on_damage)
     served = (*fronts.values(), *bridges)
     uvloop.run(
         serve_http(
             settings,
             found.serving,
             ready,
-            reload=reload,
-            on_damage=decided,
+            reload=lambda: again()[1:3],
+            on_damage=on_damage,
             fronts=served,
             journal=journal,
             election=election,
@@ -263,9 +262,11 @@ def _journal(
     settings: Settings, serving: Serving, on_damage: "OnDamage"
 ) -> "tuple[Journal | None, Callable[[str], Election] | None]":
     """Return the journal that the settings ask for, and what makes its election; SettingsError."""
+    from timerwheel.store.log import OnDamage
+
     if not serving.journal:
         return None, None
-    if on_damage.value != "refuse":
+    if on_damage is not OnDamage.REFUSE:
         raise SettingsError(
             "journal: --salvage and --cut mend a log of the directory's own; of a copy, remove the "
             "directory, and start again to copy the log once more"

@@ -22,6 +22,9 @@ class When(TypedDict, total=False):
     delay_level: int
 
 
+WHEN_FIELDS = tuple(When.__annotations__)
+
+
 class SendOptions(When, total=False):
     """What a message may have besides topic and body; `properties` go by RocketMQ's names.
 
@@ -79,7 +82,7 @@ def draft_content(draft: Mapping[str, Any]) -> dict[str, object]:
 def when_content(when: Mapping[str, object]) -> dict[str, object]:
     """Return the JSON of `When`; raises ValueError for a datetime without a time zone."""
     content: dict[str, object] = {}
-    for name in ("delay", "delay_ms", "deliver_at", "deliver_at_ms", "delay_level"):
+    for name in WHEN_FIELDS:
         if name not in when:
             continue
         value = when[name]

@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from timerwheel.client.bodies import Body, content_of
 from timerwheel.client.connection import Connection, arguments, given, part, with_query
-from timerwheel.client.drafts import length_ms, when_content
+from timerwheel.client.drafts import WHEN_FIELDS, length_ms, when_content
 from timerwheel.groups.config import Exponential, Ladder
 from timerwheel.push.tasks.task import Method
 from timerwheel.push.tasks.task_queue import TaskQueueView, TaskQueueWithSecret
@@ -60,7 +60,7 @@ class Tasks:
         once. The service chooses what is left out. Raises `ValueError` for a datetime without a time zone.
         """
         options = arguments(locals(), "json")
-        others = ("body", "json", "delay", "delay_ms", "deliver_at", "deliver_at_ms", "timeout")
+        others = {"body", "json", "timeout", *WHEN_FIELDS}
         content = {name: value for name, value in options.items() if name not in others}
         if isinstance(timeout, dt.timedelta):
             content["timeout_ms"] = length_ms(timeout)

@@ -22,9 +22,10 @@ from timerwheel.groups.leases import Leases
 from timerwheel.groups.outlook import Outlook, outlook
 from timerwheel.groups.parts import Found, GroupParts
 from timerwheel.model.limits import Limits
+from timerwheel.model.properties import SHARDING_KEY, TAGS
 from timerwheel.model.tags import TagFilter
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
-from timerwheel.state.groups import DEAD_QUEUE, OFFSET_BITS, GroupState, Item
+from timerwheel.state.groups import DEAD_QUEUE, GroupState, Item, ItemKey
 from timerwheel.state.limited_records import is_limited, limits_of
 from timerwheel.state.offset_set import OffsetSet
 from timerwheel.store.errors import CorruptionError
@@ -36,8 +37,6 @@ SCAN_MESSAGES = 1_000
 SCAN_MESSAGES_MAX = 10_000
 SKIPPED_MESSAGES = 1_000
 RUN_GAP_MESSAGES = 8  # read over so many that are not wanted, rather than once more
-SHARDING_KEY = "__SHARDINGKEY"
-_OFFSETS = (1 << OFFSET_BITS) - 1
 
 
 class Lanes:
@@ -294,6 +293,11 @@ class Chooser:
         group = self._group
         return len(group.items) + len(self._leases) - group.lent + self.lanes.parked + len(self.loose)
 
+    @property
+    def read_ahead_bytes(self) -> int:
+        """How many bytes of messages that were read and not looked at are kept for the next receive."""
+        return sum(map(_bytes_of, self._ahead.values()))
+
     def look_again(self) -> None:
         """Another filter may let through what was skipped since a message was chosen last."""
         self._next = {queue: at for queue, at in self._chosen.items() if queue in self._next}
@@ -326,15 +330,15 @@ class Chooser:
         """This message, of this lane, was leased without being looked at."""
         if self.loose.pop(key, None) is None and lane:
             self.lanes.join(lane, key)
-        queue = key >> OFFSET_BITS
-        self._known[queue] = max(self._known_until(queue), (key & _OFFSETS) + 1)
+        queue = ItemKey.queue(key)
+        self._known[queue] = max(self._known_until(queue), ItemKey.offset(key) + 1)
 
     def drop_before(self, ends: Mapping[int, int]) -> None:
         """None of the messages before these queue offsets is loose or parked any more: they are purged."""
-        while stale := [key for key in self.loose if key & _OFFSETS < ends.get(key >> OFFSET_BITS, 0)]:
+        while stale := [key for key in self.loose if ItemKey.offset(key) < ends.get(ItemKey.queue(key), 0)]:
             for key in stale:
-                offset, lane = key & _OFFSETS, self.loose.pop(key)
-                self.skip(key >> OFFSET_BITS, offset, offset + 1)
+                offset, lane = ItemKey.offset(key), self.loose.pop(key)
+                self.skip(ItemKey.queue(key), offset, offset + 1)
                 self.leave_lane(key, lane)
 
     def skipped_within(self, queue: int, first: int, end: int) -> int:
@@ -395,9 +399,9 @@ class Chooser:
             lane = self.loose.pop(key, None)
             if lane is None:
                 continue
-            offset = key & _OFFSETS
+            offset = ItemKey.offset(key)
             if not run.has(offset) or self._is_dealt_with(offset):
-                self.skip(key >> OFFSET_BITS, offset, offset + 1)
+                self.skip(ItemKey.queue(key), offset, offset + 1)
                 self.leave_lane(key, lane)
                 continue
             root, data = run.roots[offset - run.first], run.data[offset - run.first]
@@ -409,9 +413,9 @@ class Chooser:
         for place, key in enumerate(keys):
             if choices.full:
                 return
-            offset = key & _OFFSETS
-            if run is None or key >> OFFSET_BITS != keys[place - 1] >> OFFSET_BITS or not run.has(offset):
-                topic, queue = self._parts.place_of(self._group, key >> OFFSET_BITS)
+            offset = ItemKey.offset(key)
+            if run is None or ItemKey.queue(key) != ItemKey.queue(keys[place - 1]) or not run.has(offset):
+                topic, queue = self._parts.place_of(self._group, ItemKey.queue(key))
                 run = await self._parts.read(topic, queue, offset, _run_length(keys, place))
             yield place, run
 
@@ -504,7 +508,7 @@ class Chooser:
             if not wanted.tags.passes(tag) or self._is_dealt_with(at):
                 self.skip(queue, at, at + 1)
                 continue
-            key = queue << OFFSET_BITS | at
+            key = ItemKey.of(queue, at)
             choices.fresh += 1
             self._chosen[queue] = at + 1
             if wanted.ordered and lane and not self.lanes.join(lane, key, behind=lane in self._group.lanes):
@@ -517,9 +521,8 @@ class Chooser:
 
     def _take_all(self, queue: int, found: Found, limit: int, choices: Choices) -> int:
         """As `_sift` of messages that nobody had, for a group that takes each of them as it comes."""
-        taken = choices.take(
-            queue << OFFSET_BITS | found.first, found.roots, found.data, limit - len(choices.found)
-        )
+        first = ItemKey.of(queue, found.first)
+        taken = choices.take(first, found.roots, found.data, limit - len(choices.found))
         if taken:
             choices.fresh += taken
             self._chosen[queue] = found.first + taken
@@ -528,9 +531,7 @@ class Chooser:
     def is_known(self, queue: int, offset: int) -> bool:
         """Whether a message needs no first attempt any more, or is leased."""
         passed = self._group.passed.get(queue)
-        return (passed is not None and offset in passed) or (
-            queue << OFFSET_BITS | offset in self._leases.by_key
-        )
+        return (passed is not None and offset in passed) or (ItemKey.of(queue, offset) in self._leases.by_key)
 
     def _is_dealt_with(self, queue_offset: int) -> bool:
         """Whether it is one of the group's own dead letters that was redriven or dropped since."""
@@ -590,6 +591,10 @@ def _tag_and_lane(data: bytes | CorruptionError) -> tuple[str | None, int]:
     properties = orjson.loads(raw)
     key = properties.get(SHARDING_KEY)
     if key is None:
-        return properties.get("TAGS"), 0
+        return properties.get(TAGS), 0
     digest = blake2s(key.encode(), digest_size=8).digest()
-    return properties.get("TAGS"), int.from_bytes(digest, "big") >> 1 | 1
+    return properties.get(TAGS), int.from_bytes(digest, "big") >> 1 | 1
+
+
+def _bytes_of(found: Found) -> int:
+    return sum(len(data) for data in found.data if isinstance(data, bytes))

@@ -8,6 +8,7 @@ from timerwheel.groups.config import REASON_CHARACTERS_MAX
 from timerwheel.model.admission import KEY_PROPERTY
 from timerwheel.model.listing import ALWAYS, KEY_CHARACTERS_MAX, Times
 from timerwheel.model.messages import DeadLetter
+from timerwheel.model.properties import KEYS
 from timerwheel.model.tags import IllegalFilterError
 
 
@@ -48,7 +49,7 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
         properties = letter.message.properties
         return self.key is None or self.key in (
             properties.get(KEY_PROPERTY),
-            *properties.get("KEYS", "").split(),
+            *properties.get(KEYS, "").split(),
         )
 
 

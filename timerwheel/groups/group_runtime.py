@@ -22,7 +22,7 @@ from timerwheel.groups.parts import GroupParts, stored_offset
 from timerwheel.model.messages import Delivery, ReceiptResult
 from timerwheel.state import lease_records
 from timerwheel.state.config_table import CONTROL_TOPIC, ConfigTable, Put, encode_puts
-from timerwheel.state.groups import DEAD_QUEUE, OFFSET_BITS, GroupState
+from timerwheel.state.groups import DEAD_QUEUE, GroupState, ItemKey
 from timerwheel.store.errors import NoSpaceError
 from timerwheel.store.record import unit_of
 
@@ -33,7 +33,6 @@ EXPIRED_LEASES = 1_000
 """How many leases that ended are dealt with together."""
 STEP_MESSAGES = 500
 """How many messages a purge ends together."""
-_OFFSETS = (1 << OFFSET_BITS) - 1
 
 
 class Look:
@@ -339,7 +338,7 @@ class GroupRuntime:
             texts = {str(queue): value for queue, value in packed.items()}
             records = [encode_puts([Put(ConfigTable.CURSOR, state.name, texts)], now_ms)]
             if len(cursors) < self._parts.queues.queues_of(state.topic):
-                places = [(DEAD_QUEUE, key & _OFFSETS) for key in state.redriven]
+                places = [(DEAD_QUEUE, ItemKey.offset(key)) for key in state.redriven]
                 records += [lease_records.redrive(state.name.encode(), place, now_ms) for place in places]
             return records, [CONTROL_TOPIC, *[state.name] * (len(records) - 1)]
 
@@ -370,12 +369,7 @@ class GroupRuntime:
             topics = [state.name] * len(unit)
             records, places = change(now_ms)
             taken = in_flight.take(self._parts.entries(state, timed))
-            leasing.resetting = taken.submit(unit_of([*unit, *records]), [*topics, *places])
-            try:
-                await stored_offset(leasing.resetting)
-                leasing.restart()
-            finally:
-                leasing.resetting = None
+            await leasing.restart(taken.submit(unit_of([*unit, *records]), [*topics, *places]))
 
     async def end_held(self, ends: Mapping[int, int]) -> None:
         """End leases and items of messages before these queue offsets; NoSpaceError, NotReadyError and so on.
@@ -454,8 +448,8 @@ class GroupRuntime:
 
 def is_before(key: int, ends: Mapping[int, int]) -> bool:
     """Whether a message lies before the end of its queue, or is a redriven dead letter."""
-    queue = key >> OFFSET_BITS
-    return queue == DEAD_QUEUE or key & _OFFSETS < ends.get(queue, 0)
+    queue = ItemKey.queue(key)
+    return queue == DEAD_QUEUE or ItemKey.offset(key) < ends.get(queue, 0)
 
 
 def count_held(state: GroupState, ends: Mapping[int, int]) -> int:

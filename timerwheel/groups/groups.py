@@ -18,7 +18,6 @@ from weakref import WeakValueDictionary
 import msgspec
 import numpy as np
 
-from timerwheel.errors import AdmissionError
 from timerwheel.groups.config import (
     OFFSETS,
     RECEIVE_MAX,
@@ -46,7 +45,7 @@ from timerwheel.groups.offset_commits import OffsetCommits
 from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.receipts import place_in
 from timerwheel.groups.retries import Retries
-from timerwheel.model.admission import check_topic
+from timerwheel.model.admission import check_delay_ms, check_topic
 from timerwheel.model.messages import (
     Delivery,
     GroupCounts,
@@ -66,6 +65,7 @@ from timerwheel.state.groups import (
     OFFSET_BITS,
     SEPARATOR,
     GroupState,
+    ItemKey,
     ItemState,
     dead_topic,
     group_topic,
@@ -205,10 +205,8 @@ class Groups:
         At least `redelivery_delay_ms`; after the last attempt they are dead letters, with the reason.
         """
         runtime = self._leasing(topic, group)
-        if delay_ms is not None and not 0 <= delay_ms <= self._parts.core.settings.max_delay_ms:
-            limit = self._parts.core.settings.max_delay_ms
-            code = "delay_too_long" if delay_ms > limit else "illegal_delay"
-            raise AdmissionError(code, f"delay_ms = {delay_ms}: must be from 0 to max_delay = {limit} ms")
+        if delay_ms is not None:
+            check_delay_ms(delay_ms, self._parts.core.settings.max_delay_ms)
         config = self._parts.config(runtime.state)
         return await runtime.nack(config, _bounded(receipts), delay_ms, reason)
 
@@ -235,18 +233,18 @@ class Groups:
 
         `more` gives the records and their topics for the number of attempts that have failed by then.
         """
-        key = place[0] << OFFSET_BITS | place[1]
+        key = ItemKey.of(*place)
         return await finished(self._leasing(topic, group).leasing.withdraw(key, more))
 
     async def hurry(self, topic: str, group: str, place: tuple[int, int], due_ms: int) -> bool:
         """Have a message that waits for another attempt come again then; False if it does not wait."""
-        key = place[0] << OFFSET_BITS | place[1]
+        key = ItemKey.of(*place)
         return await self._leasing(topic, group).leasing.hurry(key, due_ms)
 
     def held(self, topic: str, group: str, place: tuple[int, int]) -> Held:
         """What a group has of the message at (queue, queue offset)."""
         runtime = self._leasing(topic, group)
-        key = place[0] << OFFSET_BITS | place[1]
+        key = ItemKey.of(*place)
         item = runtime.state.items.get(key)
         passed = runtime.state.passed.get(place[0])
         return Held(
@@ -498,7 +496,7 @@ class Groups:
         keys = np.fromiter(state.items, np.uint64, len(state.items))
         queues = keys >> np.uint64(OFFSET_BITS)
         for queue in np.unique(queues).tolist():
-            found[queue] = int(keys[queues == queue].min()) & (1 << OFFSET_BITS) - 1
+            found[queue] = ItemKey.offset(int(keys[queues == queue].min()))
         commits, cursors = self._parts.keeps_offsets(state), self.offsets.cursors(state)
         for queue, (low, high) in enumerate(self._parts.queues.bounds_of(state.topic)):
             first = max(cursors.get(queue, 0), low) if commits else state.first_fresh(queue, low)
@@ -536,7 +534,7 @@ class Groups:
         runtime = self.runtimes.get(group_topic(topic, group))
         if runtime is None:
             return None
-        return runtime.leasing.leases.by_key.get(queue << OFFSET_BITS | queue_offset)
+        return runtime.leasing.leases.by_key.get(ItemKey.of(queue, queue_offset))
 
     def left(self, topic: str, group: str) -> int:
         """How many messages a group has not seen, or may receive again now; UnknownGroupError.

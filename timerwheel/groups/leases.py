@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from timerwheel.model.limits import Limits
-from timerwheel.state.groups import OFFSET_BITS
+from timerwheel.state.groups import ItemKey
 
 STALE_ENDS = 64
 KEY_DIGITS = 16
 """So many hex digits at the beginning of a receipt are the key of its message."""
-_OFFSETS = (1 << OFFSET_BITS) - 1
 
 
 UNREAD = Limits(0)
@@ -56,12 +55,12 @@ class Lease(msgspec.Struct, gc=False):
     @property
     def queue(self) -> int:
         """The queue of its message."""
-        return self.key >> OFFSET_BITS
+        return ItemKey.queue(self.key)
 
     @property
     def queue_offset(self) -> int:
         """The offset of its message in that queue."""
-        return self.key & _OFFSETS
+        return ItemKey.offset(self.key)
 
 
 class Leases:

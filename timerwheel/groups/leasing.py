@@ -35,7 +35,7 @@ from timerwheel.runtime.outcome import CALL
 from timerwheel.runtime.shielded import finished
 from timerwheel.state import lease_records
 from timerwheel.state.config_table import CONTROL_TOPIC, ConfigTable, Put, encode_puts
-from timerwheel.state.groups import DEAD_QUEUE, OFFSET_BITS, GroupState, Item, ItemState
+from timerwheel.state.groups import DEAD_QUEUE, GroupState, Item, ItemKey, ItemState
 from timerwheel.state.limited_records import limits_of
 from timerwheel.store.record import unit_of
 
@@ -45,7 +45,6 @@ ENDED = "receipt_ended"
 ILLEGAL = "illegal_receipt"
 STEP_MESSAGES = 256
 """Leased, or acknowledged, without a pause."""
-_OFFSETS = (1 << OFFSET_BITS) - 1
 
 
 class Leasing:
@@ -156,7 +155,7 @@ class Leasing:
         messages = self._parts.queues.delivered_views(
             [one.data for one in chosen],
             [one.root for one in chosen],
-            [one.key & _OFFSETS for one in chosen],
+            [ItemKey.offset(one.key) for one in chosen],
         )
         if self._group.items:
             messages = [
@@ -657,10 +656,18 @@ class Leasing:
 
     # ------------------------------------------------------------------ starting over
 
-    def restart(self) -> None:
-        """The cursors were set: nothing is leased, and what was looked at last no longer counts."""
-        self.leases.clear()
-        self.chooser.restart()
+    async def restart(self, stored: asyncio.Future[int]) -> None:
+        """Forget all leases, and what was looked at, once the cursors are stored; until then receipts wait.
+
+        Raises what kept them from being stored; then nothing is forgotten.
+        """
+        self.resetting = stored
+        try:
+            await stored_offset(stored)
+            self.leases.clear()
+            self.chooser.restart()
+        finally:
+            self.resetting = None
 
     async def settle(self) -> None:
         """Wait until nothing is being stored about any message."""
@@ -733,11 +740,11 @@ def stretches(keys: Sequence[int]) -> list[tuple[int, int, int]]:
     for key in keys:
         if key != end:
             if first >= 0:
-                found.append((first >> OFFSET_BITS, first & _OFFSETS, (end - 1 & _OFFSETS) + 1))
+                found.append((ItemKey.queue(first), ItemKey.offset(first), ItemKey.offset(end - 1) + 1))
             first = key
         end = key + 1
     if first >= 0:
-        found.append((first >> OFFSET_BITS, first & _OFFSETS, (end - 1 & _OFFSETS) + 1))
+        found.append((ItemKey.queue(first), ItemKey.offset(first), ItemKey.offset(end - 1) + 1))
     return found
 
 

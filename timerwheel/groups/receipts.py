@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from itertools import repeat
 
 from timerwheel.groups.leases import KEY_DIGITS, Lease
-from timerwheel.state.groups import OFFSET_BITS
+from timerwheel.state.groups import ItemKey
 
 _RECEIPT = re.compile(r"[0-9a-f]{60}", re.ASCII).fullmatch
 _OLD_RECEIPT = re.compile(r"[0-9a-f]{32}", re.ASCII).fullmatch
@@ -33,7 +33,7 @@ _Hash = type(hashlib.blake2s())
 def place_in(receipt: str) -> tuple[int, int]:
     """Return queue and queue offset of the message of a receipt that this service gave out."""
     key = int(receipt[:KEY_DIGITS], 16)
-    return key >> OFFSET_BITS, key & (1 << OFFSET_BITS) - 1
+    return ItemKey.queue(key), ItemKey.offset(key)
 
 
 def attempt_in(receipt: str) -> int:

@@ -13,6 +13,7 @@ from timerwheel.errors import AdmissionError
 from timerwheel.groups.config import leases_only
 from timerwheel.groups.dead_letter_properties import DeadLetterOrigin, letter_properties
 from timerwheel.groups.parts import GroupParts, stored_offset
+from timerwheel.model.admission import check_delay_ms
 from timerwheel.state.groups import dead_topic, retry_topic
 from timerwheel.store.record import Kind, crc_of, encode, encode_properties
 
@@ -45,10 +46,8 @@ class Retries:
         if level:
             level = self._parts.levels.clamp(level)
             delay_ms = self._parts.levels.delay_ms(level)
-        limit_ms = self._parts.core.settings.max_delay_ms
-        if not 0 <= delay_ms <= limit_ms and not level:
-            code = "delay_too_long" if delay_ms > limit_ms else "illegal_delay"
-            raise AdmissionError(code, f"delay_ms = {delay_ms}: must be from 0 to max_delay = {limit_ms} ms")
+        else:
+            check_delay_ms(delay_ms, self._parts.core.settings.max_delay_ms)
         return await self._store(retry_topic(group), body, properties, delay_ms, level)
 
     async def give_up(

@@ -25,14 +25,26 @@ import orjson
 from timerwheel.groups.config import OFFSETS, config_of
 from timerwheel.groups.dead_letter_properties import ATTEMPTS, ORIGIN_ID, REASON
 from timerwheel.history.history import Event, Found, GroupNow, GroupPart, Question, Standing, What
+from timerwheel.model.properties import TAGS
 from timerwheel.model.tags import TagFilter
 from timerwheel.state.config_table import ConfigTable, decode_puts
 from timerwheel.state.groups import DEAD_QUEUE, SEPARATOR, GroupState, dead_topic, group_topic
-from timerwheel.state.lease_records import EXPIRED
 from timerwheel.state.state import LogState
 from timerwheel.store.errors import StoreError
 from timerwheel.store.log_reader import LogReader
-from timerwheel.store.record import FLAG_ENDED, FLAG_LEASE, FLAG_MORE, QUEUE_OFFSET, Kind, Record, decode
+from timerwheel.store.record import (
+    ACK_REASON,
+    ATTEMPT,
+    END_OFFSET,
+    FLAG_ENDED,
+    FLAG_LEASE,
+    FLAG_MORE,
+    QUEUE_OFFSET,
+    AckReason,
+    Kind,
+    Record,
+    decode,
+)
 from timerwheel.store.segment import segment_name
 from timerwheel.store.table import Table
 
@@ -65,7 +77,7 @@ def groups_now(
 
     `cursors_of` gives the committed offsets of a group of kind `offsets`, by queue.
     """
-    tag = orjson.loads(record.properties or b"{}").get("TAGS")
+    tag = orjson.loads(record.properties or b"{}").get(TAGS)
     found = {}
     for group in log_state.groups.of_topic.get(record.topic, ()):
         config = config_of(log_state.control.get(ConfigTable.GROUP, group.name))
@@ -206,7 +218,7 @@ class Follower:
         ours = np.isin(kept["topic"], list(groups))
         queue, queue_offset = self._place
         acks = ours & (kept["kind"] == Kind.ACK) & (kept["queue"] == queue)
-        acks &= (kept[QUEUE_OFFSET] <= queue_offset) & (kept["due_ms"] > queue_offset)
+        acks &= (kept[QUEUE_OFFSET] <= queue_offset) & (kept[END_OFFSET] > queue_offset)
         begins = (kept["root"] == kept["offset"]) & ours
         begins &= np.isin(kept["kind"], (int(Kind.TIMER), int(Kind.HOLD)))
         places = (kept["queue"] == queue) & (kept[QUEUE_OFFSET] == queue_offset)
@@ -253,7 +265,7 @@ class Follower:
         """Add the event of the first record of a retry, or in a log of earlier versions of a lease."""
         row = table.rows[place]
         part, due_ms = self._known[group], int(row["due_ms"])
-        ended, attempt = int(row["flags"]) & FLAG_ENDED, int(row["rolls"])
+        ended, attempt = int(row["flags"]) & FLAG_ENDED, int(row[ATTEMPT])
         if row["kind"] == Kind.HOLD:
             if not attempt:  # else the retry follows
                 part.attempt = 0
@@ -305,10 +317,10 @@ class Follower:
         letter = None if before is None else self._letter(before, group)
         given_up = int(row["flags"]) & FLAG_ENDED
         fresh = row["kind"] == Kind.ACK
-        if row["rolls"] == EXPIRED:
+        if row[ACK_REASON] == AckReason.EXPIRED:
             self._add(row, What.TTL_OVER, group)
             return
-        if fresh and row["rolls"]:
+        if fresh and row[ACK_REASON] != AckReason.DONE:
             return  # no consumer had it
         # The end of one that is ready is that of its next attempt. If the lease of the last attempt is in the
         # log, that of the next would be, too.

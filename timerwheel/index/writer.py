@@ -1,11 +1,9 @@
-"""The index thread's work: commit memtables, cascade slots, load the near wheel, keep sidecars.
+"""Writes the index: the changes of a memtable in one transaction, with the checkpoint that covers them.
 
-One loop does these in turn, so the index has one writer, and the entries that it reads for the near wheel
-cannot move in between. The log is synced before a memtable is committed, so the index is never ahead of what
-is durable.
+One thread writes. The caller syncs the log before it commits a memtable, so the index is never ahead of
+what is durable.
 """
 
-import logging
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -25,8 +23,6 @@ from timerwheel.store.rows import join
 from timerwheel.store.table import ROW_DTYPE
 from timerwheel.wheel import slot_table
 from timerwheel.wheel.geometry import Horizons
-
-logger = logging.getLogger("timerwheel")
 
 STATE_KEY = b"state"
 ITEM_KEY = struct.Struct(">IQ")

@@ -14,7 +14,6 @@ from timerwheel.clock import SystemClock
 from timerwheel.engine import Engine
 from timerwheel.errors import SettingsError
 from timerwheel.kafka.names import KafkaTopics, is_kafka_topic
-from timerwheel.model.kafka_counts import KafkaCounts
 from timerwheel.runtime.election import Election
 from timerwheel.settings import Serving, Settings, journal_of
 from timerwheel.store.journal import Journal
@@ -82,7 +81,7 @@ class KafkaFront:
         from timerwheel.kafka.outlets import Outlets  # noqa: PLC0415 - as above
         from timerwheel.kafka.positions import Run  # noqa: PLC0415 - as above
 
-        counts = engine.counters.kafka = KafkaCounts()
+        counts = engine.counters.begin_kafka()
         cluster = Cluster(self._servers, self._properties, self._topics, service_name(engine.core.log.log_id))
         log = engine.core.log
         run = Run(secrets.token_hex(8), log.journal_name if isinstance(log, JournaledLog) else None)

@@ -7,12 +7,15 @@ not. So `.` becomes `%2E` here and back there: two topics of one side never beco
 import re
 from typing import Final, NamedTuple
 
+from timerwheel.model.admission import ALIBABA_DELIVER_MS, TIMER_PROPERTIES
+
 TOPIC: Final = "TIMER_TOPIC"
 KEY: Final = "TIMER_KEY"
 RECALL: Final = "TIMER_RECALL"
 DELAY_MS: Final = "TIMER_DELAY_MS"
 DELIVER_MS: Final = "TIMER_DELIVER_MS"
-DELAYS: Final = ("DELAY", "TIMER_DELAY_SEC", DELAY_MS, DELIVER_MS)
+DELAYS: Final = ("DELAY", *(name for name in TIMER_PROPERTIES if name != ALIBABA_DELIVER_MS))
+"""Headers that say when. The bridge has no other name for a due time than its own."""
 DUE_MS: Final = "TIMER_DUE_MS"
 ID: Final = "TIMER_ID"
 REJECTED: Final = "TIMER_REJECTED"

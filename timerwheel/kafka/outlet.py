@@ -102,7 +102,7 @@ class Outlet:
         self._note_ms = 0
         self._size = TransactionSize(cluster.transaction_ms)
         self._wake = asyncio.Event()
-        outlets.on_change = self._follow
+        outlets.watch(self._follow)
 
     async def run(self) -> None:
         """Send messages until cancelled, or until another process does."""

@@ -28,12 +28,15 @@ class Outlets:
         self._options = engine.topics
         self._named = frozenset({topic_of(topics.rejected), *map(topic_of, named)})
         self._seen: Collection[str] = ()
-        self.on_change: Callable[[], None] = lambda: None
+        self._on_change: Callable[[], None] = lambda: None
+
+    def watch(self, notify: Callable[[], None]) -> None:
+        """Have this called, and nothing else any more, when there are other topics."""
+        self._on_change = notify
 
     async def open(self) -> None:
         """Store the topics of the settings that are new, and from where on in the log nothing went out."""
-        self._options.always_to_kafka = self._named
-        self._options.on_kafka.append(self._changed)
+        self._options.bridge(self._named, self._changed)
         for topic in self._named - self._options.ending:
             if self._options.to_kafka(topic) is False:
                 logger.warning("topic %s goes to Kafka again, because the settings name it", topic)
@@ -102,7 +105,7 @@ class Outlets:
 
     def _changed(self) -> None:
         self._seen = self._stored()
-        self.on_change()
+        self._on_change()
 
     def _stored(self) -> Collection[str]:
         return self._engine.control.items(ConfigTable.KAFKA_OUTLET).keys()

@@ -45,9 +45,9 @@ from timerwheel.model.admission import (
     are_plain,
 )
 from timerwheel.model.messages import Outgoing
+from timerwheel.model.properties import SHARDING_KEY
 from timerwheel.store.record import HEADER_SIZE, encode_properties
 
-SHARDING_KEY: Final = "__SHARDINGKEY"
 SHOWN_CHARACTERS: Final = 40
 USUAL_HEADERS_MAX: Final = 32
 USUAL_NAMES_MAX: Final = 1_024

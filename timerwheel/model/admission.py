@@ -25,7 +25,7 @@ a trace of RocketMQ's clients (`Outgoing.to_reserved`), may go to its reserved t
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -35,6 +35,7 @@ from timerwheel.errors import AdmissionError
 from timerwheel.model.delay_levels import LevelTable
 from timerwheel.model.limits import LIMIT_PROPERTIES, check_limits
 from timerwheel.model.messages import Outgoing
+from timerwheel.model.properties import KEYS, SHARDING_KEY, TAGS
 from timerwheel.model.shards import Shard, shard_of_topic
 from timerwheel.model.trace_context import CONTEXT_PROPERTIES, TRACEPARENT, context_of, without_context
 from timerwheel.settings import Settings
@@ -67,7 +68,18 @@ ENVELOPE_PROPERTY = "__ENVELOPE"
 KEY_BYTES_MAX = 255
 SCHEDULE_KEY_PREFIX = "schedule:"
 
-TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME")
+ALIBABA_DELIVER_MS: Final = "__STARTDELIVERTIME"
+_TIMES: Final[Mapping[str, Callable[[int, int], int]]] = {
+    "TIMER_DELAY_SEC": lambda from_ms, seconds: from_ms + seconds * 1000,
+    "TIMER_DELAY_MS": lambda from_ms, delay_ms: from_ms + delay_ms,
+    "TIMER_DELIVER_MS": lambda _, due_ms: due_ms,
+    ALIBABA_DELIVER_MS: lambda _, due_ms: due_ms,
+}
+"""The properties that set a due time, in the order in which they count, each with its due time.
+
+It follows from the time from which a delay counts, and from the property's number.
+"""
+TIMER_PROPERTIES = tuple(_TIMES)
 DELAY_PROPERTIES = frozenset({"DELAY", *TIMER_PROPERTIES})
 RESERVED_PROPERTIES = frozenset(
     {"REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"}
@@ -76,7 +88,7 @@ RESERVED_PROPERTIES = frozenset(
 RESERVED_PREFIXES = ("SCHEDULE_", "DLQ_")
 _RULED = DELAY_PROPERTIES | RESERVED_PROPERTIES | LIMIT_PROPERTIES | CONTEXT_PROPERTIES | {HALF_PROPERTY}
 """Properties for whose values there are rules, or that mean something to admission."""
-FIELD_PROPERTIES = frozenset({"TAGS", "KEYS", "UNIQ_KEY", "__SHARDINGKEY", "__BORNHOST"})
+FIELD_PROPERTIES = frozenset({TAGS, KEYS, "UNIQ_KEY", SHARDING_KEY, "__BORNHOST"})
 """Fields of a message in RocketMQ's protocols, which do not count towards `properties_max`."""
 
 TOPIC_CHARACTERS_MAX: Final = 127
@@ -352,14 +364,10 @@ def _time(properties: dict[str, str], from_ms: int, levels: LevelTable) -> tuple
     text = properties.get("DELAY")
     if text is not None and (level := levels.clamp(_level(text))):
         return level, from_ms + levels.delay_ms(level)
-    for name in TIMER_PROPERTIES:
+    for name, due_ms_of in _TIMES.items():
         text = properties.get(name)
-        if text is None:
-            continue
-        number = _number(name, text)
-        if name == "TIMER_DELAY_SEC":
-            return 0, from_ms + number * 1000
-        return 0, from_ms + number if name == "TIMER_DELAY_MS" else number
+        if text is not None:
+            return 0, due_ms_of(from_ms, _number(name, text))
     return 0, from_ms
 
 
@@ -410,6 +418,13 @@ def check_shard(topic: str, shard: Shard) -> None:
     other = shard_of_topic(topic, shard.of)
     detail = f"topic {_shown(topic)} is in shard {other} of {shard.of}, and this is shard {shard.number}"
     raise AdmissionError("wrong_shard", f"{detail}: GET /v1/cluster says where each one is")
+
+
+def check_delay_ms(delay_ms: int, limit_ms: int) -> None:
+    """Raise AdmissionError delay_too_long or illegal_delay unless a delay is from 0 to `limit_ms`."""
+    if not 0 <= delay_ms <= limit_ms:
+        code = "delay_too_long" if delay_ms > limit_ms else "illegal_delay"
+        raise AdmissionError(code, f"delay_ms = {delay_ms}: must be from 0 to max_delay = {limit_ms} ms")
 
 
 def check_copy(body: bytes, properties: dict[str, str], rules: Rules) -> None:

@@ -31,7 +31,7 @@ def decode(cursor: str) -> Key:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         return msgspec.json.decode(raw, type=tuple[str, ...])
     except (binascii.Error, msgspec.DecodeError, ValueError) as error:
-        raise _foreign(cursor) from error
+        raise IllegalCursorError(cursor) from error
 
 
 def page(
@@ -66,7 +66,7 @@ def number_of(cursor: str) -> int:
     match decode(cursor):
         case (text,) if text.isascii() and text.isdigit():
             return int(text)
-    raise _foreign(cursor)
+    raise IllegalCursorError(cursor)
 
 
 def level_key(level: LevelInfo) -> Key:
@@ -77,10 +77,6 @@ def level_key(level: LevelInfo) -> Key:
 def slot_key(slot: SlotInfo) -> Key:
     """Return the key of a slot of the wheel: finest first, then by time."""
     return number_key(slot.end_ms - slot.start_ms) + number_key(slot.start_ms)
-
-
-def _foreign(cursor: str) -> IllegalCursorError:
-    return IllegalCursorError(f"{cursor!r} is not a cursor of this call; use one from the previous page")
 
 
 def topic_key(name: str) -> Key:

@@ -15,6 +15,7 @@ import msgspec
 
 from timerwheel.errors import IllegalCursorError
 from timerwheel.model.messages import MessageView, State
+from timerwheel.model.properties import TAGS
 from timerwheel.model.tags import IllegalFilterError, TagFilter
 
 FAR = 1 << 62
@@ -85,7 +86,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
     def admits(self, view: MessageView) -> bool:
         """Whether a message that has the key has everything else that is wanted."""
-        if view.state not in self.states or not self.tags.passes(view.properties.get("TAGS")):
+        if view.state not in self.states or not self.tags.passes(view.properties.get(TAGS)):
             return False
         return self.at.has(time_of(view)) and self.due.has(view.due_ms)
 
@@ -111,10 +112,7 @@ def offset_in(cursor: str, letter: str) -> int:
     """Return the log offset in such a cursor; IllegalCursorError."""
     found = _OFFSET.fullmatch(cursor)
     if found is None or cursor[0] != letter:
-        raise IllegalCursorError(
-            f"{cursor!r} is not a cursor of this listing; use one from the previous page, with the same "
-            "parameters"
-        )
+        raise IllegalCursorError(cursor)
     return int(found[1], 16)
 
 

@@ -33,7 +33,7 @@ from timerwheel.store.errors import (
     OffsetError,
 )
 from timerwheel.store.files import read_whole
-from timerwheel.store.index import IndexTransaction
+from timerwheel.store.index import INDEX_FORMAT, IndexTransaction
 from timerwheel.store.journaled_log import read_mark
 from timerwheel.store.keys import queue_prefix
 from timerwheel.store.log_reader import LogReader
@@ -155,7 +155,8 @@ class _Check:
         problem = index_mismatch(state, log)
         if problem is None:
             return state.until
-        self.find("index_damaged", self.index_path, None, problem)
+        code = "index_damaged" if state.format == INDEX_FORMAT else "index_missing"
+        self.find(code, self.index_path, None, problem)
         return None
 
     def _find_in_headers(self, log: LogReader, faults: list[CorruptionError]) -> None:
@@ -192,7 +193,7 @@ class _Check:
     def _beginning(self, log: LogReader, until: int) -> LogState:
         """Return the state where the log begins, with settings and groups as of its manifest."""
         log_state = LogState(lambda: log.bases)
-        log_state.origin_floor = log.start
+        log_state.begin_at(log.start)
         self.settled = until
         if self.start is not None:
             begin_state(log_state, self.start, log.start)

@@ -29,7 +29,7 @@ from timerwheel.state.state import LogState
 from timerwheel.store import quarantine
 from timerwheel.store.errors import CorruptionError, IndexDamagedError, OffsetError
 from timerwheel.store.files import DiskFiles, read_whole
-from timerwheel.store.index import DATA_FILE, Index, IndexTransaction
+from timerwheel.store.index import DATA_FILE, INDEX_FORMAT, Index, IndexTransaction
 from timerwheel.store.lock import is_locked
 from timerwheel.store.log_reader import START_FILE, LogReader
 from timerwheel.store.record import NO_OFFSET, Kind, decode
@@ -51,7 +51,7 @@ class LogRecord(msgspec.Struct, frozen=True):
     queue: int
     id: str
     store_ms: int
-    due_ms: int
+    due_ms: int | None  # of the kinds that are about a due time
     origin: int | None
     level: int
     properties: dict[str, str]
@@ -87,7 +87,7 @@ class Snapshot:
             self.log_state.restore(state, read_kept(txn))
         else:
             self.log_state.memtable.until = log.start
-            self.log_state.origin_floor = log.start
+            self.log_state.begin_at(log.start)
             if start is not None:
                 begin_state(self.log_state, start, log.start)
         self.torn: CorruptionError | None = None
@@ -168,6 +168,8 @@ def open_snapshot(data: Path) -> Iterator[Snapshot]:
 
 def index_mismatch(state: IndexState, log: LogReader) -> str | None:
     """Why an index does not fit a log, None if it does."""
+    if state.format != INDEX_FORMAT:
+        return f"index format {state.format}; this program reads {INDEX_FORMAT}"
     if state.log_id != log.log_id:
         return "the index belongs to another log"
     if state.until > log.tail:
@@ -357,7 +359,7 @@ def _shown(item: Scanned, ids: Ids) -> LogRecord:
         header.queue,
         ids.encode(*header.identity(item.offset)),
         header.store_ms,
-        header.due_ms,
+        header.due_time_ms,
         None if header.origin == NO_OFFSET else header.origin,
         header.level,
         orjson.loads(record.properties) if record.properties else {},

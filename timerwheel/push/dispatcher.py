@@ -103,7 +103,7 @@ class Counted:
         self._measures.attempted(outcome.kind, outcome.latency_ms)
         now_ms = self._clock.now_ms()
         made = Attempt.of(outcome, message.id, number, now_ms)
-        if outcome.kind != "delivered":
+        if not outcome.is_delivered:
             made = msgspec.structs.replace(
                 made, next_attempt_ms=self._next_ms(subscription, outcome, number, now_ms)
             )
@@ -406,7 +406,7 @@ class Dispatcher:
         self._stats.record(outcome, self._clock.now_ms())
         failures, width_max = self._stats.failures_in_row, self.subscription.concurrency
         self._pace.steer(outcome, failures, width_max, self._clock.monotonic_ms())
-        if outcome.kind == "gone":
+        if outcome.is_gone:
             await self._report_gone(subscription, outcome)
         if isinstance(outcome, Taken):
             await self._hold(subscription, delivery, outcome)
@@ -430,7 +430,7 @@ class Dispatcher:
         topic, group, receipts = subscription.topic, subscription.group, [receipt]
         while True:
             try:
-                if outcome.kind == "delivered":
+                if outcome.is_delivered:
                     results = await self._groups.ack(topic, group, receipts)
                 else:
                     wait_ms, reason = outcome.retry_after_ms, outcome.reason

@@ -39,6 +39,16 @@ class Outcome(msgspec.Struct, frozen=True):
     latency_ms: int = 0
     answer: str = ""
 
+    @property
+    def is_delivered(self) -> bool:
+        """Whether the receiver took it."""
+        return self.kind == "delivered"
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the receiver must not be called again."""
+        return self.kind == "gone"
+
     def shown(self) -> "Outcome":
         """Return it as an outcome of an attempt that can only be acknowledged by its answer."""
         return self

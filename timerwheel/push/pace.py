@@ -21,7 +21,7 @@ class Pace:
 
     def steer(self, outcome: Outcome, failures_in_row: int, width_max: int, now_ms: int) -> None:
         """Widen, narrow or pause, depending on the outcome of a request, which these failures include."""
-        if outcome.kind == "delivered":
+        if outcome.is_delivered:
             self.width = min(self.width + 1, width_max)
             self.resume_ms = 0
             return

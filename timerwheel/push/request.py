@@ -8,6 +8,7 @@ from urllib.parse import quote
 import msgspec
 
 from timerwheel.model.messages import MessageView
+from timerwheel.model.properties import KEYS, TAGS
 from timerwheel.model.trace_context import CONTEXT_PROPERTIES, context_of
 from timerwheel.push.signing import signature
 from timerwheel.push.subscription import Subscription
@@ -16,8 +17,6 @@ USER_AGENT = "timerwheel"
 CONTENT_TYPE_PROPERTY = "CONTENT_TYPE"
 EVENT_TYPE_PROPERTY = "CE_TYPE"
 EVENT_TYPE = "timerwheel.message"
-KEYS_PROPERTY = "KEYS"
-TAGS_PROPERTY = "TAGS"
 PROPERTY_PREFIX = "timerwheel-property-"
 PROPERTY_HEADERS_BYTES_MAX = 4_096
 """Bytes of the headers that carry properties: common servers accept 8 KiB of headers in all."""
@@ -27,7 +26,7 @@ _MEDIA_TYPE = re.compile(r"[!-~]+/[!-~]+(?: ?[!-~]+)*")
 _MEDIA_TYPE_CHARACTERS_MAX = 256
 _HEADER_CHARACTERS_MAX = 2_048
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_WITH_OWN_HEADER = CONTEXT_PROPERTIES | {TAGS_PROPERTY, KEYS_PROPERTY, CONTENT_TYPE_PROPERTY}
+_WITH_OWN_HEADER = CONTEXT_PROPERTIES | {TAGS, KEYS, CONTENT_TYPE_PROPERTY}
 _NAME_SAFE = "!#$&'*+^`|"  # what may stand in a header's name beside letters, digits and -._~; but for %
 # CloudEvents, HTTP binding 3.1.3.2: printable ASCII without space, double quote and percent stays as it is.
 _EVENT_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
@@ -86,8 +85,8 @@ def _message_headers(message: MessageView, attempt: int) -> dict[str, str]:
         "timerwheel-attempt": str(attempt),
         "timerwheel-due": rfc3339(message.due_ms),
         "timerwheel-delivered": rfc3339(_delivered_ms(message)),
-        "timerwheel-tags": message.properties.get(TAGS_PROPERTY),
-        "timerwheel-keys": message.properties.get(KEYS_PROPERTY),
+        "timerwheel-tags": message.properties.get(TAGS),
+        "timerwheel-keys": message.properties.get(KEYS),
     }
     return {name: _as_header(value) for name, value in headers.items() if value}
 
@@ -118,7 +117,7 @@ def _event_headers(message: MessageView) -> dict[str, str]:
         "ce-type": message.properties.get(EVENT_TYPE_PROPERTY) or EVENT_TYPE,
         "ce-time": rfc3339(_delivered_ms(message)),
     }
-    subject = message.properties.get(KEYS_PROPERTY)
+    subject = message.properties.get(KEYS)
     if subject:
         headers["ce-subject"] = subject
     return {name: _as_header(value) for name, value in headers.items()}

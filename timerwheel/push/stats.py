@@ -69,7 +69,7 @@ class Stats:
 
     def record(self, outcome: Outcome, now_ms: int) -> None:
         """Count an attempt that ended at `now_ms`."""
-        if outcome.kind == "delivered":
+        if outcome.is_delivered:
             self.delivered += 1
             self.failures_in_row = 0
         else:

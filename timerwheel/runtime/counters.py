@@ -141,6 +141,11 @@ class Counters:
         self.push_s = Histogram(TIME_BOUNDS_S)
         self.task_s = Histogram(TIME_BOUNDS_S)
 
+    def begin_kafka(self) -> KafkaCounts:
+        """Return the counts of the bridge to Kafka, which is there from now on."""
+        self.kafka = KafkaCounts()
+        return self.kafka
+
     def applied(self, batch: Batch) -> None:
         """Count the records of a batch that has just taken effect."""
         if not batch.flags & FLAG_LEASE:

@@ -204,9 +204,8 @@ class Firing:
         self._log_refusal(count + self._near.overdue, error)
 
     def _log_refusal(self, waiting: int, error: NoSpaceError | LogFailedError) -> None:
-        if times := self._refused.met():
-            again = f" ({times} tries since the last report)" if times > 1 else ""
-            logger.warning("cannot write %d due messages to the log; retrying: %s%s", waiting, error, again)
+        text = "cannot write %d due messages to the log; retrying: %s"
+        self._refused.warning(logger, text, waiting, error)
 
     def _log_end(self) -> None:
         if (lasted_ms := self._refused.over()) is not None:

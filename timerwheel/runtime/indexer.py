@@ -98,10 +98,8 @@ class Indexer:
         return more
 
     def _log_refusal(self, error: NoSpaceError) -> None:
-        if times := self._no_space.met():
-            again = f" ({times} tries since the last report)" if times > 1 else ""
-            records = self._state.memtable.count
-            logger.warning("no space for the index; %d records wait in memory: %s%s", records, error, again)
+        text = "no space for the index; %d records wait in memory: %s"
+        self._no_space.warning(logger, text, self._state.memtable.count, error)
 
     def _log_end(self) -> None:
         if (lasted_ms := self._no_space.over()) is not None:

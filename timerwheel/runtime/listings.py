@@ -29,6 +29,7 @@ from timerwheel.model.listing import (
     offset_in,
 )
 from timerwheel.model.messages import MessageView, PendingPage, State
+from timerwheel.model.properties import TAGS
 from timerwheel.runtime import ended_messages, keyed_messages
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.ended_messages import Ends, QueueState, Range
@@ -118,7 +119,7 @@ class Listings:
             # All at once: each look at a far slot sorts all of its entries.
             page = await read(LOOKED_AT_MAX - found.looked_at, cursor)
             for view in page.messages:
-                if listing.tags.passes(view.properties.get("TAGS")):
+                if listing.tags.passes(view.properties.get(TAGS)):
                     found.add(view)
                     if found.is_full and view is not page.messages[-1]:
                         return PendingPage(found.messages, cursor_behind(view))
@@ -226,7 +227,7 @@ class Listings:
                 return False
             if view.problem is not None:
                 return listing.tags.tags is None
-            return view.topic == topic and listing.tags.passes(view.properties.get("TAGS"))
+            return view.topic == topic and listing.tags.passes(view.properties.get(TAGS))
 
         return [view if view is not None and is_wanted(view) else None for view in made]
 

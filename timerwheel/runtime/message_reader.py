@@ -379,8 +379,6 @@ def _decode_cursor(cursor: str | None) -> tuple[int, int]:
     if cursor is None:
         return -1, -1
     if _CURSOR.fullmatch(cursor) is None:
-        raise IllegalCursorError(
-            f"{cursor!r} is not a cursor of this service; use one from the previous page"
-        )
+        raise IllegalCursorError(cursor)
     due, _, root = cursor.partition(".")
     return int(due, 16), int(root, 16)

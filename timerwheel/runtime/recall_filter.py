@@ -7,6 +7,7 @@ import orjson
 
 from timerwheel.model.admission import KEY_PROPERTY
 from timerwheel.model.messages import State
+from timerwheel.model.properties import KEYS, TAGS
 from timerwheel.model.tags import IllegalFilterError, TagFilter
 from timerwheel.store.record import HEADER_SIZE, decode_header
 
@@ -83,9 +84,9 @@ def matcher(condition: RecallFilter) -> Matches | None:
         at = HEADER_SIZE + header.topic_len
         raw = data[at : at + header.properties_len]
         properties = orjson.loads(raw) if raw else {}
-        if tags is not None and properties.get("TAGS") not in tags:
+        if tags is not None and properties.get(TAGS) not in tags:
             return False
-        keys = (properties.get(KEY_PROPERTY, ""), *properties.get("KEYS", "").split())
+        keys = (properties.get(KEY_PROPERTY, ""), *properties.get(KEYS, "").split())
         return prefix is None or any(key.startswith(prefix) for key in keys)
 
     return matches

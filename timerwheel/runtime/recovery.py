@@ -60,7 +60,7 @@ from timerwheel.store.errors import (
     OffsetError,
 )
 from timerwheel.store.files import Files, remove
-from timerwheel.store.index import FORMATS_READ, INDEX_FORMAT, Index
+from timerwheel.store.index import INDEX_FORMAT, Index
 from timerwheel.store.journal import Extent, Journal, Parts, counts
 from timerwheel.store.journaled_log import JournaledLog, read_mark
 from timerwheel.store.log import CommitLog, OnDamage, Truncation
@@ -351,8 +351,7 @@ class _Opened:
             writer.state = msgspec.structs.replace(writer.state, origin_floor=0, settings_from=0, lost=[])
             writer.commit(*log_state.freeze())
             log_state.committed()
-        log_state.origin_floor = log_state.settings_from = 0
-        log_state.lost = []
+        log_state.end_rebuild()
 
     def cascade(self, now_ms: int) -> None:
         """Move timers to finer slots and merge runs of keys, so that it need not be done on taking over."""
@@ -561,9 +560,7 @@ def _begin(
             )
         return log_state, state
     state, log_state = found.index_state, found.state
-    # An interrupted rebuild continues as it began.
-    log_state.origin_floor, log_state.settings_from = state.origin_floor, state.settings_from
-    log_state.lost = state.lost
+    log_state.continue_rebuild(state)
     for name, queue, first in () if start is None else start.queues:
         tail = log_state.queue(log_state.topic(name), queue)
         tail.min_offset = max(tail.min_offset, first)
@@ -645,7 +642,7 @@ def _refuse_marked(settings: Settings) -> None:
 
 
 def _check_state(state: IndexState, log: CommitLog) -> None:
-    if state.format not in FORMATS_READ:
+    if state.format != INDEX_FORMAT:
         raise IndexDamagedError(f"index format {state.format}; this program writes {INDEX_FORMAT}")
     if state.log_id != log.log_id:
         raise IndexDamagedError("the index belongs to another log")

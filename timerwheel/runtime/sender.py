@@ -14,6 +14,7 @@ from timerwheel.errors import AdmissionError, Fault, RefusedError, TopicEndingEr
 from timerwheel.model import admission
 from timerwheel.model.admission import ENVELOPE_PROPERTY, Plan, Rules
 from timerwheel.model.messages import Alike, Outgoing, Receipt, State
+from timerwheel.model.properties import SHARDING_KEY
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.dedup_keys import DedupKeys, Replaced
 from timerwheel.runtime.disk_space import DiskSpace
@@ -74,7 +75,7 @@ class PendingSend(NamedTuple):
 
 def number_of_key(properties: dict[str, str]) -> int | None:
     """Return a number for the sharding key among the properties, modulo which it has its queue, or None."""
-    key = properties.get("__SHARDINGKEY")
+    key = properties.get(SHARDING_KEY)
     return None if key is None else zlib.crc32(key.encode())
 
 

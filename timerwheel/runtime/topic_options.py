@@ -10,7 +10,7 @@
 5. From the step of the loop in which a topic is in `ending`, nothing is submitted to the log that adds
    something to it. All that adds calls `check_open` in the step in which it submits.
 6. All that delivers messages of a topic to consumers asks `paused` in the step in which it does. All that
-   waits for some is woken by `on_resume`.
+   waits for some is woken by `watch_resumes`.
 7. A topic goes to Kafka from the queue offsets that `kafka_outlet` has of it, unless its option forbids it.
    The option counts though an offset was stored at the same time.
 """
@@ -19,8 +19,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 from weakref import WeakValueDictionary
+
+import msgspec
 
 from timerwheel.errors import (
     Fault,
@@ -47,6 +49,36 @@ _PUTS_MAX = 1_000
 """Most topics in one record at the start."""
 
 
+class TopicConfig(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The options of a topic, as they are stored."""
+
+    ordered: bool  # without a default, so it is always stored
+    queues: int | None = None
+    paused: bool = False
+    to_kafka: bool = True
+
+
+_DEFAULTS = TopicConfig(ordered=False)
+
+
+class _Change(NamedTuple):
+    """The options that change; None leaves one as it is."""
+
+    ordered: bool | None = None
+    queues: int | None = None
+    paused: bool | None = None
+    to_kafka: bool | None = None
+
+    def of(self, config: TopicConfig) -> TopicConfig:
+        """Return the options after the change."""
+        return TopicConfig(
+            config.ordered if self.ordered is None else self.ordered,
+            config.queues if self.queues is None else self.queues,
+            config.paused if self.paused is None else self.paused,
+            config.to_kafka if self.to_kafka is None else self.to_kafka,
+        )
+
+
 class TopicOptions:
     """Reads and changes the options of topics. Belongs to the event loop."""
 
@@ -56,14 +88,24 @@ class TopicOptions:
         self._control = control
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._pinned: dict[str, int] = {}  # ordered topics from before that get their number of queues now
+        self._configs: dict[str, tuple[object, TopicConfig]] = {}  # each with the value that it was read from
         self.ending = set(control.items(ConfigTable.TOPIC_ENDING))
         """The topics that are being deleted; `timerwheel.topic_deletion` changes it."""
-        self.on_resume: list[Callable[[str], None]] = []
-        """Called with a topic that is not paused any more."""
-        self.always_to_kafka: frozenset[str] = frozenset()
-        """The topics that go to Kafka by the settings of the service."""
-        self.on_kafka: list[Callable[[], None]] = []
-        """Called when topics go to Kafka, or do not any more, by what this or a deletion has stored."""
+        self._on_resume: tuple[Callable[[str], None], ...] = ()
+        self._always_to_kafka: frozenset[str] = frozenset()
+        self._on_kafka: tuple[Callable[[], None], ...] = ()
+
+    def watch_resumes(self, *notify: Callable[[str], None]) -> None:
+        """Have these called with each topic that is not paused any more."""
+        self._on_resume += notify
+
+    def bridge(self, always: frozenset[str], notify: Callable[[], None]) -> None:
+        """Send messages of topics to Kafka: by the settings of the service, `always` those of these.
+
+        `notify` is called when topics go there, or do not any more, by what this or a deletion has stored.
+        """
+        self._always_to_kafka = always
+        self._on_kafka += (notify,)
 
     async def at_start(self) -> None:
         """Give ordered topics from before a number of queues: as many as are in use, else the setting.
@@ -71,9 +113,9 @@ class TopicOptions:
         It counts before this first waits, so before anybody sends, and also if a full disk cannot store it.
         """
         for topic, value in self._control.items(ConfigTable.TOPIC).items():
-            if value.get("ordered") and "queues" not in value:
+            if (config := self._read(topic, value)).ordered and config.queues is None:
                 self._pinned[topic] = self._used(topic) or self._settings.queues_per_topic
-        puts = [Put(ConfigTable.TOPIC, topic, self._of(topic)) for topic in self._pinned]
+        puts = [Put(ConfigTable.TOPIC, topic, msgspec.to_builtins(self._of(topic))) for topic in self._pinned]
         try:
             for begin in range(0, len(puts), _PUTS_MAX):
                 await self._control.put(puts[begin : begin + _PUTS_MAX])
@@ -100,12 +142,12 @@ class TopicOptions:
 
     def send_queues_of(self, topic: str) -> int:
         """Return over how many queues the service spreads new messages of a topic."""
-        queues: int | None = self._of(topic).get("queues")
+        queues = self._of(topic).queues
         return self._settings.queues_per_topic if queues is None else queues
 
     def has_number(self, topic: str) -> bool:
         """Whether the number of queues of a topic was set; else it is that of `queues_per_topic`."""
-        return "queues" in self._of(topic)
+        return self._of(topic).queues is not None
 
     def has_queue(self, topic: str, queue: int) -> bool:
         """Whether a topic has this queue."""
@@ -113,15 +155,15 @@ class TopicOptions:
 
     def ordered(self, topic: str) -> bool:
         """Whether a group has no more than one message of each sharding key in flight."""
-        return bool(self._of(topic).get("ordered", False))
+        return self._of(topic).ordered
 
     def paused(self, topic: str) -> bool:
         """Whether no consumer gets messages of a topic."""
-        return bool(self._of(topic).get("paused", False))
+        return self._of(topic).paused
 
     def to_kafka(self, topic: str) -> bool | None:
         """Whether messages of a topic go to Kafka; None if they do once a record of Kafka names it."""
-        if not self._of(topic).get("to_kafka", True):
+        if not self._of(topic).to_kafka:
             return False
         return None if self._control.get(ConfigTable.KAFKA_OUTLET, topic) is None else True
 
@@ -138,7 +180,7 @@ class TopicOptions:
         It goes to Kafka no more, until a record names it again; unless it does by the settings.
         """
         puts = [Put(ConfigTable.TOPIC, topic, None)]
-        if topic in self.always_to_kafka:
+        if topic in self._always_to_kafka:
             puts.append(self.outlet_put(topic))
         elif self._control.get(ConfigTable.KAFKA_OUTLET, topic) is not None:
             puts += _no_outlet(topic)
@@ -146,7 +188,7 @@ class TopicOptions:
 
     def tell_kafka(self) -> None:
         """Have the bridge look which topics go to Kafka."""
-        for notify in self.on_kafka:
+        for notify in self._on_kafka:
             notify()
 
     def named(self) -> Iterable[str]:
@@ -180,7 +222,7 @@ class TopicOptions:
     def tag(self, topic: str) -> str:
         """Return the tag of a topic's options; its counts are no part of it."""
         going_out = {"to_kafka": True} if self.to_kafka(topic) else {}
-        return tag_of({"ordered": False} | self._of(topic) | going_out, self.queues_of(topic))
+        return tag_of(msgspec.to_builtins(self._of(topic)) | going_out, self.queues_of(topic))
 
     async def change(
         self,
@@ -206,13 +248,12 @@ class TopicOptions:
         check_topic(topic, is_known=topic in self._state.topics)
         if queues is not None and not 1 <= queues <= TOPIC_QUEUES_MAX:
             raise TopicOptionError(f"queues = {queues}: must be from 1 to {TOPIC_QUEUES_MAX}")
-        if to_kafka is False and topic in self.always_to_kafka:
+        if to_kafka is False and topic in self._always_to_kafka:
             raise FixedOutletError(
                 f"topic {topic!r} is in kafka_outlets, or has the rejected records: its messages go to Kafka"
             )
-        given = {"ordered": ordered, "queues": queues, "to_kafka": to_kafka}
-        changes = {name: value for name, value in given.items() if value is not None}
-        await finished(self._change(topic, changes, move_keys=move_keys, when=when))
+        change = _Change(ordered, queues, to_kafka=to_kafka)
+        await finished(self._change(topic, change, move_keys=move_keys, when=when))
 
     async def pause(self, topic: str) -> None:
         """Keep the messages of a topic from consumers until `resume`; durable and in effect on return.
@@ -222,50 +263,47 @@ class TopicOptions:
         """
         check_topic(topic, is_known=topic in self._state.topics)
         if not self.paused(topic):
-            await finished(self._change(topic, {"paused": True}))
+            await finished(self._change(topic, _Change(paused=True)))
 
     async def resume(self, topic: str) -> None:
         """Deliver messages of a topic to consumers again, if it is paused. Raises what `pause` does."""
         check_topic(topic, is_known=topic in self._state.topics)
         if self.paused(topic):
-            await finished(self._change(topic, {"paused": False}))
+            await finished(self._change(topic, _Change(paused=False)))
 
     async def _change(
         self,
         topic: str,
-        changes: dict[str, Any],
+        change: _Change,
         *,
         move_keys: bool = False,
         when: Precondition = ALWAYS,
     ) -> None:
         async with self.turn(topic):  # two changes at once: the later one must see the earlier one
             self.check_as(when, topic)
-            value = {"ordered": False} | self._of(topic) | changes
-            if value["ordered"]:
-                value.setdefault("queues", self.send_queues_of(topic))
-            if "queues" in changes:
-                self._check_queues(topic, changes["queues"], keeps_keys=value["ordered"] and not move_keys)
-            was_paused = self.paused(topic)
-            for name, default in (("paused", False), ("to_kafka", True)):
-                if value.get(name, default) == default:
-                    value.pop(name, None)
-            is_default = value == {"ordered": False}
-            if not is_default:
+            before = self._of(topic)
+            config = change.of(before)
+            if config.ordered and config.queues is None:
+                config = msgspec.structs.replace(config, queues=self.send_queues_of(topic))
+            if change.queues is not None:
+                self._check_queues(topic, change.queues, keeps_keys=config.ordered and not move_keys)
+            if config != _DEFAULTS:
                 self._check_room(topic, ConfigTable.TOPIC)
             self.check_open([topic])
-            put = Put(ConfigTable.TOPIC, topic, None if is_default else value)
-            await self._control.put([put, *self._kafka_puts(topic, changes)])
-        if was_paused and not self.paused(topic):
-            for notify in self.on_resume:
+            value = None if config == _DEFAULTS else msgspec.to_builtins(config)
+            put = Put(ConfigTable.TOPIC, topic, value)
+            await self._control.put([put, *self._kafka_puts(topic, to_kafka=change.to_kafka)])
+        if before.paused and not self.paused(topic):
+            for notify in self._on_resume:
                 notify(topic)
-        if "to_kafka" in changes:
+        if change.to_kafka is not None:
             self.tell_kafka()
 
-    def _kafka_puts(self, topic: str, changes: dict[str, Any]) -> list[Put]:
+    def _kafka_puts(self, topic: str, *, to_kafka: bool | None) -> list[Put]:
         """Return what changes in the other tables; nothing if the topic goes to Kafka already."""
-        if "to_kafka" not in changes or self.to_kafka(topic) == changes["to_kafka"]:
+        if to_kafka is None or self.to_kafka(topic) == to_kafka:
             return []
-        if not changes["to_kafka"]:
+        if not to_kafka:
             return _no_outlet(topic)
         self._check_room(topic, ConfigTable.KAFKA_OUTLET)
         return [self.outlet_put(topic)]
@@ -290,11 +328,20 @@ class TopicOptions:
             detail = f"the limit of topics_max = {limit} topics is reached"
             raise RefusedError([Fault(0, "too_many_topics", detail)])
 
-    def _of(self, topic: str) -> dict[str, Any]:
-        stored = self._control.get(ConfigTable.TOPIC, topic) or {}
-        if topic in self._pinned:
-            return {"queues": self._pinned[topic]} | stored
-        return stored
+    def _of(self, topic: str) -> TopicConfig:
+        stored = self._control.get(ConfigTable.TOPIC, topic)
+        config = _DEFAULTS if stored is None else self._read(topic, stored)
+        if config.queues is None and topic in self._pinned:
+            return msgspec.structs.replace(config, queues=self._pinned[topic])
+        return config
+
+    def _read(self, topic: str, stored: object) -> TopicConfig:
+        known = self._configs.get(topic)
+        if known is None or known[0] is not stored:  # a change of settings stores another value
+            # Earlier versions left `ordered` out of what was not ordered.
+            config = msgspec.convert({"ordered": False} | msgspec.convert(stored, dict), TopicConfig)
+            known = self._configs[topic] = (stored, config)
+        return known[1]
 
 
 def _no_outlet(topic: str) -> list[Put]:

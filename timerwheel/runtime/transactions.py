@@ -200,9 +200,7 @@ class Transactions:
         roots = sorted(self._open)  # almost in order, so fast
         if cursor is not None:
             if (last := root_in(cursor)) is None:
-                raise IllegalCursorError(
-                    f"{cursor!r} is not a cursor of this service; use one from the previous page"
-                )
+                raise IllegalCursorError(cursor)
             begin = bisect.bisect_right(roots, last)
         found: list[OpenTransaction] = []
         for root in roots[begin : begin + LOOKED_AT_MAX]:

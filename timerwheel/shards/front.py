@@ -124,7 +124,7 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
         stack.enter_context(rare_collections())
 
         def is_served() -> None:
-            front.node.has_begun = True
+            front.node.begin()
             layout.keep_number(settings.data, serving.shards)
             if ready is not None:
                 shown = [
@@ -136,7 +136,7 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
         try:
             await _until_stopped(processes, leaders, stop, is_served)
         finally:
-            handle.stopping = True
+            handle.stop()
             await site.stop()
             await asyncio.gather(*(process.stop() for process in processes))
 

@@ -89,9 +89,7 @@ class Cursors(NamedTuple):
             return cls([None] * count)
         parts = text.split(_SEPARATOR)
         if len(parts) != count:
-            raise IllegalCursorError(
-                f"{text!r} is not a cursor of this service; use one from the previous page"
-            )
+            raise IllegalCursorError(text)
         return cls([part or None for part in parts])
 
     @property

@@ -58,8 +58,11 @@ class NodeCalls:
         self._node_url = node_url
         self._metrics = metrics
         self._has_journal = has_journal
-        self.has_begun = False
-        """Whether every shard was served once since the start."""
+        self._has_begun = False
+
+    def begin(self) -> None:
+        """Every shard was served once since the start."""
+        self._has_begun = True
 
     # ------------------------------------------------------------------ health
 
@@ -75,7 +78,7 @@ class NodeCalls:
         for_send = wanted.purpose == "send"
         if self._handle.stopping:
             raise NotReadyError(self._handle.refusal)
-        if len(missing) == len(places) or (missing and (for_send or not self.has_begun)):
+        if len(missing) == len(places) or (missing and (for_send or not self._has_begun)):
             first = places[missing[0]]
             raise NotReadyError(f"nobody leads shard {', '.join(map(str, missing))}: {first.why}")
         refusing = next((place.refusing for place in places if place.refusing), "")

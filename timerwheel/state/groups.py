@@ -48,7 +48,27 @@ from timerwheel.store.table import ROW_DTYPE, Rows
 
 DEAD_QUEUE = 0xFFFF  # the queue number of items that were taken back from the dead-letter topic
 OFFSET_BITS = 48
+_OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _ITEM = struct.Struct("<QQqqHB?")
+
+
+class ItemKey:
+    """The number of a message in a group: its queue and queue offset. Those of a queue are in its order."""
+
+    @staticmethod
+    def of(queue: int, queue_offset: int) -> int:
+        """Return the key of the message at this place."""
+        return queue << OFFSET_BITS | queue_offset
+
+    @staticmethod
+    def queue(key: int) -> int:
+        """Return the queue of the message."""
+        return key >> OFFSET_BITS
+
+    @staticmethod
+    def offset(key: int) -> int:
+        """Return the queue offset of the message."""
+        return key & _OFFSET_MASK
 
 
 class ItemState(IntEnum):
@@ -84,8 +104,8 @@ class Item(msgspec.Struct, gc=False):
 
     @property
     def key(self) -> int:
-        """Return queue and queue offset as one number; it orders the items of a queue."""
-        return self.queue << OFFSET_BITS | self.queue_offset
+        """Return queue and queue offset as one number."""
+        return ItemKey.of(self.queue, self.queue_offset)
 
     @property
     def timed(self) -> bool:
@@ -171,7 +191,7 @@ class GroupState:
         alone: bool = False,
     ) -> int:
         """A message was leased, or with `ended` waits for its retry; returns the item's key."""
-        item = self.items.get(queue << OFFSET_BITS | queue_offset)
+        item = self.items.get(ItemKey.of(queue, queue_offset))
         if item is None:
             item = Item(queue, queue_offset, ItemState.LEASED)
             self._pass(item, alone=alone)
@@ -221,13 +241,13 @@ class GroupState:
         """Return for each of these queues the offsets that the group is done with, so without items."""
         held: dict[int, list[int]] = {}
         for key in sorted(self.items):
-            held.setdefault(key >> OFFSET_BITS, []).append(key & (1 << OFFSET_BITS) - 1)
+            held.setdefault(ItemKey.queue(key), []).append(ItemKey.offset(key))
         return {queue: self.passed[queue].without(held.get(queue, ())) for queue in queues}
 
     @property
     def redriven(self) -> list[int]:
         """Return the keys of the items that were taken back from the dead-letter topic."""
-        return [key for key in self.items if key >> OFFSET_BITS == DEAD_QUEUE]
+        return [key for key in self.items if ItemKey.queue(key) == DEAD_QUEUE]
 
     def reset(self, cursors: Mapping[int, int | list[int]]) -> list[int]:
         """Continue from these cursors, or packed sets, without any item; returns the keys of the removed."""
@@ -273,7 +293,7 @@ class GroupState:
         found: list[Item] = []
         for key, raw in rows:
             root, offset, due_ms, lane, attempt, state, ended = _ITEM.unpack(raw)
-            queue, queue_offset = key >> OFFSET_BITS, key & (1 << OFFSET_BITS) - 1
+            queue, queue_offset = ItemKey.queue(key), ItemKey.offset(key)
             found.append(Item(queue, queue_offset, state, attempt, root, offset, due_ms, lane, ended))
         # A lane as it was: all but its first are PARKED, each held by its HOLD record. Not by queue offset: a
         # key's messages lie in several queues once the number of queues was changed.
@@ -409,6 +429,11 @@ class LeaseRow(NamedTuple):
     def attempt(self) -> int:
         """Return the attempt that failed, in the first record of a retry; 0 in records of leases."""
         return self.rolls
+
+    @property
+    def retry_follows(self) -> bool:
+        """Return whether a retry of the message follows this HOLD; not so in logs of earlier versions."""
+        return self.rolls > 0
 
     @property
     def key_hash(self) -> int:
@@ -551,6 +576,7 @@ class GroupTables:
         for number, key, raw in items:
             by_group.setdefault(number, []).append((key, raw))
         for number, raw in groups:
+            # A program before continued indexes of earlier formats, whose rows have no `since`.
             name, passed, *since = msgspec.msgpack.decode(raw)
             group = self.make(number, name, Changed(), *since)
             group.passed = {queue: OffsetSet.unpack(packed) for queue, packed in passed.items()}
@@ -602,4 +628,4 @@ def _effect(group: GroupState, row: LeaseRow) -> int | None:
         return group.came_back(row.root)
     if row.kind == Kind.CANCEL:
         return group.end(row.root)
-    return group.hold(row.queue, row.queue_offset, row.key_hash, row.offset, alone=bool(row.attempt))
+    return group.hold(row.queue, row.queue_offset, row.key_hash, row.offset, alone=row.retry_follows)

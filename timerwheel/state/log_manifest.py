@@ -104,7 +104,7 @@ def encode_start(start: LogStart) -> bytes:
 
 def begin_state(log_state: LogState, start: LogStart, begin: int) -> None:
     """Load a manifest into an empty state; the kept log begins at the offset `begin`."""
-    log_state.origin_floor = begin
+    log_state.begin_at(begin)
     for name, queue, first in start.queues:
         found = log_state.queue(log_state.topic(name), queue)
         found.min_offset = found.next_offset = first

@@ -14,11 +14,11 @@ import numpy as np
 import orjson
 
 from timerwheel.model.admission import KEY_PROPERTY
+from timerwheel.model.properties import KEYS
 from timerwheel.store.record import FLAG_KEYED, FLAG_LEASE, HEADER_DTYPE, HEADER_SIZE, NO_OFFSET, Kind
 from timerwheel.store.register import KEY_DTYPE, RECALL_DTYPE, TOPIC_BITS, Found, Rows
 from timerwheel.store.segment import Block
 
-KEYS_PROPERTY = "KEYS"
 _KEYS_NAME = b'"KEYS":'
 _TOPIC_MASK = (1 << TOPIC_BITS) - 1
 
@@ -31,7 +31,7 @@ def hash_of(text: str) -> int:
 def keys_in(properties: bytes) -> set[str]:
     """Return the keys of a message with these properties."""
     values: dict[str, str] = orjson.loads(properties) if properties else {}
-    keys = set(values.get(KEYS_PROPERTY, "").split())
+    keys = set(values.get(KEYS, "").split())
     if key := values.get(KEY_PROPERTY):
         keys.add(key)
     return keys

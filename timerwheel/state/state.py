@@ -96,6 +96,18 @@ class LogState:
         self.memtable = Memtable(0)
         self.immutable: Memtable | None = None
 
+    def begin_at(self, offset: int) -> None:
+        """Take a timer with an origin before this offset as new: the log before it was removed."""
+        self.origin_floor = offset
+
+    def continue_rebuild(self, state: IndexState) -> None:
+        """Go on with a rebuild that was cut short as it began; nothing changes if there was none."""
+        self.origin_floor, self.settings_from, self.lost = state.origin_floor, state.settings_from, state.lost
+
+    def end_rebuild(self) -> None:
+        """Take origins and settings of records as they are from now on: the log was replayed to its end."""
+        self.origin_floor, self.settings_from, self.lost = 0, 0, []
+
     @property
     def until(self) -> int:
         """Return the log offset up to which records have taken effect."""

@@ -7,6 +7,8 @@
 A problem that comes and goes is not logged more often than that either.
 """
 
+import logging
+
 from timerwheel.clock import Clock
 
 LOG_EACH_MS = 60_000
@@ -34,6 +36,10 @@ class ThrottledLog:
         self._logged_ms, self._is_known = now_ms, True
         return times
 
+    def warning(self, logger: logging.Logger, text: str, *args: object) -> None:
+        """Note the problem, and log it as a warning if a line is due."""
+        _warn(self.met(), logger, text, args)
+
     def over(self) -> int | None:
         """Note the end of the problem, if any; returns its length in milliseconds if that must be logged."""
         began_ms, self._began_ms = self._began_ms, None
@@ -41,6 +47,14 @@ class ThrottledLog:
         if began_ms is None or not was_known:
             return None
         return self._clock.monotonic_ms() - began_ms
+
+
+def _warn(times: int, logger: logging.Logger, text: str, args: tuple[object, ...]) -> None:
+    """Log a warning that says how often the problem occurred since the last one; nothing for no times."""
+    if times:
+        again = f" ({times} times since the last report)" if times > 1 else ""
+        text_with_times = f"{text}%s"
+        logger.warning(text_with_times, *args, again)
 
 
 class Troubles:
@@ -52,9 +66,13 @@ class Troubles:
         self._by_name: dict[str, ThrottledLog] = {}
 
     def met(self, name: str) -> int:
-        """Return the log of one thing."""
+        """Note the problem of one thing; returns what `ThrottledLog.met` does."""
         trouble = self._by_name.pop(name, None) or ThrottledLog(self._clock)
         self._by_name[name] = trouble
         if len(self._by_name) > self._names_max:
             del self._by_name[next(iter(self._by_name))]
         return trouble.met()
+
+    def warning(self, name: str, logger: logging.Logger, text: str, *args: object) -> None:
+        """Note the problem of one thing, and log it as a warning if a line is due."""
+        _warn(self.met(name), logger, text, args)

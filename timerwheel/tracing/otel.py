@@ -216,7 +216,7 @@ def _note(span: Span, outcome: Outcome) -> None:
     """Note what came of a request to an endpoint."""
     if outcome.status is not None:
         span.set_attribute("http.response.status_code", outcome.status)
-    if outcome.kind != "delivered":
+    if not outcome.is_delivered:
         _fail(span, str(outcome.status or outcome.kind), outcome.reason)
 
 

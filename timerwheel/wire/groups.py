@@ -214,9 +214,7 @@ class DeadQuery(LetterConditions, frozen=True, kw_only=True, forbid_unknown_fiel
         if self.cursor is UNSET:
             return self.first
         if _OFFSET.fullmatch(self.cursor) is None:
-            raise IllegalCursorError(
-                f"{self.cursor!r} is not a cursor of this call; use one from the previous page"
-            )
+            raise IllegalCursorError(self.cursor)
         return int(self.cursor)
 
 

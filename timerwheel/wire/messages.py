@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from timerwheel.model.instants import instant, instant_or_none
 from timerwheel.model.limits import ATTEMPTS_MAX, TTL_MS_MAX
 from timerwheel.model.messages import MessageView, Receipt, State
+from timerwheel.model.properties import KEYS, TAGS
 from timerwheel.wire.delays import Delays
 from timerwheel.wire.fields import Answer, Json, Natural, text_or_bytes
 from timerwheel.wire.paging import LIMIT_DEFAULT, Cursor, Limit, NextCursor
@@ -191,7 +192,7 @@ def fields_of(view: MessageView) -> tuple[Any, ...]:
     text, body_base64 = text_or_bytes(view.body)
     tags = keys = dedup_key = None
     if properties := view.properties:
-        tags, keys, dedup_key = properties.get("TAGS"), properties.get("KEYS"), properties.get("DEDUP_KEY")
+        tags, keys, dedup_key = properties.get(TAGS), properties.get(KEYS), properties.get("DEDUP_KEY")
     delivered_ms = view.delivered_ms
     return (
         view.id,

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from timerwheel.model.instants import instant_or_none
+from timerwheel.model.properties import KEYS, TAGS
 from timerwheel.schedules.recurrence import RepeatedHour, SkippedHour
 from timerwheel.schedules.spec import NEXT_RUNS_MAX, RUN_KEY_CHARACTERS_MAX, Missed, NextRun, ScheduleInfo
 from timerwheel.wire.fields import Answer, Int64, Json, Natural, text_or_bytes
@@ -84,7 +85,7 @@ class Schedule(Answer, frozen=True, kw_only=True):
         """Convert the engine's form: the body as text if it is UTF-8, else as base64."""
         spec, recurrence = info.spec, info.spec.recurrence
         text, body_base64 = text_or_bytes(spec.body)
-        keys = spec.properties.get("KEYS")
+        keys = spec.properties.get(KEYS)
         return cls(
             name=info.name,
             topic=spec.topic,
@@ -100,7 +101,7 @@ class Schedule(Answer, frozen=True, kw_only=True):
             next_run_ms=info.next_run_ms,
             body_text=text,
             body_base64=body_base64,
-            tags=spec.properties.get("TAGS"),
+            tags=spec.properties.get(TAGS),
             keys=[] if keys is None else keys.split(),
             cron=recurrence.cron or None,
             every_ms=recurrence.every_ms or None,

@@ -11,9 +11,9 @@ import pytest
 from tests.harness.guarded import grant
 from tests.harness.raw_http import MESSAGE, lines_of, post, running, until
 from timerwheel import tokens
+from timerwheel.api.aiohttp_private import check_parts, is_known
 from timerwheel.api.app import make_app
 from timerwheel.api.engine_handle import EngineHandle
-from timerwheel.api.fast_path.connection import is_known
 from timerwheel.api.fast_path.fast_path import FAST_PATH
 from timerwheel.api.security.slow_clients import TimeLimits
 from timerwheel.settings import Settings
@@ -388,10 +388,16 @@ def test_this_aiohttp_is_known_and_others_are_not():
     assert not any(map(is_known, ("3.13.9", "3.15.0", "4.0.0")))
 
 
+def test_an_aiohttp_that_lacks_a_part_is_refused_by_name():
+    check_parts()
+    with pytest.raises(ImportError, match="its connections have no _drain_helper"):
+        check_parts(type("Other", (), dict.fromkeys(("_close", "_handle_request", "_paused"))))
+
+
 async def test_with_an_aiohttp_that_is_not_known_it_is_not_there_and_the_log_says_so(
     tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr("timerwheel.api.fast_path.connection.AIOHTTP", "9.")
+    monkeypatch.setattr("timerwheel.api.aiohttp_private.AIOHTTP", "9.")
     app = make_app(EngineHandle(Settings(data=tmp_path)))
     assert FAST_PATH not in app
     assert "the fast path is off" in caplog.text

@@ -12,6 +12,7 @@ from tests.harness.served import Served
 from timerwheel.api.app import make_app
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.settings import Serving, Settings
+from timerwheel.store.errors import IndexDamagedError
 from timerwheel.tokens import Scope
 
 
@@ -138,7 +139,8 @@ async def test_while_the_engine_opens_a_scrape_says_that_it_is_not_ready(data):
 
 async def test_a_failed_engine_is_reported_and_scraped_to_the_end(data):
     async with guarded(data) as service:
-        service.engine.core.index.index.on_damage("for the test")
+        with pytest.raises(IndexDamagedError):
+            service.engine.core.index.index.report_damage("for the test")
         await service.engine.failed()
         scrape = await scraped(service)
         assert scrape.value("timerwheel_ready") == 0

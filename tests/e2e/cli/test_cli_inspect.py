@@ -5,7 +5,9 @@ from functools import partial
 
 import pytest
 
+from tests.harness.group_log import GroupLog
 from tests.harness.processes import serving, timerwheel
+from timerwheel.state import lease_records
 
 CHRISTMAS = "2030-12-24 18:00"
 
@@ -152,6 +154,22 @@ def test_log_is_readable_for_people(filled):
     with_bodies = timerwheel("log", "--data", data, "--body").out
     assert "body gift 1" in with_bodies
     assert "supplier=hotel" in with_bodies
+
+
+def test_log_shows_no_due_time_for_a_record_that_has_none(tmp_path):
+    log = GroupLog(tmp_path / "data")
+    log.group("orders/g")
+    log.send("orders", count=9)
+    now_ms, name = log.now_ms, b"orders/g"
+    log.store(lease_records.ack(name, 0, 3, 5, now_ms))
+    retry = lease_records.retry(name, (0, 7), 1, now_ms, now_ms + 60_000, ended=True)
+    log.store(lease_records.hold(name, (0, 7), now_ms, 1 << 40), retry)
+    log.close()
+    read = partial(timerwheel, "log", "--data", log.data)
+    expected = {"control": None, "message": now_ms, "ack": None, "hold": None, "timer": now_ms + 60_000}
+    assert {record["kind"]: record["due_ms"] for record in read("--json").lines} == expected
+    shown = {line.split()[2]: line.split()[4] for line in read().out.splitlines()[1:]}
+    assert {kind: due == "-" for kind, due in shown.items()} == {k: v is None for k, v in expected.items()}
 
 
 def test_fsck_finds_nothing_wrong(filled):

@@ -93,7 +93,7 @@ def test_no_file_of_a_service_gets_the_place_of_a_closed_stream(tmp_path):
         "for fd in (0, 1, 2): os.close(fd)\n"
         "sys.stdin = sys.stdout = sys.stderr = None\n"
         "from timerwheel.cli import main\n"
-        "main._occupy_standard_streams()\n"
+        "main.occupy_standard_streams()\n"
         "first = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n"
         "print('not into a file'); subprocess.run(['/bin/echo', 'neither this'], check=True)\n"
         "sys.exit(0 if first > 2 else 1)\n"

@@ -8,7 +8,7 @@ from aiohttp.test_utils import make_mocked_request
 from tests.harness.consumers import ack, put, receive, send
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.groups.consumer import Consumer
-from timerwheel.api.groups.stream import CHUNK_BYTES, _Stream
+from timerwheel.api.groups.stream import CHUNK_BYTES, Stream
 from timerwheel.api.groups.window import Window
 from timerwheel.api.http import budget
 from timerwheel.wire.groups import GroupPath
@@ -64,9 +64,9 @@ async def test_an_event_that_the_client_may_have_read_is_not_given_back(world, g
     request[budget.KEY] = budget.Charge(budget.Budgets.of(world.engine.settings))
     consumer = Consumer(handle, request, GroupPath("orders", "g"))
     window = Window(100, world.clock)
-    stream = _Stream(request, Writer(socket), handle, consumer, window, auto=mode == "auto")
+    stream = Stream(request, Writer(socket), handle, consumer, window, auto=mode == "auto")
     with pytest.raises(ConnectionResetError):
-        await stream._send(held)
+        await stream.send(held)
     assert len(b"".join(socket.written)) == 0 or b"first" in socket.written[0]
     info = world.engine.groups.info("orders", "g")
     acked = 2 if mode == "auto" and goes == "after the write" else 0
@@ -86,7 +86,7 @@ async def test_what_was_taken_for_a_client_that_goes_before_its_first_event_is_g
     request = make_mocked_request("GET", "/", transport=socket)
     request[budget.KEY] = budget.Charge(budget.Budgets.of(world.engine.settings))
     consumer = Consumer(handle, request, GroupPath("orders", "g"))
-    stream = _Stream(request, Writer(socket), handle, consumer, Window(100, world.clock), auto=False)
+    stream = Stream(request, Writer(socket), handle, consumer, Window(100, world.clock), auto=False)
     await stream.run(held, None)
     assert world.engine.groups.info("orders", "g").waiting == 2
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
+from tests.harness.log_lines import log_lines
 from tests.harness.ports import reserved_port
 from tests.harness.relay import Relay
 from timerwheel import App, Client, Reject, Retry
@@ -200,19 +201,20 @@ async def test_workers_run_side_by_side_and_threads_do_not_hold_them_up(service,
 
 
 async def test_a_stopped_app_finishes_what_it_does_and_gives_the_rest_back(service, app, caplog):
-    begun, release = [], asyncio.Event()
+    begun, began, release = [], asyncio.Semaphore(0), asyncio.Event()
 
     @app.worker("t", group="g", concurrency=2)
     async def handler(text: str):
         begun.append(text)
+        began.release()
         await (release if text == "quick" else asyncio.Event()).wait()
 
     stop = asyncio.Event()
     serving = asyncio.create_task(app.serve(stop))
     async with Client(service.url) as client:
         await client.send_many([{"topic": "t", "body": body} for body in ("quick", "hangs", "waits")])
-        while len(begun) < 2:
-            await asyncio.sleep(0.001)
+        for _ in range(2):
+            await began.acquire()
         stop.set()
         await asyncio.sleep(0)
         release.set()
@@ -246,7 +248,7 @@ async def test_a_second_signal_does_not_wait(service, app):
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-async def test_an_app_that_waits_for_its_service_ends_at_once_when_it_is_stopped(caplog, is_there):
+async def test_an_app_that_waits_for_its_service_ends_at_once_when_it_is_stopped(is_there):
     called = asyncio.Event()
 
     async def say_nothing(reader, writer):
@@ -263,9 +265,9 @@ async def test_an_app_that_waits_for_its_service_ends_at_once_when_it_is_stopped
         pass
 
     stop = asyncio.Event()
-    serving = asyncio.create_task(app.serve(stop))
-    while not (called.is_set() or "waiting for the service" in caplog.text):
-        await asyncio.sleep(0.001)
+    with log_lines() as lines:
+        serving = asyncio.create_task(app.serve(stop))
+        await (called.wait() if is_there else lines.wait_for("waiting for the service"))
     stop.set()
     async with asyncio.timeout(20):  # only keeps a failure from hanging
         await serving
@@ -298,19 +300,19 @@ async def test_a_service_that_hangs_does_not_hold_up_the_end_of_an_app(service, 
 
 
 async def test_more_messages_than_one_call_takes_are_given_back(service, app):
-    begun, count = [], RECEIVE_MAX + 1
+    began, count = asyncio.Semaphore(0), RECEIVE_MAX + 1
 
     @app.worker("t", group="g", concurrency=count)
-    async def handler(text: str):
-        begun.append(text)
+    async def handler():
+        began.release()
         await asyncio.Event().wait()
 
     stop = asyncio.Event()
     serving = asyncio.create_task(app.serve(stop))
     async with Client(service.url) as client:
         await client.send_many([{"topic": "t", "body": "x"}] * count)
-        while len(begun) < count:
-            await asyncio.sleep(0.001)
+        for _ in range(count):
+            await began.acquire()
         app.drain_ms = 0
         stop.set()
         await serving

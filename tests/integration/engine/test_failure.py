@@ -83,7 +83,7 @@ async def test_due_messages_that_wait_for_space_are_logged_once_a_minute_with_th
     first, again = warnings_of(caplog, "due messages to the log")
     assert first.startswith("cannot write 5 due messages to the log; retrying: ")
     assert again.startswith("cannot write 5 due messages")
-    assert " tries since the last report)" in again
+    assert " times since the last report)" in again
     world.files.space_bytes = PLENTY
     await world.advance(500)
     assert await world.delivered_ids() == ids
@@ -100,7 +100,7 @@ async def test_an_index_that_waits_for_space_is_logged_once_a_minute_and_at_the_
         await spin(60)
     waits = warnings_of(caplog, "no space for the index")
     assert len(waits) == 2
-    assert " tries since the last report)" in waits[1]
+    assert " times since the last report)" in waits[1]
     assert warnings_of(caplog, "space again") == []
     environment.set_mapsize(1 << 28)
     await world.advance(500)

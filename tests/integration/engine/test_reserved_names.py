@@ -117,10 +117,16 @@ async def test_a_client_sets_no_property_of_the_service(world, name):
 async def test_names_that_are_merely_alike_are_the_clients_own(world):
     engine = await world.open()
     await engine.sender.send([Outgoing(topic, b"x") for topic in NEAR_TOPICS])
-    await engine.sender.send([Outgoing("orders", b"x", {name: "1"}) for name in NEAR_PROPERTIES])
-    await engine.sender.send(
-        [keyed(key) for key in ("schedule", "Schedule:n:1:2", "my-schedule:n:1:2", "schedule n")]
-    )
+    assert [[one.topic for one in await world.delivered(topic)] for topic in NEAR_TOPICS] == [
+        [topic] for topic in NEAR_TOPICS
+    ]
+    await engine.sender.send([Outgoing("named", b"x", {name: "1"}) for name in NEAR_PROPERTIES])
+    named = [one.properties for one in await world.delivered("named")]
+    assert named == [{name: "1"} for name in NEAR_PROPERTIES]
+    keys = ("schedule", "Schedule:n:1:2", "my-schedule:n:1:2", "schedule n")
+    receipts = await engine.sender.send([keyed(key) for key in keys])
+    again = await engine.sender.send([keyed(key) for key in keys])
+    assert [(one.id, one.duplicate) for one in again] == [(one.id, True) for one in receipts]
 
 
 @pytest.mark.parametrize("key", [RUN_KEY, "schedule:", "schedule:mine"])

@@ -5,7 +5,8 @@ import contextlib
 
 import pytest
 
-from tests.harness.consumers import gated, spin
+from tests.harness.consumers import gated
+from tests.harness.gated_threads import spin
 from timerwheel.errors import NotReadyError, TimerwheelError
 from timerwheel.model.messages import Outgoing
 

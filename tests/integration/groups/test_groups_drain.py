@@ -159,7 +159,7 @@ async def test_old_dead_letters_whose_origin_is_a_dead_letter_topic_are_redriven
 
 async def store_letter(world, group, body, properties):
     """A dead letter as an older program would have stored it."""
-    parts, now_ms, topic = world.engine.groups._parts, world.clock.now_ms(), f"%DLQ%{group}"
+    now_ms, topic = world.clock.now_ms(), f"%DLQ%{group}"
     record = encode(
         Kind.MESSAGE,
         topic.encode(),
@@ -169,7 +169,7 @@ async def store_letter(world, group, body, properties):
         due_ms=now_ms,
         enqueue_ms=now_ms,
     )
-    await parts.submit([record], [topic])
+    await world.engine.core.commit.submit([record], [topic])
 
 
 async def test_a_redriven_message_has_its_first_id_and_topic_so_that_a_repeat_is_known(world):

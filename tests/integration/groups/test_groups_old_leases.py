@@ -8,8 +8,9 @@ import pytest
 
 from tests.harness import old_leases
 from tests.harness.clock import ManualClock
-from tests.harness.consumers import bodies, gated, items, receive, send, spin
+from tests.harness.consumers import bodies, gated, items, receive, send
 from tests.harness.drive import settle
+from tests.harness.gated_threads import spin
 from tests.harness.group_checks import check_groups
 from tests.harness.group_log import LOG_ID, GroupLog
 from timerwheel.groups.receipts import Receipts

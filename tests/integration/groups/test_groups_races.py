@@ -5,8 +5,9 @@ from collections import Counter
 
 import pytest
 
-from tests.harness.consumers import ack, bodies, gated, put, receive, send, send_many, spin
+from tests.harness.consumers import ack, bodies, gated, put, receive, send, send_many
 from tests.harness.drive import settle
+from tests.harness.gated_threads import spin
 from timerwheel.groups.config import UnknownGroupError
 from timerwheel.store.errors import NoSpaceError
 
@@ -438,7 +439,8 @@ async def test_close_while_leases_of_another_group_come_back_is_whole(world):
     del groups.runtimes["orders/h"]  # as after a start, when none of its messages has come back yet
     closing = asyncio.create_task(groups.close())
     await asyncio.sleep(0)
-    groups._runtime_of("orders/h")
+    groups.begin_ack("orders", "h", [])
+    assert "orders/h" in groups.runtimes
     await closing
 
 

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from tests.harness.consumers import ack, bodies, put, receive, send, spin
+from tests.harness.consumers import ack, bodies, put, receive, send
+from tests.harness.gated_threads import spin
 from timerwheel.errors import NotReadyError
 from timerwheel.store.errors import CorruptionError, JournalFencedError
 

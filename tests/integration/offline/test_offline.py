@@ -18,12 +18,13 @@ import numpy as np
 import pytest
 
 from timerwheel.groups.config import Exponential, GroupConfig
+from timerwheel.index.writer import STATE_KEY, read_state
 from timerwheel.model.messages import Outgoing
 from timerwheel.offline.fsck import fsck
 from timerwheel.offline.snapshot import open_log, open_snapshot, read_past_retention, read_records
 from timerwheel.store.errors import CorruptionError, FormatError, IndexDamagedError
 from timerwheel.store.files import DiskFiles
-from timerwheel.store.index import Index
+from timerwheel.store.index import INDEX_FORMAT, Index
 from timerwheel.store.lock import DirectoryLock
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE, encode_header, segment_name
 from timerwheel.wheel.slot_table import ENTRY_DTYPE
@@ -325,6 +326,24 @@ def change_index(world, change):
     with index.write() as txn:
         change(txn)
     index.close()
+
+
+@pytest.mark.parametrize("other", [INDEX_FORMAT - 1, INDEX_FORMAT + 1])
+async def test_an_index_of_another_format_is_refused_and_no_damage(on_disk, other):
+    await filled(on_disk)
+    await on_disk.engine.close()
+
+    def set_format(txn):
+        state = msgspec.structs.replace(read_state(txn), format=other)
+        txn.put("meta", STATE_KEY, msgspec.msgpack.encode(state))
+
+    change_index(on_disk, set_format)
+    words = f"index format {other}; this program reads {INDEX_FORMAT}"
+    with pytest.raises(IndexDamagedError, match=words), open_snapshot(on_disk.directory):
+        pass
+    report = fsck(on_disk.directory)
+    assert (report.ok, codes(report)) == (True, ["index_missing"])
+    assert words in report.findings[0].detail
 
 
 async def test_fsck_finds_a_wheel_page_that_was_deleted(on_disk):

@@ -64,7 +64,7 @@ class Site:
     async def until(self, true) -> None:
         async with asyncio.timeout(60):
             while not true():
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0)
 
 
 @pytest.fixture

@@ -4,12 +4,13 @@ import asyncio
 
 import pytest
 
-from tests.harness.consumers import gated, spin
+from tests.harness.consumers import gated
+from tests.harness.gated_threads import spin
 from timerwheel.groups.config import Exponential, GroupConfig, GroupDiffersError
 from timerwheel.model.messages import Outgoing
 from timerwheel.push.subscription import Draft
 
-SPINS_MAX = 20_000
+S_MAX = 20_000
 
 
 async def test_a_delayed_message_is_pushed_when_it_is_due(site):

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from tests.harness.consumers import gated, spin
+from tests.harness.consumers import gated
+from tests.harness.gated_threads import spin
 from tests.harness.tasking import LATER, later
 from timerwheel.errors import RefusedError, TimerwheelError
 from timerwheel.groups.config import Exponential, GroupConfig, GroupFieldError
@@ -474,7 +475,10 @@ async def test_a_queue_that_waits_for_room_keeps_no_stop_waiting(site):
     await world.engine.groups.delete("%TASK%mail", "tasks")
     space, world.files.space_bytes = world.files.space_bytes, 0
     await site.start()
-    await site.push.close()
+    assert site.tasks.queue_names() == []  # it waits
+    async with asyncio.timeout(20):  # only keeps a failure from hanging
+        await site.push.close()
+    assert site.tasks.queue_names() == []
     world.files.space_bytes = space
 
 

@@ -474,7 +474,7 @@ async def test_attempts_of_each_subscription_and_the_oldest_message_of_each_grou
                 await world.engine.sender.send([Outgoing(path, b"x")] * FAILURES_IN_ROW)
             async with asyncio.timeout(60):
                 while push.stats("good").delivered + push.stats("bad").failed < 2 * FAILURES_IN_ROW:
-                    await asyncio.sleep(0.001)
+                    await asyncio.sleep(0)
             scrape = await scrape_engine(world.engine, push=push)
         finally:
             await push.close()

@@ -14,7 +14,7 @@ from tests.harness.scraping import Scrape, scrape_engine
 from tests.unit.project.test_docs import anchors, section, tables
 from timerwheel.api.http.traffic import Traffic
 from timerwheel.groups.config import GroupConfig
-from timerwheel.model.kafka_counts import KafkaCounts, Lag
+from timerwheel.model.kafka_counts import Lag
 from timerwheel.push.push import Push
 from timerwheel.push.subscription import Draft
 
@@ -76,7 +76,7 @@ async def scrape(world) -> Scrape:
     traffic.count(route, "GET", 200, 0.01)
     counters = world.engine.counters
     counters.front_calls["remoting", "SEND_V2", "SUCCESS"] += 1
-    counters.kafka = KafkaCounts(inlet={0: Lag(7, 2)})
+    counters.begin_kafka().inlet[0] = Lag(7, 2)
     push = Push(world.engine)
     await push.start()
     try:

@@ -102,6 +102,7 @@ def test_a_delay_counts_from_when_kafka_stored_the_record_or_from_now(headers, s
     [
         ([], "no_topic"),
         ([("TIMER_TOPIC", b"t")], "no_delay"),
+        ([("TIMER_TOPIC", b"t"), ("__STARTDELIVERTIME", b"1")], "no_delay"),  # a name of RocketMQ alone
         ([("TIMER_TOPIC", b"a b"), ("DELAY", b"1")], "illegal_topic"),
         ([("TIMER_TOPIC", None), ("DELAY", b"1")], "illegal_header"),
         ([("TIMER_TOPIC", b"t"), ("DELAY", b"\xff")], "illegal_header"),

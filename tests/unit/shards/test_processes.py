@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.clock import ManualClock
+from tests.harness.log_lines import log_lines
 from timerwheel.shards.processes import AGAIN_MS_MAX, ShardFailedError, ShardProcess
 
 
@@ -30,25 +31,22 @@ def without_descriptors(taken: ExitStack) -> None:
             taken.callback(os.close, os.open(os.devnull, os.O_RDONLY))
 
 
-async def until(true):
-    while not true():
-        await asyncio.sleep(0.001)
-
-
-async def test_a_process_that_cannot_be_started_now_is_started_later(listening, caplog):
+async def test_a_process_that_cannot_be_started_now_is_started_later(listening):
     clock, begun = ManualClock(), asyncio.Event()
     process = ShardProcess(0, listening, ["--version"], clock)
     begun.set()
-    running = asyncio.create_task(process.run(begun))
-    await until(lambda: "it starts again" in caplog.text)
-    assert process.starts == 1
-    with ExitStack() as taken:
-        without_descriptors(taken)
+    with log_lines() as lines:
+        running = asyncio.create_task(process.run(begun))
+        await lines.wait_for("it starts again")
+        assert process.starts == 1
+        with ExitStack() as taken:
+            without_descriptors(taken)
+            clock.advance(AGAIN_MS_MAX)
+            await lines.wait_for("could not be started")
+        assert not running.done()
         clock.advance(AGAIN_MS_MAX)
-        await until(lambda: running.done() or "could not be started" in caplog.text)
-    assert not running.done()
-    clock.advance(AGAIN_MS_MAX)
-    await until(lambda: process.starts == 2)
+        await lines.wait_for("it starts again", 3)
+    assert process.starts == 2
     await process.stop()
     await running
 

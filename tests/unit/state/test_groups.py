@@ -13,6 +13,7 @@ from timerwheel.state.groups import (
     DeadLetters,
     GroupState,
     GroupTables,
+    ItemKey,
     ItemState,
     LeaseRow,
     dead_topic,
@@ -476,3 +477,11 @@ def test_fresh_messages_of_a_queue_are_those_that_are_kept_and_not_passed(seed):
     fresh = [offset for offset in range(low, end) if offset not in group.passed_of(0)]
     assert group.fresh(0, low, end) == (fresh[0] if fresh else end, len(fresh))
     assert group.fresh(1, low, end) == (low, end - low)
+
+
+@pytest.mark.parametrize("queue", [0, 7, DEAD_QUEUE])
+@pytest.mark.parametrize("queue_offset", [0, 1, (1 << 48) - 1])
+def test_a_key_is_queue_and_queue_offset_in_one_number(queue, queue_offset):
+    key = ItemKey.of(queue, queue_offset)
+    assert key == queue << 48 | queue_offset
+    assert (ItemKey.queue(key), ItemKey.offset(key)) == (queue, queue_offset)

@@ -246,7 +246,7 @@ def test_ordinary_delivery_leaves_no_mark():
 
 def test_moved_timer_whose_origin_is_before_the_kept_log_is_new():
     written, log_state = Written(), new_state()
-    log_state.origin_floor = 10_000
+    log_state.begin_at(10_000)
     written.tail = 10_064
     written.waiting[500] = ("a", 2, DUE_MS, 500)
     written.waiting[10_000 + 8] = ("a", 0, DUE_MS, 8)

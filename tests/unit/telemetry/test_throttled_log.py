@@ -1,5 +1,9 @@
+import logging
+
 from tests.harness.clock import ManualClock
 from timerwheel.telemetry.throttled_log import LOG_EACH_MS, ThrottledLog, Troubles
+
+logger = logging.getLogger("timerwheel")
 
 
 def test_it_is_logged_at_its_beginning_then_each_minute_with_how_often_and_at_its_end():
@@ -42,3 +46,15 @@ def test_each_of_many_things_is_logged_for_itself_and_the_oldest_are_forgotten()
     clock.advance(LOG_EACH_MS)
     assert [troubles.met(name) for name in "ab"] == [3, 2]
     assert [troubles.met(name) for name in "cba"] == [1, 0, 1]
+
+
+def test_a_warning_says_how_often_the_problem_occurred_since_the_last_one(caplog):
+    clock = ManualClock()
+    trouble, troubles = ThrottledLog(clock), Troubles(clock, names_max=2)
+    for _ in range(3):
+        trouble.warning(logger, "no room: %s", "100%")
+        troubles.warning("a", logger, "refused %s: %d", "a", 7)
+        clock.advance(LOG_EACH_MS // 2)
+    again = " (2 times since the last report)"
+    first = ["no room: 100%", "refused a: 7"]
+    assert caplog.messages == [*first, *(line + again for line in first)]

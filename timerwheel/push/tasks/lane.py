@@ -128,7 +128,7 @@ class Lane:
         self.under_way -= 1
         if outcome is not None:
             # An answer 410 is about the one task, not about the host.
-            good = outcome.kind != "failed"
+            good = outcome.is_delivered or outcome.is_gone
             self.failures_in_row = 0 if good else self.failures_in_row + 1
             judged = msgspec.structs.replace(outcome, kind="delivered") if good else outcome
             self._pace.steer(judged, self.failures_in_row, self._width_max(), self._clock.monotonic_ms())

@@ -39,7 +39,7 @@ class Listing:
             part, _, text = cursor.partition(".")
             inner = text or None
             if part not in (_SCHEDULED, _DELIVERED):
-                raise _illegal(cursor)
+                raise IllegalCursorError(cursor)
         found: list[TaskView] = []
         looked = 0
         if part == _SCHEDULED:
@@ -85,7 +85,7 @@ class Listing:
     ) -> TaskPage:
         """Add tasks whose time has come, below the queue offset `before`."""
         if before is not None and _OFFSET.fullmatch(before) is None:
-            raise _illegal(f"{_DELIVERED}.{before}")
+            raise IllegalCursorError(f"{_DELIVERED}.{before}")
         low, high = self._engine.queues.queue_bounds(topic_of(queue), 0)
         end = high if before is None else min(int(before), high)
         while end > low and len(found) < limit and looks > 0:
@@ -123,7 +123,3 @@ class Listing:
             for message, task, standing in zip(messages, tasks, standings, strict=True)
             if task is not None
         ]
-
-
-def _illegal(cursor: str) -> IllegalCursorError:
-    return IllegalCursorError(f"{cursor!r} is not a cursor of this call; use one from the previous page")

@@ -14,9 +14,10 @@ import orjson
 
 from timerwheel.model.admission import ENVELOPE_PROPERTY
 from timerwheel.model.messages import MessageView
+from timerwheel.model.properties import TAGS
 from timerwheel.model.trace_context import context_of
 from timerwheel.push.endpoint import Reply
-from timerwheel.push.request import CONTENT_TYPE_PROPERTY, TAGS_PROPERTY
+from timerwheel.push.request import CONTENT_TYPE_PROPERTY
 from timerwheel.push.tasks.task import Task, TaskOutcome, log_topic_of, topic_of
 from timerwheel.store.record import NO_OFFSET, Identity, Kind, decode, encode, encode_properties
 
@@ -48,7 +49,7 @@ def outcome_of(data: bytes) -> TaskOutcome | None:
 def records_of(ended: Ended, outcome: TaskOutcome) -> list[tuple[bytes, str]]:
     """Return the records to store with the end of a task, and their topics: outcome and callback."""
     topic = log_topic_of(ended.queue)
-    properties: dict[str, str] = {TAGS_PROPERTY: outcome.state}
+    properties: dict[str, str] = {TAGS: outcome.state}
     body = msgspec.json.encode(outcome)
     found = [(_record(topic, properties, body, outcome.finished_ms, ended.identity), topic)]
     task, state = ended.task, outcome.state

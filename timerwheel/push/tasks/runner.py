@@ -466,9 +466,9 @@ class QueueRunner:
     async def _store(self, found: Found, one: Waiting, reply: Reply) -> ReceiptResult:
         outcome = reply.outcome
         attempts_max = 1 if found.task is None else found.task.max_attempts
-        if outcome.kind == "delivered":
+        if outcome.is_delivered:
             return await self._end(found, one, reply, "succeeded")
-        if outcome.kind == "gone" or one.attempt >= attempts_max or found.task is None:
+        if outcome.is_gone or one.attempt >= attempts_max or found.task is None:
             return await self._end(found, one, reply, "failed")
         backoff_ms = found.task.backoff.delay_ms(one.attempt, self._engine.rules.levels)
         delay_ms = backoff_ms if outcome.retry_after_ms is None else outcome.retry_after_ms
