@@ -14,6 +14,7 @@ from timerwheel.api.fast_path.consumes import FastConsumes
 from timerwheel.api.fast_path.fast_path import FastPath
 from timerwheel.api.fast_path.plain import PlainRequests
 from timerwheel.api.fast_path.sends import FastSends
+from timerwheel.api.groups.consumer import returning
 from timerwheel.api.groups.window import Windows
 from timerwheel.api.http import etags, idempotency, openapi, query, responses
 from timerwheel.api.http.budget import Budgets
@@ -120,6 +121,8 @@ def _add(
             handler = _in_its_shard(handle, handler)
         if route.may_compress:
             handler = compression.around(handler)
+        if route.hands_out:
+            handler = returning(handler)  # around all that comes before the answer
         added = app.router.add_route(route.method, pattern, handler, expect_handler=expect)
         auth.register(added, route)
         found[route.name] = added

@@ -122,12 +122,26 @@ MUTANTS = [
         (RACES, GROUPS),
     ),
     Mutant(
-        "exchange-no-second-look",
+        "exchange-receives-first",
         "api/groups/handlers.py",
         "an acknowledgement lets the same call receive the next of its key",
-        "        if not found and not wanted.wait_ms:\n",
-        "        if False:\n",
+        "            content = Received([], await self._ack_first(path, body.ack))\n"
+        "        consumer = Consumer(self._handle, request, path)\n"
+        "        found = await self._receive(consumer, body)\n",
+        "            pass\n"
+        "        consumer = Consumer(self._handle, request, path)\n"
+        "        found = await self._receive(consumer, body)\n"
+        "        if body.ack:\n"
+        "            content = Received([], await self._ack_first(path, body.ack))\n",
         ("tests/e2e/api/test_http_groups.py",),
+    ),
+    Mutant(
+        "answer-that-fails-keeps-its-leases",
+        "api/groups/consumer.py",
+        "what was leased is given back if the answer cannot begin",
+        "                await consumer.answered(error)\n",
+        "                pass\n",
+        ("tests/e2e/api/test_http_fast_consumes.py",),
     ),
     Mutant(
         "worker-forgets-its-ack",
