@@ -14,6 +14,7 @@ OLD = "tests/integration/groups/test_groups_old_leases.py"
 LEASES = "tests/unit/groups/test_leases.py"
 LANES = "tests/unit/groups/test_lanes.py"
 RECEIPTS = "tests/unit/groups/test_receipts.py"
+OTHER_RUNS = "tests/integration/groups/test_receipts_of_other_runs.py"
 
 MUTANTS = [
     Mutant(
@@ -384,17 +385,25 @@ MUTANTS = [
         "receipt-tag-unchecked",
         "timerwheel/groups/receipts.py",
         "a receipt cannot be made up",
-        "            if self._tag(raw[: _LEASE.size]) != raw[_LEASE.size :]:",
-        "            if False:",
+        "        if self._tag(raw[: form.size]) != raw[form.size :]:",
+        "        if False:",
         (RECEIPTS,),
     ),
     Mutant(
         "receipt-outlives-a-rewind",
         "timerwheel/groups/receipts.py",
         "a receipt ends when its group is rewound",
-        "attempt if since == self._since else 0",
+        "attempt if since == self._since else NO_ATTEMPT",
         "attempt",
         (RECEIPTS, GROUPS),
+    ),
+    Mutant(
+        "receipt-of-the-message-before",
+        "timerwheel/groups/leasing.py",
+        "a receipt of another run says nothing of another message at its place",
+        "            if one.mark is not None and one.mark != mark:",
+        "            if False:",
+        (OTHER_RUNS,),
     ),
     Mutant(
         "ended-lease-extended",
@@ -408,7 +417,7 @@ MUTANTS = [
         "late-ack-of-any-attempt",
         "timerwheel/groups/leasing.py",
         "a late acknowledgement counts for the attempt that failed last alone",
-        "good = late and item.state != ItemState.LEASED and item.attempt == named.attempt",
+        "good = late and item.state != ItemState.LEASED and item.attempt == named.attempt != NO_ATTEMPT",
         "good = late and item.state != ItemState.LEASED",
         (GROUPS,),
     ),

@@ -299,7 +299,7 @@ class GroupModel(EngineMachine):
             group.fail(item, now_ms + delay_ms, ended=True)
 
     @precondition(lambda self: self.receipts)
-    @rule(data=st.data(), digit=st.integers(0, 59), other=st.sampled_from("0123456789abcdef"))
+    @rule(data=st.data(), digit=st.integers(0, 67), other=st.sampled_from("0123456789abcdef"))
     def forge(self, data: st.DataObject, digit: int, other: str) -> None:
         place, receipt = data.draw(st.sampled_from(self.receipts))
         forged = receipt[:digit] + other + receipt[digit + 1 :]

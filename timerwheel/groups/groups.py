@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from timerwheel.errors import AdmissionError
+from timerwheel.groups.choosing import mark_of
 from timerwheel.groups.config import (
     OFFSETS,
     RECEIVE_MAX,
@@ -44,7 +45,7 @@ from timerwheel.groups.leases import Lease
 from timerwheel.groups.leasing import Ending
 from timerwheel.groups.offset_commits import OffsetCommits
 from timerwheel.groups.parts import GroupParts
-from timerwheel.groups.receipts import place_in
+from timerwheel.groups.receipts import mark_in, place_in
 from timerwheel.groups.retries import Retries
 from timerwheel.model.admission import check_topic
 from timerwheel.model.messages import (
@@ -72,12 +73,14 @@ from timerwheel.state.groups import (
 )
 from timerwheel.state.limited_records import is_limited, limits_of
 from timerwheel.store.errors import CorruptionError, NoSpaceError
-from timerwheel.store.record import Identity, decode_header
+from timerwheel.store.record import Identity
 
 logger = logging.getLogger("timerwheel")
 
 KEPT_LEASES = 10_000
 """How many leases a record has that notes them at a planned stop."""
+MARKS = SEPARATOR * 2
+"""Before a key of noted leases: the key of their marks. It names no group, so earlier versions remove it."""
 COUNTED_QUEUES = 1_000
 """How many queues of groups are counted without a pause, unless one group alone has more."""
 AGED_QUEUES = 100
@@ -265,7 +268,9 @@ class Groups:
         if not found.has(queue_offset):
             return None
         data, root = found.data[0], found.roots[0]
-        crc = 0 if isinstance(data, CorruptionError) else decode_header(data).identity(root).root_crc
+        crc, mark = mark_of(data), mark_in(receipt)
+        if mark is not None and mark != crc and not isinstance(data, CorruptionError):
+            return None  # the receipt is of another run, and another message is there now
         return self._parts.queues.delivered_view(data, root, queue_offset), Identity(root, crc)
 
     def retry_ms(self, topic: str, group: str, attempt: int, delay_ms: int | None = None) -> int | None:
@@ -666,7 +671,7 @@ class Groups:
         for key, leases in kept.items():
             name = SEPARATOR.join(key.split(SEPARATOR)[:2])
             if name in self._parts.tables.by_name:
-                self._runtime_of(name).restore_leases(leases)
+                self._runtime_of(name).restore_leases(leases, kept.get(MARKS + key, ()))
         for state in self._parts.tables:
             if state.ready:
                 self._runtime_of(state.name).look_over()
@@ -681,11 +686,13 @@ class Groups:
         stored = []
         for name, runtime in list(self.runtimes.items()):
             async with runtime.leasing.turn:  # not in the midst of a receive, or of a rewind
-                leases = runtime.kept_leases() if self._parts.is_kept(runtime.state) else []
+                leases, marks = runtime.kept_leases() if self._parts.is_kept(runtime.state) else ([], [])
             for place in range(0, len(leases), KEPT_LEASES):
                 key = f"{name}{SEPARATOR}{place // KEPT_LEASES}" if place else name
                 part = leases[place : place + KEPT_LEASES]
-                record = encode_puts([Put(ConfigTable.LEASES, key, part)], self._parts.core.clock.now_ms())
+                note = Put(ConfigTable.LEASES, key, part)
+                more = Put(ConfigTable.LEASES, MARKS + key, marks[place : place + KEPT_LEASES])
+                record = encode_puts([note, more], self._parts.core.clock.now_ms())
                 stored.append(self._parts.core.commit.submit([record], [CONTROL_TOPIC]))
         for outcome in await asyncio.gather(*stored, return_exceptions=True):
             if isinstance(outcome, Exception):
