@@ -77,7 +77,7 @@ class GroupRuntime:
     def __init__(self, state: GroupState, parts: GroupParts) -> None:
         self.state = state
         self._parts = parts
-        self.leasing = Leasing(state, parts, self._freed)
+        self.leasing = Leasing(state, parts, self._freed, self._watch_from)
         self.dead_lettering = DeadLettering(state, parts, self.leasing)
         self.clock = parts.core.clock
         self.waiting: dict[asyncio.Future[None], None] = {}
@@ -224,7 +224,8 @@ class GroupRuntime:
             self._nudge.set_result(None)
 
     def _watched(self, task: asyncio.Task[None]) -> None:
-        self._watching = None
+        if self._watching is task:
+            self._watching = None
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("retries of %s failed", self.state.name, exc_info=error)
 
@@ -247,6 +248,7 @@ class GroupRuntime:
             if self._look_again:
                 continue
             if end_ms is None:
+                self._watching = None  # at once: who comes before this task is over begins another
                 return
             now_ms = self.clock.monotonic_ms()
             if end_ms > now_ms:
@@ -451,7 +453,6 @@ class GroupRuntime:
             lease = Lease(key, attempt, run, number, min(end_ms - ahead_ms, end_ms_max), lane, mark=mark)
             if self.leasing.is_free(lease):
                 self.leasing.restore(lease)
-                self._watch_from(lease.end_ms)
 
     async def close(self) -> None:
         """Stop what runs in the background; the next start goes on with it."""

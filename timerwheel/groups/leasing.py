@@ -54,14 +54,22 @@ class Leasing:
 
     `turn` is held while messages are chosen; a change of cursors holds it, too. While that is being stored,
     `resetting` is its outcome: what is stored about a message behind it would outlive it. `freed` is called
-    when records about messages were stored, or could not be.
+    when records about messages were stored, or could not be. `restored` is called with the end of each lease of
+    an earlier run that is taken up, so that it ends in time.
     """
 
-    def __init__(self, group: GroupState, parts: GroupParts, freed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        group: GroupState,
+        parts: GroupParts,
+        freed: Callable[[], None],
+        restored: Callable[[int], None],
+    ) -> None:
         self._group = group
         self._parts = parts
         self._name = group.name.encode()
         self._freed = freed
+        self._restored = restored
         self._tags: str | None = None
         self._receipts: tuple[int, Receipts] | None = None
         self._acks: tuple[list[Lease], asyncio.Future[int]] | None = None
@@ -193,6 +201,7 @@ class Leasing:
         lease.limits = UNREAD
         self.chooser.expect(lease.key, lease.lane)
         self.leases.add(lease)
+        self._restored(lease.end_ms)
 
     def is_free(self, lease: Lease) -> bool:
         """Whether the message of this lease of an earlier run is not done, and nobody has it."""
