@@ -221,6 +221,31 @@ def test_to_another_process_records_that_are_written_while_it_looks_for_the_end_
     assert numbers_in(log) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("reads", range(9))
+@pytest.mark.parametrize("numbers", [(), (0,), (0, 1, 2)])
+def test_to_another_process_a_log_is_sound_whose_zeros_are_cut_while_it_looks_for_the_end(
+    files, reads, numbers
+):
+    """As by a planned stop; `reads` says before which of its reads."""
+    log = opened(files)
+    stored(log, 7)
+    for number in numbers:
+        stored(log, number)
+    file, read, left = log.file(0), log.file(0).read, iter(range(reads))
+
+    def finish_and_read(position, size):
+        if next(left, None) is None:
+            log.finish()
+        return read(position, size)
+
+    file.read = finish_and_read
+    end = end_of_writing(file, 0)
+    assert end == log.tail
+    assert end <= file.size()
+    file.read = read
+    assert numbers_in(log) == [7, *numbers]
+
+
 @pytest.mark.parametrize("torn_bytes", [1, 40, 120, 600])
 def test_what_was_torn_is_kept_in_quarantine_without_the_zeros_behind_it(files, torn_bytes):
     log = opened(files)
