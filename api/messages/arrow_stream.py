@@ -435,7 +435,7 @@ def _in_ms(pa: Any, array: Any) -> Any:  # noqa: ANN401 - pyarrow, an array
     missing = array.is_null().to_numpy(zero_copy_only=False)
     numbers = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     if (per_ms := _UNITS_IN_MS.get(kind.unit)) is not None:
-        numbers = -(-numbers // per_ms)  # rounded up, so that nothing is early
+        numbers = numbers // per_ms + (numbers % per_ms > 0)  # rounded up, so that nothing is early
     else:
         times = _MS_PER[kind.unit]
         numbers = np.clip(numbers, -(_INT64_MAX // times), _INT64_MAX // times) * times

@@ -153,3 +153,15 @@ def test_a_dictionary_counts_with_each_record_batch_that_it_is_decoded_with():
 def test_a_dictionary_in_place_of_another_counts_for_itself():
     texts = [["x" * (LIMITS.bytes_max // 20), str(count)] for count in range(10)]
     assert size_of(stream_of_dictionaries(texts)) < LIMITS.bytes_max * 0.6
+
+
+ENDS = (-(1 << 63), 1 - (1 << 63), -1_000_001, -1_001, -1_000, -999, -1, 0, 1, 999, 1_000, 1_001, (1 << 63) - 1)
+
+
+@pytest.mark.parametrize(("unit", "per_ms"), [("us", 1_000), ("ns", 1_000_000)])
+@pytest.mark.parametrize("column", ["deliver_at", "delay"])
+def test_every_time_finer_than_a_millisecond_is_rounded_up(column, unit, per_ms):
+    kind = pa.timestamp(unit, tz="UTC") if column == "deliver_at" else pa.duration(unit)
+    table = pa.table({"topic": ["t"] * len(ENDS), column: pa.array(ENDS, pa.int64()).view(kind)})
+    arrays, _ = columns_of(pa, pa.py_buffer(stream_of(table)), LIMITS)
+    assert arrays[column].to_pylist() == [-(-end // per_ms) for end in ENDS]
