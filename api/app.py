@@ -78,6 +78,7 @@ def make_app(
     middleware = Middleware(auth, metrics.traffic, budgets)
     middleware.install(app)
     windows = Windows()
+    handle.at_each_open(windows.follow)
     figures = FigureKeeper(handle, clock)
     app.cleanup_ctx.append(figures.watch)
     table = routes(handle, metrics, windows, figures)

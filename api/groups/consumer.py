@@ -87,10 +87,14 @@ class Consumer:
 
     async def more(self, count_max: int, invisible_ms: int | None, wait_ms: int) -> list[Delivery]:
         """Receive as `first` does, for an existing group; UnknownGroupError if it has been deleted."""
+        self.check_group()
+        return await self.first(count_max, invisible_ms, wait_ms)
+
+    def check_group(self) -> None:
+        """Raise UnknownGroupError if the group has been deleted."""
         place = self._place
         if self._handle.engine.control.get(ConfigTable.GROUP, group_topic(place.topic, place.group)) is None:
             raise UnknownGroupError(f"group {place.group!r} of topic {place.topic!r} was deleted")
-        return await self.first(count_max, invisible_ms, wait_ms)
 
     async def ack(self, deliveries: Sequence[Delivery]) -> None:
         """Acknowledge these messages."""

@@ -216,7 +216,6 @@ class GroupCalls:
         await self._handle.engine.groups.rewind(
             path.topic, path.group, to=given(body.to), time_ms=time_ms, offsets=given(body.offsets)
         )
-        self._windows.cleared(path)
         return responses.json(await self._describe(path))
 
     async def _describe(self, place: GroupPath) -> Group:
