@@ -6,12 +6,12 @@ import gc
 import gzip
 import json
 import re
-import threading
 
 import pytest
 
 from tests.harness.clock import ManualClock
 from tests.harness.faulty import FaultyFiles
+from tests.harness.gate import Gate
 from tests.harness.guarded import grant
 from tests.harness.raw_http import post, running, until
 from timerwheel.api.fast_path import consumes
@@ -325,19 +325,6 @@ async def test_a_consumer_that_goes_away_while_it_is_served_leaves_its_message_t
     assert (info.in_flight, info.waiting + info.ready + info.lag) == (0, 1)
 
 
-class Gate:
-    """Work in a thread that waits until the test lets it go on."""
-
-    def __init__(self, work):
-        self.work = work
-        self.entered, self.opened = threading.Event(), threading.Event()
-
-    def __call__(self, *args):
-        self.entered.set()
-        assert self.opened.wait(60)
-        return self.work(*args)
-
-
 LARGE = {
     "in steps": (b'{"max":1000}', b"Accept: application/json", 600, 1),
     "in gzip": (b'{"max":300}', b"Accept-Encoding: gzip", 200, 1_000),
@@ -369,7 +356,7 @@ async def test_messages_go_back_at_once_if_their_consumer_goes_away_while_the_an
         monkeypatch.setattr(arrow, "_stream_of", gate)
     client = await service.client()
     client.write(call(b"receive", content, header))
-    await until((entered if gate is None else gate.entered).is_set)
+    await until(lambda: entered.is_set() if gate is None else gate.entered == 1)
     info = service.engine.groups.info("orders", "g")
     assert info.in_flight == count
     client.writer.close()
@@ -377,7 +364,7 @@ async def test_messages_go_back_at_once_if_their_consumer_goes_away_while_the_an
         await until(lambda: service.engine.groups.info("orders", "g").waiting == count)
     finally:
         if gate is not None:
-            gate.opened.set()
+            gate.open()
     assert service.engine.groups.info("orders", "g").in_flight == 0
 
 
