@@ -465,8 +465,8 @@ MUTANTS = [
         "leases-kept-once",
         "timerwheel/groups/groups.py",
         "the note of leases is removed by the start that takes them over",
-        "[Put(ConfigTable.LEASES, key, None) for key in kept]",
-        "[Put(ConfigTable.LEASES, key, kept[key]) for key in kept]",
+        "notes = [Put(ConfigTable.LEASES, key, None) for key in kept]",
+        "notes = [Put(ConfigTable.LEASES, key, kept[key]) for key in kept]",
         (KEPT,),
     ),
     Mutant(

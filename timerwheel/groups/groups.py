@@ -9,6 +9,7 @@ leases: see `timerwheel.groups.offset_commits`.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -40,7 +41,7 @@ from timerwheel.groups.config import (
     value_of,
 )
 from timerwheel.groups.dead_letters import DeadLetterStore
-from timerwheel.groups.group_runtime import GroupRuntime, count_held
+from timerwheel.groups.group_runtime import RETRY_MS, GroupRuntime, count_held
 from timerwheel.groups.leases import Lease
 from timerwheel.groups.leasing import Ending
 from timerwheel.groups.offset_commits import OffsetCommits
@@ -111,6 +112,7 @@ class Groups:
         self.dead = DeadLetterStore(parts)
         self.offsets = OffsetCommits(parts)
         self.retries = Retries(parts)
+        self._forgetting: asyncio.Task[None] | None = None
         self.on_ended: list[Callable[[str, str], None]] = []
         """Called with topic and group once receipts of a group have ended that nobody gave back."""
 
@@ -676,14 +678,28 @@ class Groups:
             if state.ready:
                 self._runtime_of(state.name).look_over()
         if kept:
+            notes = [Put(ConfigTable.LEASES, key, None) for key in kept]
             try:
-                await self._parts.control.put([Put(ConfigTable.LEASES, key, None) for key in kept])
+                await self._parts.control.put(notes)
             except NoSpaceError as error:
-                logger.warning("the leases of the last stop stay noted: %s", error)
+                logger.warning("the leases of the last stop stay noted until there is space: %s", error)
+                self._forgetting = asyncio.create_task(self._forget(notes), name="timerwheel notes of leases")
+
+    async def _forget(self, notes: Sequence[Put]) -> None:
+        """Remove the notes of leases as soon as there is space.
+
+        A start after a crash would take them for leases that have ended, and count those attempts as failed.
+        """
+        while self._parts.core.life.ready:
+            await self._parts.core.clock.sleep_for(RETRY_MS)
+            with contextlib.suppress(NoSpaceError):
+                await self._parts.control.put(notes)
+                return
 
     async def keep_leases(self) -> None:
         """Note what consumers have, so that a planned restart repeats nothing. The engine is stopping."""
         stored = []
+        stale = self._parts.control.items(ConfigTable.LEASES)  # there was no space to remove these
         for name, runtime in list(self.runtimes.items()):
             async with runtime.leasing.turn:  # not in the midst of a receive, or of a rewind
                 leases, marks = runtime.kept_leases() if self._parts.is_kept(runtime.state) else ([], [])
@@ -694,6 +710,12 @@ class Groups:
                 more = Put(ConfigTable.LEASES, MARKS + key, marks[place : place + KEPT_LEASES])
                 record = encode_puts([note, more], self._parts.core.clock.now_ms())
                 stored.append(self._parts.core.commit.submit([record], [CONTROL_TOPIC]))
+                stale.pop(note.key, None)
+                stale.pop(more.key, None)
+        if stale:
+            ends = [Put(ConfigTable.LEASES, key, None) for key in stale]
+            record = encode_puts(ends, self._parts.core.clock.now_ms())
+            stored.append(self._parts.core.commit.submit([record], [CONTROL_TOPIC]))
         for outcome in await asyncio.gather(*stored, return_exceptions=True):
             if isinstance(outcome, Exception):
                 logger.warning("what consumers have is received again after the start: %s", outcome)
@@ -711,6 +733,9 @@ class Groups:
 
     async def close(self) -> None:
         """Stop what runs in the background; the next start goes on with it."""
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+            await asyncio.gather(self._forgetting, return_exceptions=True)
         for runtime in list(self.runtimes.values()):  # timers that fire during the loop may make others
             await runtime.close()
 
