@@ -162,6 +162,12 @@ class FaultyFiles:
                 kept[name] = copies[id(node)]
         return survivor
 
+    def forget_unsynced(self) -> None:
+        """From now on, be what a power cut leaves of a disk that has what was synced, and nothing else."""
+        self.names_now = dict(self.names_durable)
+        for node in self.names_now.values():
+            node.data = bytearray(node.durable)
+
     def after_crash(self, rng: random.Random) -> "FaultyFiles":
         """What the next start finds."""
         survivor = FaultyFiles()

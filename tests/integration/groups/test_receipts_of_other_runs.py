@@ -15,8 +15,7 @@ WAYS = ("ack", "nack", "extend", "give up", "conclude")
 async def power_cut(world) -> None:
     """The machine stops, and its disk has what was synced."""
     await world.engine.abandon()
-    for node in world.files.names_now.values():
-        node.data = bytearray(node.durable)
+    world.files.forget_unsynced()
     await world.open()
 
 
