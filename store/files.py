@@ -252,7 +252,7 @@ class DiskFiles:
             self.unlink(path)
             with contextlib.closing(self.open(path, create=True, direct=True)) as file:
                 if file.direct_errno in NO_SPACE:
-                    raise OSError(file.direct_errno, os.strerror(file.direct_errno))
+                    return f"could not try direct writes ({os.strerror(file.direct_errno)})"
                 file.write(0, before + before)
                 file.sync()
                 whole = file.read(0, 2 * SECTOR_BYTES) == before + before

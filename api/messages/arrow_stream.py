@@ -87,7 +87,9 @@ def _count(kind: str, counts: Counter[str]) -> None:
     if kind not in MESSAGES_MAX:
         raise _malformed(f"a {kind}, which a stream of record batches does not have")
     if counts[kind] > MESSAGES_MAX[kind]:
-        raise _malformed(f"more than {MESSAGES_MAX[kind]} messages that are a {kind}; combine them into fewer")
+        raise _malformed(
+            f"more than {MESSAGES_MAX[kind]} messages that are a {kind}; combine them into fewer"
+        )
 
 
 def _check_size(size_bytes: int, limits: Limits) -> None:

@@ -1,7 +1,7 @@
 """Consumer groups on the real engine against a dictionary of who holds what until when.
 
-Leases are timed by a clock that is never set, retries by the wall clock. With `flush=async` a power cut may take
-what was stored since the last sync, and other messages get its places: the model is then as it was.
+Leases are timed by a clock that is never set, retries by the wall clock. With `flush=async` a power cut may
+take what was stored since the last sync, and other messages get its places: the model is then as it was.
 """
 
 import asyncio
@@ -26,14 +26,16 @@ INVISIBLE_MS = 5_000
 GROUPS = (("orders", "g"), ("lanes", "o"))
 DURATIONS_MS = st.one_of(st.integers(1, 1_500), st.integers(1, 60_000), st.integers(1, 10_000_000))
 DOWN_MS = st.one_of(st.just(0), DURATIONS_MS)
-STEPS_MS = st.one_of(st.integers(2_000, 100_000), st.integers(-100_000, -2_000), st.integers(2_000, 10_000_000))
+STEPS_MS = st.one_of(
+    st.integers(2_000, 100_000), st.integers(-100_000, -2_000), st.integers(2_000, 10_000_000)
+)
 
 
 class Held:
     """What a group holds of one message; `place` is its queue offset, None if it was redriven.
 
-    `ended` if its last attempt was given back. `end_ms` is when its lease ends, monotonic, or when its retry is
-    due, by the wall clock.
+    `ended` if its last attempt was given back. `end_ms` is when its lease ends, monotonic, or when its
+    retry is due, by the wall clock.
     """
 
     def __init__(self, place: int | None, body: str, lane: str | None) -> None:
@@ -316,7 +318,8 @@ class GroupModel(EngineMachine):
         """What each receipt is good for, and the codes to expect."""
         group, messages = self.model[place], self.messages[place[0]]
         found = {
-            receipt: group.good(receipt, self.runs, len(messages), messages, late=late) for receipt in receipts
+            receipt: group.good(receipt, self.runs, len(messages), messages, late=late)
+            for receipt in receipts
         }
         is_good = (found[one] is not None or (late and one in group.acked) for one in receipts)
         return found, [None if good else "receipt_ended" for good in is_good]
@@ -560,7 +563,7 @@ class AsyncGroupModel(GroupModel):
         after=st.lists(st.sampled_from("aab-"), max_size=4),
     )
     def lose_what_was_not_synced(self, place, keys, count: int, acked: int, after) -> None:
-        """Send, receive and acknowledge, then cut the power; other messages get the places of the lost ones."""
+        """Send, receive, acknowledge, then cut the power; other messages get the places of the lost ones."""
         log = self.engine.core.log
         log.sync()
         before = copy.deepcopy((self.messages, self.model))

@@ -54,8 +54,8 @@ class Leasing:
 
     `turn` is held while messages are chosen; a change of cursors holds it, too. While that is being stored,
     `resetting` is its outcome: what is stored about a message behind it would outlive it. `freed` is called
-    when records about messages were stored, or could not be. `restored` is called with the end of each lease of
-    an earlier run that is taken up, so that it ends in time.
+    when records about messages were stored, or could not be, and `restored` with the end of each lease of an
+    earlier run that is taken up, so that it ends in time.
     """
 
     def __init__(

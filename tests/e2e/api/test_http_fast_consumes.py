@@ -357,15 +357,13 @@ async def test_messages_go_back_at_once_if_their_consumer_goes_away_while_the_an
     client = await service.client()
     client.write(call(b"receive", content, header))
     await until(lambda: entered.is_set() if gate is None else gate.entered == 1)
-    info = service.engine.groups.info("orders", "g")
-    assert info.in_flight == count
+    assert in_state(service).in_flight == count
     client.writer.close()
     try:
-        await until(lambda: service.engine.groups.info("orders", "g").waiting == count)
+        await until(lambda: (in_state(service).waiting, in_state(service).in_flight) == (count, 0))
     finally:
         if gate is not None:
             gate.open()
-    assert service.engine.groups.info("orders", "g").in_flight == 0
 
 
 async def test_an_answer_that_cannot_be_made_gives_its_messages_back_at_once(both, monkeypatch):

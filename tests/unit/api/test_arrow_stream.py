@@ -160,7 +160,7 @@ def test_a_dictionary_in_place_of_another_counts_for_itself():
     assert size_of(stream_of_dictionaries(texts)) < LIMITS.bytes_max * 0.6
 
 
-ENDS = (-(1 << 63), 1 - (1 << 63), -1_000_001, -1_001, -1_000, -999, -1, 0, 1, 999, 1_000, 1_001, (1 << 63) - 1)
+ENDS = (-(1 << 63), 1 - (1 << 63), -1_001, -1_000, -999, -1, 0, 1, 999, 1_000, 1_001, (1 << 63) - 1)
 
 
 @pytest.mark.parametrize(("unit", "per_ms"), [("us", 1_000), ("ns", 1_000_000)])

@@ -93,7 +93,7 @@ def test_what_an_earlier_version_gave_out_is_read():
 
 def test_what_the_version_before_marks_gave_out_is_read_and_made_again():
     """Made by the program of that version."""
-    given = "ffff0000000000070003000000050000000500000009GOLDENTAG"
+    given = "ffff0000000000070003000000050000000500000009b08cc40834c1072a"
     receipts = Receipts(SECRET, "orders/g", 5)
     assert named(receipts.decode(given)) == named(UNMARKED)
     assert receipts.encode(UNMARKED) == given

@@ -497,12 +497,13 @@ def test_what_could_not_be_written_is_kept_whole_while_the_index_thread_still_re
     assert log_state.immutable is None
 
 
+STEP_KINDS = (
+    *("timer", "message", "fire", "early", "move", "cancel"),
+    *("ack", "retry", "hold", "dead", "setting", "keyed", "run", "limited"),
+)
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(
-            ["timer", "message", "fire", "early", "move", "cancel"]
-            + ["ack", "retry", "hold", "dead", "setting", "keyed", "run", "limited"]
-        ),
+        st.sampled_from(STEP_KINDS),
         st.sampled_from("ab"),
         st.integers(0, 2),
         st.integers(0, 3_000),
