@@ -10,8 +10,8 @@ If nothing was stored, its lease is as it was.
 A receipt is good as long as its lease is the message's newest and was not given back. It is still good for an
 acknowledgement when the attempt was not acknowledged in time, and the message waits or is ready again but was
 not received: then the work need not be done twice. A receipt of an earlier run of the service is good as long
-as its message is not done and nobody else has it; see `timerwheel.groups.receipts` for how that is told from
-another at its place.
+as its message is not done and nobody else has it; see `timerwheel.groups.receipts` for how that is known
+from another at its place.
 
 Only `ack` may be repeated. After it a `nack` or `extend` finds the receipt ended: it would change nothing.
 """

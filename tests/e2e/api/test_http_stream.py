@@ -198,6 +198,7 @@ async def test_a_stream_with_a_full_window_ends_when_its_topic_is_deleted(servic
     await service.call("DELETE", "/v1/topics/orders")
     kind, _, data = await events.event()
     assert (kind, data["code"]) == ("end", "unknown_group")
+    events.close()
 
 
 async def test_last_event_id_acknowledges_nothing_and_gives_nothing_back(service):

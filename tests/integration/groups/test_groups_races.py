@@ -651,7 +651,7 @@ async def test_a_lease_ends_in_time_that_began_in_the_turn_in_which_the_last_one
     await send(world, "a", "b")
     [a] = await receive(world, 1)
     assert await ack(world, a) == [True]
-    watching = world.engine.groups.runtimes["orders/g"]._watching
+    [watching] = [task for task in asyncio.all_tasks() if task.get_name() == "timerwheel orders/g"]
     await spin()
     world.clock.advance(5_000)
     while not watching.done():
