@@ -15,6 +15,7 @@ from timerwheel.api.fast_path.consumes import FastConsumes
 from timerwheel.api.fast_path.fast_path import FastPath
 from timerwheel.api.fast_path.plain import PlainRequests
 from timerwheel.api.fast_path.sends import FastSends
+from timerwheel.api.groups.consumer import returning
 from timerwheel.api.groups.window import Windows
 from timerwheel.api.http import etags, idempotency, openapi, query, responses
 from timerwheel.api.http.budget import Budgets
@@ -80,6 +81,7 @@ def make_app(
     middleware = Middleware(auth, metrics.traffic, budgets)
     middleware.install(app)
     windows = Windows()
+    handle.at_each_open(windows.follow)
     figures = FigureKeeper(handle, clock)
     app.cleanup_ctx.append(figures.watch)
     table = routes(handle, metrics, windows, figures)
@@ -123,6 +125,8 @@ def _add(
             handler = _in_its_shard(handle, handler)
         if route.may_compress:
             handler = compression.around(handler)
+        if route.hands_out:
+            handler = returning(handler)  # around all that comes before the answer
         added = app.router.add_route(route.method, pattern, handler, expect_handler=expect)
         auth.register(added, route)
         found[route.name] = added

@@ -5,6 +5,7 @@ between two engines, while the journal is away: so ask it for the engine in each
 """
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,6 +54,7 @@ class EngineHandle:
         self._push: Push | None = None
         self.why_closed = ""
         """Why there is no engine after there was one, or was to be one."""
+        self._on_open: list[Callable[[Engine], None]] = []
         self.cluster: Cluster | None = None
         """The nodes that share a journal, with this one among them."""
 
@@ -61,6 +63,14 @@ class EngineHandle:
         self._engine = engine
         self._push = push
         self.why_closed = ""
+        for call in self._on_open:
+            call(engine)
+
+    def at_each_open(self, call: Callable[[Engine], None]) -> None:
+        """Call this with the engine that is open, if one is, and with each that opens from now on."""
+        self._on_open.append(call)
+        if self._engine is not None:
+            call(self._engine)
 
     def close(self, reason: str) -> None:
         """Answer requests with this reason until the next `open`."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
-from timerwheel.store.errors import FormatError, NotAFileError
+from timerwheel.store.errors import NO_SPACE, FormatError, NotAFileError
 
 FILE_MODE = 0o640
 """Mode of every file: a log holds messages and the secrets of push. The umask may restrict it further."""
@@ -30,6 +30,7 @@ SECTOR_BYTES = 512
 DIRECT_BYTES_MAX = 32 * 1024
 """Larger writes go through the page cache: their pages are full, and readers may want them soon."""
 _PROBE_NAME = "direct.probe"
+NO_DIRECT_WRITES = "allows no direct writes"
 _KINDS = {
     errno.EISDIR: "a directory",
     errno.ELOOP: "a link",
@@ -72,6 +73,10 @@ class LogFile(ReadFile, Protocol):
     def sector_bytes(self) -> int:
         """The unit of direct writes, to which the log pads; 0 if every write goes through the page cache."""
 
+    @property
+    def refuses_direct(self) -> bool:
+        """Whether a direct write was refused, so that there will be no other."""
+
     def write(self, position: int, data: bytes) -> None:
         """Write all of `data` at a position within the file or at its end.
 
@@ -100,8 +105,11 @@ class Files(ReadFiles, Protocol):
     def open_readonly(self, path: ReadPath) -> LogFile:
         """Open for reading only."""
 
-    def direct_works(self, directory: Path) -> bool:
-        """Whether direct writes work in this directory, and reads through the page cache see them."""
+    def direct_fault(self, directory: Path) -> str | None:
+        """Why there are no direct writes in this directory, or reads through the page cache do not see them.
+
+        None if they work. The reason goes on after the name of the directory.
+        """
 
     def write_whole(self, path: Path, data: bytes) -> None:
         """Create or replace `path` atomically: after any crash it is entirely old or entirely new."""
@@ -129,6 +137,8 @@ class DiskFile:
         self._fd = fd
         self._direct_fd = direct_fd
         self._direct = direct_fd >= 0
+        self.direct_errno = 0  # of an open that was refused
+        self.refuses_direct = False
         self._size = os.fstat(fd).st_size
         self._buffer = mmap.mmap(-1, DIRECT_BYTES_MAX) if direct_fd >= 0 else None  # aligned to a page
 
@@ -167,7 +177,7 @@ class DiskFile:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-        self._direct = False
+        self._direct, self.refuses_direct = False, True
         return 0
 
     def sync(self) -> None:
@@ -217,11 +227,15 @@ class DiskFiles:
     def open(self, path: Path, *, create: bool = False, direct: bool = False) -> DiskFile:
         """Open for reading and writing, creating with `FILE_MODE`."""
         fd = open_descriptor(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0))
-        direct_fd = -1
+        direct_fd, direct_errno = -1, 0
         if direct:
-            with contextlib.suppress(OSError):  # then every write goes through the page cache
+            try:
                 direct_fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_DIRECT)
-        return self._file(fd, direct_fd)
+            except OSError as error:  # then every write goes through the page cache
+                direct_errno = error.errno or 0
+        file = self._file(fd, direct_fd)
+        file.direct_errno = direct_errno
+        return file
 
     def open_readonly(self, path: ReadPath) -> DiskFile:
         """Open for reading only."""
@@ -230,23 +244,26 @@ class DiskFiles:
     def _file(self, fd: int, direct_fd: int = -1) -> DiskFile:
         return DiskFile(fd, direct_fd)
 
-    def direct_works(self, directory: Path) -> bool:
+    def direct_fault(self, directory: Path) -> str | None:
         """Try it with a small file, which is removed again."""
         path = directory / _PROBE_NAME
         before, after = bytes(SECTOR_BYTES), b"\1" * SECTOR_BYTES
         try:
             self.unlink(path)
             with contextlib.closing(self.open(path, create=True, direct=True)) as file:
+                if file.direct_errno in NO_SPACE:
+                    return f"could not try direct writes ({os.strerror(file.direct_errno)})"
                 file.write(0, before + before)
                 file.sync()
                 whole = file.read(0, 2 * SECTOR_BYTES) == before + before
                 file.write(SECTOR_BYTES, after)
-                return whole and bool(file.sector_bytes) and file.read(0, 2 * SECTOR_BYTES) == before + after
-        except OSError:
-            return False
+                works = whole and file.sector_bytes and file.read(0, 2 * SECTOR_BYTES) == before + after
+        except OSError as error:
+            return f"could not try direct writes ({error.strerror})"
         finally:
             with contextlib.suppress(OSError):
                 self.unlink(path)
+        return None if works else NO_DIRECT_WRITES
 
     def write_whole(self, path: Path, data: bytes) -> None:
         """Write a temporary file, sync, rename, sync the directory."""

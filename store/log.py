@@ -114,9 +114,12 @@ class CommitLog(LogReader):
         """The largest unit that `append` takes."""
         self._on_sync: Callable[[float], None] | None = None
         self.direct_io = direct_io
-        """Whether small writes bypass the page cache; `open` turns it off where that does not work."""
+        """Whether small writes bypass the page cache; it is turned off where that does not work."""
+        self.on_no_direct: Callable[[str], None] | None = None
+        """Called with the reason, which goes on after the name of the directory, when it is turned off."""
         self._failed: str | None = None
         self._prepared = 0  # log offset up to which zeros were written ahead in the last segment
+        self._prepare_from = 0  # log offset before which no more are, since there was no space
         self._survey_of_last: Survey | None = None
 
     def time_syncs(self, observe: Callable[[float], None]) -> None:
@@ -134,7 +137,8 @@ class CommitLog(LogReader):
         Retention has already dropped the segments before `keep_from`; any that a crash left are removed now.
         """
         self.files.make_dir(self.directory)
-        self.direct_io = self.direct_io and self.files.direct_works(self.directory)
+        if self.direct_io and (fault := self.files.direct_fault(self.directory)) is not None:
+            self._no_direct_writes(fault)
         self.bases = self._found_bases()
         self.drop_before(keep_from)
         self._drop_unborn_segment()
@@ -385,10 +389,20 @@ class CommitLog(LogReader):
         except OSError as error:
             self._undo(file, error)
         self.tail += len(data)
+        if file.refuses_direct and self.direct_io:
+            self._no_direct_writes("takes no direct writes any more")
+
+    def _no_direct_writes(self, fault: str) -> None:
+        self.direct_io = False
+        if self.on_no_direct is not None:
+            self.on_no_direct(fault)
 
     def _prepare(self, file: LogFile, end: int) -> None:
-        """Write zeros ahead if records up to the log offset `end` need more, and there is space for them."""
-        if end <= self._prepared:
+        """Write zeros ahead if records up to the log offset `end` need more, and there is space for them.
+
+        A quota shows in the write alone: after one without space, the next try is as far on as zeros reach.
+        """
+        if end <= max(self._prepared, self._prepare_from):
             return
         base = self.bases[-1]
         start = max(self._prepared, self.tail)
@@ -401,7 +415,7 @@ class CommitLog(LogReader):
             if error.errno not in NO_SPACE:
                 raise
             file.truncate(self.tail - base)
-            self._prepared = 0
+            self._prepared, self._prepare_from = 0, self.tail + PREPARED_BYTES
         else:
             self._prepared = until
 

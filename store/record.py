@@ -68,6 +68,7 @@ _START = struct.Struct("<II")
 _CRC = struct.Struct("<I")
 _FULL = struct.Struct("<IIBBBBHHHHIIIQQqqqq")
 _PADDING = [bytes(n) for n in range(8)]
+_MARKED = struct.Struct("<4xI20xIQ")  # CRC, root_crc, root
 _LENGTHS = struct.Struct("<II")  # of properties and body
 _LENGTHS_AT = 20
 _CRC_FROM = 8
@@ -285,6 +286,12 @@ def pack_start(size: int, crc: int) -> bytes:
 def crc_of(record: bytes) -> int:
     """The CRC in a record's header."""
     return int(_CRC.unpack_from(record, 4)[0])
+
+
+def root_crc_of(record: bytes) -> int:
+    """The CRC of the first record of the message that this one is about, as in `Header.identity`."""
+    crc, root_crc, root = _MARKED.unpack_from(record)
+    return int(crc if root == NO_OFFSET else root_crc)
 
 
 def unit_of(records: list[bytes]) -> list[bytes]:

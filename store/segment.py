@@ -205,21 +205,24 @@ def end_of_writing(file: ReadFile, base: int) -> int:
 
     Only the last segment can have such zeros, and only while its service runs or after a crash. Scans the
     segment if its last bytes are zeros, because they may belong to a record. Records that are written during
-    the scan count.
+    the scan count, and if the zeros are cut off during the scan, the segment ends where it does then.
     """
-    size = file.size()
-    at, end = base + SEGMENT_HEADER_SIZE, base + size
-    if end <= at or any(file.read(size - 8, 8)):
-        return end
-    torn = -1
+    at, torn = base + SEGMENT_HEADER_SIZE, -1
     while True:
+        size = file.size()
+        end = base + size
+        if end <= at or any(file.read(size - 8, 8)):
+            return min(end, base + file.size())
         found = (gap for gap in walk(file, base, at, end) if isinstance(gap, Gap) and gap.end == end)
         gap = next(found, None)
-        if gap is None or gap.start == torn:
+        if gap is not None and gap.start != torn:
+            if is_zeros(file, base, gap):
+                return gap.start
+            torn = at = gap.start
+        elif file.size() >= size:
             return end
-        if is_zeros(file, base, gap):
-            return gap.start
-        torn = at = gap.start
+        else:
+            torn = -1
 
 
 def is_zeros(file: ReadFile, base: int, gap: Gap) -> bool:

@@ -1,6 +1,5 @@
 """The calls on consumer groups: receive, acknowledge, get, create, change, rewind, delete."""
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 
@@ -21,6 +20,7 @@ from timerwheel.model import list_cursor
 from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
 from timerwheel.model.messages import Delivery
 from timerwheel.model.precondition import tag_of
+from timerwheel.runtime.shielded import finished
 from timerwheel.wire.fields import given
 from timerwheel.wire.groups import (
     Ack,
@@ -72,20 +72,19 @@ class GroupCalls:
         needs=Need.RECEIVE,
         answer=Received,
         answers_arrow=True,
+        hands_out=True,
         body_required=False,
         problems=(*MAKING, "group_not_found", "group_differs"),
     )
     async def receive(self, request: web.Request, path: GroupPath, body: Receive) -> web.StreamResponse:
         """Receive messages for a consumer of the group, and wait for one if there is none."""
         pa = await arrow.for_answer(request)
-        consumer = Consumer(self._handle, request, path)
-        found: Sequence[Delivery]
         content = Received([])
-        if not body.ack:
-            found = await self._receive(consumer, body)
-        else:
-            found, results = await self._exchange(consumer, path, body)
-            content = Received([], results)
+        if body.ack:
+            content = Received([], await self._ack_first(path, body.ack))
+        consumer = Consumer(self._handle, request, path)
+        found = await self._receive(consumer, body)
+        consumer.will_answer(found)
         if pa is not None:
             told = {} if content.results is UNSET else {"results": encode(content.results).decode()}
             make = partial(arrow_answers.of_deliveries, pa, found)
@@ -93,27 +92,15 @@ class GroupCalls:
             return await arrow.answer(request, pa, make, told, bodies_bytes=size_bytes, is_final=True)
         return await responses.page(request, content, "messages", Held.from_delivery, found, is_final=True)
 
-    async def _exchange(
-        self, consumer: Consumer, place: GroupPath, wanted: Receive
-    ) -> tuple[Sequence[Delivery], list[Settled]]:
-        """Acknowledge and receive in one commit; the acknowledgements stand if the receive is refused."""
-        acking = asyncio.create_task(self._ack(place, wanted.ack))
+    async def _ack_first(self, place: GroupPath, receipts: Sequence[str]) -> list[Settled]:
+        """Acknowledge before anything is received, which would end late receipts of the messages it finds.
+
+        If it fails, nothing is received. It stands if the receive is refused, or its client goes away.
+        """
         try:
-            found = await self._receive(consumer, wanted)
-        finally:
-            await asyncio.wait([acking])  # done also if the receive is refused or its client goes away
-        try:
-            results = acking.result().results
-        except UnknownGroupError:
-            results = [Settled(receipt, ok=False, code="illegal_receipt") for receipt in wanted.ack]
-        except BaseException:
-            receipts = [one.receipt for one in found]
-            self._handle.engine.groups.put_back(place.topic, place.group, receipts)
-            raise
-        if not found and not wanted.wait_ms:
-            # The acknowledged messages may have held others back: those with their key, or of a full group.
-            found = await self._receive(consumer, wanted)
-        return found, results
+            return (await finished(self._ack(place, receipts))).results
+        except UnknownGroupError:  # the receive may create it
+            return [Settled(receipt, ok=False, code="illegal_receipt") for receipt in receipts]
 
     async def _receive(self, consumer: Consumer, wanted: Receive) -> Sequence[Delivery]:
         """Wait in short steps, so as not to wait for a client that has disconnected."""
@@ -229,7 +216,6 @@ class GroupCalls:
         await self._handle.engine.groups.rewind(
             path.topic, path.group, to=given(body.to), time_ms=time_ms, offsets=given(body.offsets)
         )
-        self._windows.cleared(path)
         return responses.json(await self._describe(path))
 
     async def _describe(self, place: GroupPath) -> Group:

@@ -142,6 +142,7 @@ class Stream:
         room = self._window.room
         if room:
             return await self._consumer.more(room, invisible_ms, wait_ms)
+        self._consumer.check_group()
         await self._window.wait(wait_ms)
         return []
 

@@ -1,14 +1,16 @@
 """The window of a stream: the messages that it sent and that are not settled yet.
 
 A message leaves the window when it is acknowledged or given back by whatever request, when its lease is over,
-or when its group is rewound or deleted. The calls that settle call `Windows`, which calls the streams.
+or when its group is rewound or deleted, or it is purged. The calls that settle, and the engine's groups, call
+`Windows`, which calls the streams.
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from timerwheel.clock import Clock
+from timerwheel.engine import Engine
 from timerwheel.model.messages import Delivery, ReceiptResult
 from timerwheel.wire.groups import GroupPath
 
@@ -50,6 +52,10 @@ class Window:
         for receipt in receipts:
             if receipt in self._until_ms:
                 self._until_ms[receipt] = until_ms
+
+    def keep(self, receipts: Set[str]) -> None:
+        """Remove the messages that have none of these receipts."""
+        self.leave([receipt for receipt in self._until_ms if receipt not in receipts])
 
     def clear(self) -> None:
         """Remove all messages."""
@@ -95,6 +101,16 @@ class Windows:
         for window in self._open.get(place, ()):
             window.extend([one.receipt for one in results if one.ok], invisible_ms)
             window.leave([one.receipt for one in results if not one.ok])
+
+    def follow(self, engine: Engine) -> None:
+        """Notice what ends the receipts of a group of this engine in any protocol: a rewind, a purge."""
+        engine.groups.on_ended.append(lambda topic, group: self._look_over(engine, GroupPath(topic, group)))
+
+    def _look_over(self, engine: Engine, place: GroupPath) -> None:
+        if windows := self._open.get(place):
+            leased = {receipt for receipt, _ in engine.groups.leased(place.topic, place.group)}
+            for window in windows:
+                window.keep(leased)
 
     def cleared(self, place: GroupPath) -> None:
         """Remove all messages of a group."""

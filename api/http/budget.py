@@ -5,9 +5,10 @@ client has read them. Smaller answers are bounded by the number of connections, 
 its next request only after the client has read the previous answer.
 """
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -108,6 +109,11 @@ class Charge:
         """Release what was charged for the response so far."""
         self.budgets.answers.give(self._answer_bytes)
         self._answer_bytes = 0
+
+    def keep_until(self, work: asyncio.Future[Any]) -> None:
+        """Release what was charged for the request when this work on it is done, which its client left."""
+        size_bytes, self._request_bytes = self._request_bytes, 0
+        work.add_done_callback(lambda _: self.budgets.requests.give(size_bytes))
 
     def give_all(self) -> None:
         """Release all that was charged."""

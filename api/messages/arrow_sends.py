@@ -4,14 +4,16 @@ Event loop only; streams are decoded in a thread.
 """
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import arrow, bodies, budget, responses
+from timerwheel.api.http.budget import Charge
 from timerwheel.api.http.problems import refused
 from timerwheel.api.messages import arrow_answers, arrow_intake
 from timerwheel.api.messages.arrow_intake import Rows
@@ -24,6 +26,8 @@ from timerwheel.errors import Fault, RefusedError
 THREADS_MAX: Final = 2
 """Most streams that are decoded at a time."""
 RECEIPTS_PER_BREATH = 2_000
+
+T = TypeVar("T")
 
 
 class ArrowSends:
@@ -40,12 +44,35 @@ class ArrowSends:
         stream = pa.py_buffer(body)
         entries_max = Bounds.of(settings).values_max
         limits = Limits(settings.messages_per_request_max, settings.request_bytes_max, entries_max)
-        async with self._threads:
-            size_bytes = await asyncio.to_thread(unpacked_bytes, pa, stream, limits)
-            charge.take(max(size_bytes - len(body), 0))
-            rows = await asyncio.to_thread(arrow_intake.read, pa, stream, limits)
+        size_bytes = await self._in_thread(charge, unpacked_bytes, pa, stream, limits)
+        charge.take(max(size_bytes - len(body), 0))
+        rows = await self._in_thread(charge, arrow_intake.read, pa, stream, limits)
         charge.take(max(rows.size_bytes - max(size_bytes, len(body)), 0))
         return rows
+
+    async def _in_thread(
+        self,
+        charge: Charge,
+        work: Callable[[Any, Any, Limits], T],
+        *given: Any,  # noqa: ANN401 - pyarrow and a buffer of its
+    ) -> T:
+        """Return what the work returns.
+
+        If the client goes away, a thread and the charge are taken until the work is done.
+        """
+        await self._threads.acquire()
+        running = asyncio.ensure_future(asyncio.to_thread(work, *given))
+        running.add_done_callback(self._ended)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            charge.keep_until(running)
+            raise
+
+    def _ended(self, running: asyncio.Future[Any]) -> None:
+        self._threads.release()
+        if not running.cancelled():
+            running.exception()  # retrieved, whether or not its client still waits
 
     async def send(
         self,

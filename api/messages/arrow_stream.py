@@ -3,8 +3,8 @@
     bytes -> messages of the stream: counted, and their sizes added up -> schema: known columns, right types
           -> record batches: validated -> one array for each column
 
-1. Nothing is decoded before its size is known: the rows, the batches, and the bytes of compressed buffers are
-   in the metadata of the stream's messages, which are read first.
+1. Nothing is decoded before its size is known: the rows, the batches, and the bytes of each buffer, unpacked,
+   are in the metadata of the stream's messages, which are read first. Buffers that share bytes count each.
 2. Only flat types that are named here are decoded. Every array is validated in full, so that its offsets and
    indexes lie inside its buffers and its text is UTF-8.
 3. A dictionary may stand for more bytes than it has, and one that record batches share is worked through with
@@ -16,6 +16,7 @@ Belongs to the thread that decodes; pyarrow holds no interpreter lock for most o
 """
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -25,6 +26,8 @@ from timerwheel.api.http.problems import RequestError
 
 BATCHES_MAX = 1_000
 """Most record batches, and most dictionaries, of a stream; each costs about as much as a hundred rows."""
+MESSAGES_MAX = {"schema": 1, "dictionary": BATCHES_MAX, "record batch": BATCHES_MAX}
+"""What a stream consists of, and how many messages of each kind it has at most."""
 ENTRY_BYTES = 32
 """What a key of a list, or a property, counts besides its text; about what it takes while it is read."""
 STRUCT_FIELDS_MAX = 1_000
@@ -53,18 +56,14 @@ def unpacked_bytes(pa: Any, body: Any, limits: Limits) -> int:  # noqa: ANN401 -
     Raises `RequestError` malformed_arrow, too_many_messages or request_too_large.
     """
     source = pa.BufferReader(body)
-    size_bytes, rows, counts = 0, 0, {"record batch": 0, "dictionary": 0}
+    size_bytes, rows, counts = 0, 0, Counter[str]()
     dictionaries = _Dictionaries()
     with refusing(pa):
         reader = pa.ipc.MessageReader.open_stream(source)
         for message in iter(_next_of(reader), None):
-            if message.type not in counts:
+            _count(message.type, counts)
+            if message.type == "schema":
                 continue
-            counts[message.type] += 1
-            if counts[message.type] > BATCHES_MAX:
-                raise _malformed(
-                    f"more than {BATCHES_MAX} record batches or dictionaries; combine them into fewer"
-                )
             batch = _batch_of(message)
             size_bytes += batch.size_bytes
             if message.type == "record batch":
@@ -80,6 +79,17 @@ def unpacked_bytes(pa: Any, body: Any, limits: Limits) -> int:  # noqa: ANN401 -
         if source.tell() < source.size():
             raise _malformed(f"{source.size() - source.tell()} bytes follow the end of the stream")
     return size_bytes
+
+
+def _count(kind: str, counts: Counter[str]) -> None:
+    """Count a message of this kind; each takes time, whatever it holds."""
+    counts[kind] += 1
+    if kind not in MESSAGES_MAX:
+        raise _malformed(f"a {kind}, which a stream of record batches does not have")
+    if counts[kind] > MESSAGES_MAX[kind]:
+        raise _malformed(
+            f"more than {MESSAGES_MAX[kind]} messages that are a {kind}; combine them into fewer"
+        )
 
 
 def _check_size(size_bytes: int, limits: Limits) -> None:
@@ -224,16 +234,19 @@ def _batch_of(message: Any) -> _Batch:  # noqa: ANN401 - a Message
     if rows < 0:
         raise _malformed(f"a {message.type} of {rows} rows")
     body = memoryview(b"" if message.body is None else message.body).cast("B")
-    if batch.table(_COMPRESSION) is None:
-        return _Batch(rows, len(body))
+    is_packed = batch.table(_COMPRESSION) is not None
     size_bytes = 0
     for at, packed_bytes in batch.pairs(_BUFFERS):
-        if packed_bytes:
+        if packed_bytes < 0:
+            raise _malformed(f"a buffer of {packed_bytes} bytes")
+        if not is_packed:
+            size_bytes += packed_bytes
+        elif packed_bytes:
             length: int = struct.unpack_from("<q", body, at)[0] if at >= 0 else _UNPACKED - 1
             if length < _UNPACKED:
                 raise _malformed(f"a compressed buffer of {length} bytes")
             size_bytes += packed_bytes if length == _UNPACKED else length
-    return _Batch(rows, size_bytes)
+    return _Batch(rows, size_bytes if is_packed else max(size_bytes, len(body)))
 
 
 # ---------------------------------------------------------------------- columns
@@ -435,7 +448,7 @@ def _in_ms(pa: Any, array: Any) -> Any:  # noqa: ANN401 - pyarrow, an array
     missing = array.is_null().to_numpy(zero_copy_only=False)
     numbers = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     if (per_ms := _UNITS_IN_MS.get(kind.unit)) is not None:
-        numbers = -(-numbers // per_ms)  # rounded up, so that nothing is early
+        numbers = numbers // per_ms + (numbers % per_ms > 0)  # rounded up, so that nothing is early
     else:
         times = _MS_PER[kind.unit]
         numbers = np.clip(numbers, -(_INT64_MAX // times), _INT64_MAX // times) * times

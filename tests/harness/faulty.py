@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from timerwheel.store.files import DIRECT_BYTES_MAX
+from timerwheel.store.files import DIRECT_BYTES_MAX, NO_DIRECT_WRITES
 from timerwheel.store.files import SECTOR_BYTES as SECTOR
 
 
@@ -41,6 +41,7 @@ class FaultyFiles:
         self.space_bytes = 1 << 40
         self.fail_sync = False
         self.direct = True  # whether the file system takes direct writes
+        self.refuses_direct = False  # from now on, of files that are open too
         self.names_now: dict[str, _Node] = {}
         self.names_durable: dict[str, _Node] = {}
         self.trace: list[str] = []
@@ -77,8 +78,8 @@ class FaultyFiles:
                 raise SimulatedCrashError("create")
         return FaultyFile(self, self._node(path), path.name, SECTOR if direct and self.direct else 0)
 
-    def direct_works(self, _directory: Path) -> bool:
-        return self.direct
+    def direct_fault(self, _directory: Path) -> str | None:
+        return None if self.direct else NO_DIRECT_WRITES
 
     def open_readonly(self, path: Path) -> "FaultyFile":
         return FaultyFile(self, self._node(path), path.name)
@@ -161,6 +162,12 @@ class FaultyFiles:
                 kept[name] = copies[id(node)]
         return survivor
 
+    def forget_unsynced(self) -> None:
+        """From now on, be what a power cut leaves of a disk that has what was synced, and nothing else."""
+        self.names_now = dict(self.names_durable)
+        for node in self.names_now.values():
+            node.data = bytearray(node.durable)
+
     def after_crash(self, rng: random.Random) -> "FaultyFiles":
         """What the next start finds."""
         survivor = FaultyFiles()
@@ -191,12 +198,15 @@ class FaultyFile:
         self._node = node
         self._name = name
         self.sector_bytes = sector_bytes
+        self.refuses_direct = False
 
     def write(self, position: int, data: bytes) -> None:
         if not data:
             return
         files, node = self._files, self._node
         assert position <= len(node.data), "a hole in the log"
+        if files.refuses_direct and self.sector_bytes:
+            self.sector_bytes, self.refuses_direct = 0, True
         self._check_rewrite(position, data)
         crash = files.step(f"append {len(data)} to {self._name}")
         if len(data) > files.space_bytes:

@@ -114,9 +114,10 @@ class Running:
 
 
 @asynccontextmanager
-async def running(data, *, fast=True, limits=None, **settings):
+async def running(data, *, fast=True, limits=None, files=None, **settings):
     data.mkdir(exist_ok=True)
-    clock, guard_clock, files, writers = ManualClock(), ManualClock(), FaultyFiles(), []
+    files = files or FaultyFiles()
+    clock, guard_clock, writers = ManualClock(), ManualClock(), []
     engine = await Engine.open(Settings(data=data, disk_reserve_bytes=0, **settings), clock, files)
     app = app_of(engine, Serving(fast_path=fast), limits, guard_clock)
     server = Served(app)

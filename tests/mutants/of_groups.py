@@ -14,6 +14,7 @@ OLD = "tests/integration/groups/test_groups_old_leases.py"
 LEASES = "tests/unit/groups/test_leases.py"
 LANES = "tests/unit/groups/test_lanes.py"
 RECEIPTS = "tests/unit/groups/test_receipts.py"
+OTHER_RUNS = "tests/integration/groups/test_receipts_of_other_runs.py"
 
 MUTANTS = [
     Mutant(
@@ -122,12 +123,26 @@ MUTANTS = [
         (RACES, GROUPS),
     ),
     Mutant(
-        "exchange-no-second-look",
+        "exchange-receives-first",
         "api/groups/handlers.py",
         "an acknowledgement lets the same call receive the next of its key",
-        "        if not found and not wanted.wait_ms:\n",
-        "        if False:\n",
+        "            content = Received([], await self._ack_first(path, body.ack))\n"
+        "        consumer = Consumer(self._handle, request, path)\n"
+        "        found = await self._receive(consumer, body)\n",
+        "            pass\n"
+        "        consumer = Consumer(self._handle, request, path)\n"
+        "        found = await self._receive(consumer, body)\n"
+        "        if body.ack:\n"
+        "            content = Received([], await self._ack_first(path, body.ack))\n",
         ("tests/e2e/api/test_http_groups.py",),
+    ),
+    Mutant(
+        "answer-that-fails-keeps-its-leases",
+        "api/groups/consumer.py",
+        "what was leased is given back if the answer cannot begin",
+        "                await consumer.answered(error)\n",
+        "                pass\n",
+        ("tests/e2e/api/test_http_fast_consumes.py",),
     ),
     Mutant(
         "worker-forgets-its-ack",
@@ -370,17 +385,25 @@ MUTANTS = [
         "receipt-tag-unchecked",
         "timerwheel/groups/receipts.py",
         "a receipt cannot be made up",
-        "            if self._tag(raw[: _LEASE.size]) != raw[_LEASE.size :]:",
-        "            if False:",
+        "        if self._tag(raw[: form.size]) != raw[form.size :]:",
+        "        if False:",
         (RECEIPTS,),
     ),
     Mutant(
         "receipt-outlives-a-rewind",
         "timerwheel/groups/receipts.py",
         "a receipt ends when its group is rewound",
-        "attempt if since == self._since else 0",
+        "attempt if since == self._since else NO_ATTEMPT",
         "attempt",
         (RECEIPTS, GROUPS),
+    ),
+    Mutant(
+        "receipt-of-the-message-before",
+        "timerwheel/groups/leasing.py",
+        "a receipt of another run says nothing of another message at its place",
+        "            if one.mark is not None and one.mark != mark:",
+        "            if False:",
+        (OTHER_RUNS,),
     ),
     Mutant(
         "ended-lease-extended",
@@ -394,7 +417,7 @@ MUTANTS = [
         "late-ack-of-any-attempt",
         "timerwheel/groups/leasing.py",
         "a late acknowledgement counts for the attempt that failed last alone",
-        "good = late and item.state != ItemState.LEASED and item.attempt == named.attempt",
+        "good = late and item.state != ItemState.LEASED and item.attempt == named.attempt != NO_ATTEMPT",
         "good = late and item.state != ItemState.LEASED",
         (GROUPS,),
     ),
@@ -442,8 +465,8 @@ MUTANTS = [
         "leases-kept-once",
         "timerwheel/groups/groups.py",
         "the note of leases is removed by the start that takes them over",
-        "[Put(ConfigTable.LEASES, key, None) for key in kept]",
-        "[Put(ConfigTable.LEASES, key, kept[key]) for key in kept]",
+        "notes = [Put(ConfigTable.LEASES, key, None) for key in kept]",
+        "notes = [Put(ConfigTable.LEASES, key, kept[key]) for key in kept]",
         (KEPT,),
     ),
     Mutant(

@@ -10,7 +10,7 @@ lies behind the cursor and is done, or held, is left out then. Messages that the
 
 import functools
 import itertools
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2s
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from timerwheel.state.groups import DEAD_QUEUE, GroupState, Item, ItemKey
 from timerwheel.state.limited_records import is_limited, limits_of
 from timerwheel.state.offset_set import OffsetSet
 from timerwheel.store.errors import CorruptionError
-from timerwheel.store.record import decode
+from timerwheel.store.record import decode, root_crc_of
 
 AHEAD_MESSAGES = 256
 AHEAD_BYTES = 256 << 10
@@ -346,12 +346,22 @@ class Chooser:
         skipped = self._skipped.get(queue)
         return skipped.count(first) - skipped.count(end) if skipped is not None and first < end else 0
 
-    async def lane_of(self, queue: int, offset: int) -> int:
-        """The lane of a message that need not have been looked at; 0 if its topic is not ordered."""
-        if queue == DEAD_QUEUE or not self._parts.topics.ordered(self._group.topic):
-            return 0
-        found = await self._parts.read(self._group.topic, queue, offset, 1)
-        return _tag_and_lane(found.data[0])[1] if found.has(offset) else 0
+    async def look_up(self, keys: Iterable[int]) -> dict[int, tuple[int, int]]:
+        """The mark and the lane of messages by key, looked at or not; without those that are gone.
+
+        The lane is 0 if their topic is not ordered.
+        """
+        topic, found = self._group.topic, dict[int, tuple[int, int]]()
+        ordered, queues = self._parts.topics.ordered(topic), self._parts.queues.queues_of(topic)
+        there = (key for key in set(keys) if key >> OFFSET_BITS < queues or key >> OFFSET_BITS == DEAD_QUEUE)
+        chosen = sorted(there)
+        async for place, run in self._runs(Choices(len(chosen)), chosen):
+            key = chosen[place]
+            if run.has(key & _OFFSETS):
+                data = run.data[(key & _OFFSETS) - run.first]
+                is_in_lane = ordered and key >> OFFSET_BITS != DEAD_QUEUE
+                found[key] = mark_of(data), _tag_and_lane(data)[1] if is_in_lane else 0
+        return found
 
     def skip(self, queue: int, first: int, end: int) -> None:
         """These messages are not for this group."""
@@ -548,6 +558,11 @@ class Chooser:
 
 def _is_limited(data: bytes | CorruptionError) -> bool:
     return isinstance(data, bytes) and is_limited(data)
+
+
+def mark_of(data: bytes | CorruptionError) -> int:
+    """The mark of a message in receipts: the CRC of its first record, 0 if it cannot be read."""
+    return 0 if isinstance(data, CorruptionError) else root_crc_of(data)
 
 
 def _limits_of(data: bytes | CorruptionError, config: GroupConfig) -> Limits | None:

@@ -76,7 +76,7 @@ class GroupRuntime:
     def __init__(self, state: GroupState, parts: GroupParts) -> None:
         self.state = state
         self._parts = parts
-        self.leasing = Leasing(state, parts, self._freed)
+        self.leasing = Leasing(state, parts, self._freed, self._watch_from)
         self.dead_lettering = DeadLettering(state, parts, self.leasing)
         self.clock = parts.core.clock
         self.waiting: dict[asyncio.Future[None], None] = {}
@@ -223,7 +223,8 @@ class GroupRuntime:
             self._nudge.set_result(None)
 
     def _watched(self, task: asyncio.Task[None]) -> None:
-        self._watching = None
+        if self._watching is task:
+            self._watching = None
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("retries of %s failed", self.state.name, exc_info=error)
 
@@ -246,6 +247,7 @@ class GroupRuntime:
             if self._look_again:
                 continue
             if end_ms is None:
+                self._watching = None  # at once: who comes before this task is over begins another
                 return
             now_ms = self.clock.monotonic_ms()
             if end_ms > now_ms:
@@ -417,27 +419,34 @@ class GroupRuntime:
 
     # ------------------------------------------------------------------ across a planned restart
 
-    def kept_leases(self) -> list[list[int]]:
-        """What consumers have, as JSON values; `end_ms` by the wall clock."""
+    def kept_leases(self) -> tuple[list[list[int]], list[int | None]]:
+        """What consumers have, as JSON values, `end_ms` by the wall clock; and the mark of each."""
         ahead_ms = self.clock.now_ms() - self.clock.monotonic_ms()
-        return [
-            [lease.key, lease.attempt, lease.run, lease.number, lease.end_ms + ahead_ms, lease.lane]
+        kept = [
+            lease
             for lease in self.leasing.leases
             if lease.key not in self.leasing.busy and not lease.is_of_nobody
         ]
+        values = [
+            [lease.key, lease.attempt, lease.run, lease.number, lease.end_ms + ahead_ms, lease.lane]
+            for lease in kept
+        ]
+        return values, [lease.mark for lease in kept]
 
-    def restore_leases(self, kept: Iterable[Sequence[int]]) -> None:
+    def restore_leases(self, kept: Iterable[Sequence[int]], marks: Iterable[int | None]) -> None:
         """Take over what consumers had when the service stopped, as far as it is not done.
+
+        `marks` are those of their messages; an earlier version noted none.
 
         If the wall clock was set back since, they have it for no longer than a lease may last.
         """
         now_ms = self.clock.monotonic_ms()
         ahead_ms, end_ms_max = self.clock.now_ms() - now_ms, now_ms + INVISIBLE_MS_MAX
-        for key, attempt, run, number, end_ms, lane in kept:
-            lease = Lease(key, attempt, run, number, min(end_ms - ahead_ms, end_ms_max), lane)
+        for noted, mark in zip(kept, itertools.chain(marks, itertools.repeat(None)), strict=False):
+            key, attempt, run, number, end_ms, lane = noted
+            lease = Lease(key, attempt, run, number, min(end_ms - ahead_ms, end_ms_max), lane, mark=mark)
             if self.leasing.is_free(lease):
                 self.leasing.restore(lease)
-                self._watch_from(lease.end_ms)
 
     async def close(self) -> None:
         """Stop what runs in the background; the next start goes on with it."""

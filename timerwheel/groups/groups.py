@@ -9,6 +9,7 @@ leases: see `timerwheel.groups.offset_commits`.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from weakref import WeakValueDictionary
 import msgspec
 import numpy as np
 
+from timerwheel.groups.choosing import mark_of
 from timerwheel.groups.config import (
     OFFSETS,
     RECEIVE_MAX,
@@ -38,12 +40,12 @@ from timerwheel.groups.config import (
     value_of,
 )
 from timerwheel.groups.dead_letters import DeadLetterStore
-from timerwheel.groups.group_runtime import GroupRuntime, count_held
+from timerwheel.groups.group_runtime import RETRY_MS, GroupRuntime, count_held
 from timerwheel.groups.leases import Lease
 from timerwheel.groups.leasing import Ending
 from timerwheel.groups.offset_commits import OffsetCommits
 from timerwheel.groups.parts import GroupParts
-from timerwheel.groups.receipts import place_in
+from timerwheel.groups.receipts import mark_in, place_in
 from timerwheel.groups.retries import Retries
 from timerwheel.model.admission import check_delay_ms, check_topic
 from timerwheel.model.messages import (
@@ -72,12 +74,14 @@ from timerwheel.state.groups import (
 )
 from timerwheel.state.limited_records import is_limited, limits_of
 from timerwheel.store.errors import CorruptionError, NoSpaceError
-from timerwheel.store.record import Identity, decode_header
+from timerwheel.store.record import Identity
 
 logger = logging.getLogger("timerwheel")
 
 KEPT_LEASES = 10_000
 """How many leases a record has that notes them at a planned stop."""
+MARKS = SEPARATOR * 2
+"""Before a key of noted leases: the key of their marks. It names no group, so earlier versions remove it."""
 COUNTED_QUEUES = 1_000
 """How many queues of groups are counted without a pause, unless one group alone has more."""
 AGED_QUEUES = 100
@@ -108,6 +112,7 @@ class Groups:
         self.dead = DeadLetterStore(parts)
         self.offsets = OffsetCommits(parts)
         self.retries = Retries(parts)
+        self._forgetting: asyncio.Task[None] | None = None
         self.on_ended: list[Callable[[str, str], None]] = []
         """Called with topic and group once receipts of a group have ended that nobody gave back."""
 
@@ -263,7 +268,9 @@ class Groups:
         if not found.has(queue_offset):
             return None
         data, root = found.data[0], found.roots[0]
-        crc = 0 if isinstance(data, CorruptionError) else decode_header(data).identity(root).root_crc
+        crc, mark = mark_of(data), mark_in(receipt)
+        if mark is not None and mark != crc and not isinstance(data, CorruptionError):
+            return None  # the receipt is of another run, and another message is there now
         return self._parts.queues.delivered_view(data, root, queue_offset), Identity(root, crc)
 
     def retry_ms(self, topic: str, group: str, attempt: int, delay_ms: int | None = None) -> int | None:
@@ -664,27 +671,49 @@ class Groups:
         for key, leases in kept.items():
             name = SEPARATOR.join(key.split(SEPARATOR)[:2])
             if name in self._parts.tables.by_name:
-                self._runtime_of(name).restore_leases(leases)
+                self._runtime_of(name).restore_leases(leases, kept.get(MARKS + key, ()))
         for state in self._parts.tables:
             if state.ready:
                 self._runtime_of(state.name).look_over()
         if kept:
+            notes = [Put(ConfigTable.LEASES, key, None) for key in kept]
             try:
-                await self._parts.control.put([Put(ConfigTable.LEASES, key, None) for key in kept])
+                await self._parts.control.put(notes)
             except NoSpaceError as error:
-                logger.warning("the leases of the last stop stay noted: %s", error)
+                logger.warning("the leases of the last stop stay noted until there is space: %s", error)
+                self._forgetting = asyncio.create_task(self._forget(notes), name="timerwheel notes of leases")
+
+    async def _forget(self, notes: Sequence[Put]) -> None:
+        """Remove the notes of leases as soon as there is space.
+
+        A start after a crash would take them for leases that have ended, and count those attempts as failed.
+        """
+        while self._parts.core.life.ready:
+            await self._parts.core.clock.sleep_for(RETRY_MS)
+            with contextlib.suppress(NoSpaceError):
+                await self._parts.control.put(notes)
+                return
 
     async def keep_leases(self) -> None:
         """Note what consumers have, so that a planned restart repeats nothing. The engine is stopping."""
         stored = []
+        stale = self._parts.control.items(ConfigTable.LEASES)  # there was no space to remove these
         for name, runtime in list(self.runtimes.items()):
             async with runtime.leasing.turn:  # not in the midst of a receive, or of a rewind
-                leases = runtime.kept_leases() if self._parts.is_kept(runtime.state) else []
+                leases, marks = runtime.kept_leases() if self._parts.is_kept(runtime.state) else ([], [])
             for place in range(0, len(leases), KEPT_LEASES):
                 key = f"{name}{SEPARATOR}{place // KEPT_LEASES}" if place else name
                 part = leases[place : place + KEPT_LEASES]
-                record = encode_puts([Put(ConfigTable.LEASES, key, part)], self._parts.core.clock.now_ms())
+                note = Put(ConfigTable.LEASES, key, part)
+                more = Put(ConfigTable.LEASES, MARKS + key, marks[place : place + KEPT_LEASES])
+                record = encode_puts([note, more], self._parts.core.clock.now_ms())
                 stored.append(self._parts.core.commit.submit([record], [CONTROL_TOPIC]))
+                stale.pop(note.key, None)
+                stale.pop(more.key, None)
+        if stale:
+            ends = [Put(ConfigTable.LEASES, key, None) for key in stale]
+            record = encode_puts(ends, self._parts.core.clock.now_ms())
+            stored.append(self._parts.core.commit.submit([record], [CONTROL_TOPIC]))
         for outcome in await asyncio.gather(*stored, return_exceptions=True):
             if isinstance(outcome, Exception):
                 logger.warning("what consumers have is received again after the start: %s", outcome)
@@ -702,6 +731,9 @@ class Groups:
 
     async def close(self) -> None:
         """Stop what runs in the background; the next start goes on with it."""
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+            await asyncio.gather(self._forgetting, return_exceptions=True)
         for runtime in list(self.runtimes.values()):  # timers that fire during the loop may make others
             await runtime.close()
 

@@ -26,7 +26,8 @@ class Lease(msgspec.Struct, gc=False):
     `run` and `number` tell its receipt from every other: the run of the service that gave it out, and a
     number within the run. `end_ms` is monotonic. `lane` is the number of its sharding key on an ordered
     topic, else 0. `receipt` is empty unless this run gave it out. `limits` are those of its message, None if
-    it has none of its own, UNREAD if nobody has looked.
+    it has none of its own, UNREAD if nobody has looked. `mark` is the CRC of the first record of its message,
+    0 if that could not be read, None if an earlier version leased it.
     """
 
     key: int
@@ -37,6 +38,7 @@ class Lease(msgspec.Struct, gc=False):
     lane: int = 0
     receipt: str = ""
     limits: Limits | None = None
+    mark: int | None = None
 
     @property
     def is_of_nobody(self) -> bool:

@@ -10,7 +10,8 @@ If nothing was stored, its lease is as it was.
 A receipt is good as long as its lease is the message's newest and was not given back. It is still good for an
 acknowledgement when the attempt was not acknowledged in time, and the message waits or is ready again but was
 not received: then the work need not be done twice. A receipt of an earlier run of the service is good as long
-as its message is not done and nobody else has it.
+as its message is not done and nobody else has it; see `timerwheel.groups.receipts` for how that is known
+from another at its place.
 
 Only `ack` may be repeated. After it a `nack` or `extend` finds the receipt ended: it would change nothing.
 """
@@ -22,13 +23,13 @@ from contextvars import Context
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
-from timerwheel.groups.choosing import Choice, Choices, Chooser
+from timerwheel.groups.choosing import Choice, Choices, Chooser, mark_of
 from timerwheel.groups.config import REASON_CHARACTERS_MAX, GroupConfig
 from timerwheel.groups.dead_letter_properties import redriven_view
 from timerwheel.groups.leases import UNREAD, Lease, Leases
 from timerwheel.groups.outlook import Outlook, outlook
 from timerwheel.groups.parts import Acknowledged, GroupParts, stored_offset
-from timerwheel.groups.receipts import Receipts
+from timerwheel.groups.receipts import NO_ATTEMPT, Receipts
 from timerwheel.model.messages import Delivery, ReceiptResult
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
 from timerwheel.runtime.outcome import CALL
@@ -52,14 +53,22 @@ class Leasing:
 
     `turn` is held while messages are chosen; a change of cursors holds it, too. While that is being stored,
     `resetting` is its outcome: what is stored about a message behind it would outlive it. `freed` is called
-    when records about messages were stored, or could not be.
+    when records about messages were stored, or could not be, and `restored` with the end of each lease of an
+    earlier run that is taken up, so that it ends in time.
     """
 
-    def __init__(self, group: GroupState, parts: GroupParts, freed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        group: GroupState,
+        parts: GroupParts,
+        freed: Callable[[], None],
+        restored: Callable[[int], None],
+    ) -> None:
         self._group = group
         self._parts = parts
         self._name = group.name.encode()
         self._freed = freed
+        self._restored = restored
         self._tags: str | None = None
         self._receipts: tuple[int, Receipts] | None = None
         self._acks: tuple[list[Lease], asyncio.Future[int]] | None = None
@@ -144,7 +153,9 @@ class Leasing:
     def _leases(self, chosen: Sequence[Choice], end_ms: int) -> list[Lease]:
         run, numbers = self._parts.run, self._parts.numbers
         leases = [
-            Lease(one.key, one.attempt, run, next(numbers), end_ms, one.lane, "", one.limits)
+            Lease(
+                one.key, one.attempt, run, next(numbers), end_ms, one.lane, "", one.limits, mark_of(one.data)
+            )
             for one in chosen
         ]
         for lease, receipt in zip(leases, self.receipts.encode_all(leases), strict=True):
@@ -189,6 +200,7 @@ class Leasing:
         lease.limits = UNREAD
         self.chooser.expect(lease.key, lease.lane)
         self.leases.add(lease)
+        self._restored(lease.end_ms)
 
     def is_free(self, lease: Lease) -> bool:
         """Whether the message of this lease of an earlier run is not done, and nobody has it."""
@@ -336,12 +348,24 @@ class Leasing:
         if len(receipts) > STEP_MESSAGES:
             await self._parts.core.clock.breathe()
         named = self._read(receipts)
-        for one in named:
-            if self._is_of_another_run(one):
-                one.lane = await self.chooser.lane_of(one.queue, one.queue_offset)
+        if strangers := [one for one in named if self._is_of_another_run(one)]:
+            await self._compare(strangers)
         while under_way := self._under_way(named):
             await asyncio.wait(under_way)
         return named
+
+    async def _compare(self, strangers: Sequence[Lease]) -> None:
+        """Find the lanes of receipts of another run; one whose message is another now is of no attempt.
+
+        No message is put at a queue offset twice in one run, so this stays as it is found.
+        """
+        found = await self.chooser.look_up([one.key for one in strangers])
+        for one in strangers:
+            if (message := found.get(one.key)) is None:
+                continue
+            mark, one.lane = message
+            if one.mark is not None and one.mark != mark:
+                one.attempt = NO_ATTEMPT
 
     def _read(self, receipts: Sequence[str]) -> list[Lease | int | None]:
         current, decode = self.leases.of_receipt, self.receipts.decode
@@ -393,7 +417,7 @@ class Leasing:
         if isinstance(named, int):
             good = item.state == ItemState.LEASED or (late and item.state == ItemState.READY)
         else:
-            good = late and item.state != ItemState.LEASED and item.attempt == named.attempt
+            good = late and item.state != ItemState.LEASED and item.attempt == named.attempt != NO_ATTEMPT
         return pending_of(item) if good else None
 
     # ------------------------------------------------------------------ what became of them

@@ -5,7 +5,8 @@
 TOKEN is the base64url, without padding, of
 
     2 bytes  number of the shard, so that a node in front of shards knows where it goes
-    30       the receipt of the message, which holds its queue, queue offset and attempt
+    34       the receipt of the message, which holds its queue, queue offset and attempt; 30 in tokens of
+             earlier versions
     16       a tag over the others, keyed with the log's id
     rest     topic, a zero byte, group: UTF-8
 
@@ -19,13 +20,14 @@ import hashlib
 import hmac
 from typing import NamedTuple
 
+from timerwheel.groups.receipts import RECEIPT_BYTES, UNMARKED_BYTES
+
 ACK_URL_HEADER = "timerwheel-ack-url"
 PATH = "/v1/acks/"
 TOKEN_CHARACTERS_MAX = 1_024
-RECEIPT_BYTES = 30
 _SHARD_BYTES = 2
 _TAG_BYTES = 16
-_HEAD_BYTES = _SHARD_BYTES + RECEIPT_BYTES + _TAG_BYTES
+_HEAD_BYTES_MIN = _SHARD_BYTES + UNMARKED_BYTES + _TAG_BYTES
 
 
 class Attempted(NamedTuple):
@@ -41,7 +43,10 @@ class AckUrls:
 
     def __init__(self, secret: bytes, shard: int, public_url: str) -> None:
         """With an empty `public_url` there are none: nobody knows where the service is reached."""
-        self._keyed = hashlib.blake2s(key=secret, digest_size=_TAG_BYTES, person=b"ack-url")
+        self._keyed = {  # each its own, so that no token of one form is one of the other
+            receipt_bytes: hashlib.blake2s(key=secret, digest_size=_TAG_BYTES, person=person)
+            for receipt_bytes, person in ((RECEIPT_BYTES, b"ack-url2"), (UNMARKED_BYTES, b"ack-url"))
+        }
         self._shard = shard.to_bytes(_SHARD_BYTES, "big")
         self._base = public_url.rstrip("/") + PATH if public_url else ""
 
@@ -60,16 +65,16 @@ class AckUrls:
     def read(self, token: str) -> Attempted | None:
         """Return the attempt of a token that this log made; None for any other text."""
         raw = _raw(token)
-        if len(raw) <= _HEAD_BYTES:
-            return None
-        head, name = raw[: _SHARD_BYTES + RECEIPT_BYTES], raw[_HEAD_BYTES:]
-        if not hmac.compare_digest(self._tag(head, name), raw[len(head) : _HEAD_BYTES]):
-            return None
-        topic, _, group = name.decode().partition("\0")
-        return Attempted(topic, group, head[_SHARD_BYTES:].hex())
+        for receipt_bytes in self._keyed:
+            head, rest = raw[: _SHARD_BYTES + receipt_bytes], raw[_SHARD_BYTES + receipt_bytes :]
+            tag, name = rest[:_TAG_BYTES], rest[_TAG_BYTES:]
+            if name and hmac.compare_digest(self._tag(head, name), tag):
+                topic, _, group = name.decode().partition("\0")
+                return Attempted(topic, group, head[_SHARD_BYTES:].hex())
+        return None
 
     def _tag(self, head: bytes, name: bytes) -> bytes:
-        tag = self._keyed.copy()
+        tag = self._keyed[len(head) - _SHARD_BYTES].copy()
         tag.update(head + name)
         return tag.digest()
 
@@ -77,7 +82,7 @@ class AckUrls:
 def shard_of(token: str) -> int:
     """Return the shard that a token says it is of; 0 for what is no token. The shard checks it."""
     raw = _raw(token)
-    return int.from_bytes(raw[:_SHARD_BYTES], "big") if len(raw) > _HEAD_BYTES else 0
+    return int.from_bytes(raw[:_SHARD_BYTES], "big") if len(raw) > _HEAD_BYTES_MIN else 0
 
 
 def _raw(token: str) -> bytes:

@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -117,9 +118,8 @@ def recover(
         )
     direct_io = settings.direct_io and settings.flush == "sync"
     log = CommitLog(directory, files, settings.segment_size_bytes, direct_io=direct_io)
+    log.on_no_direct = partial(logger.info, "%s %s: each small write takes a page of the disk", directory)
     found = _open(settings, files, log, now_ms, on_damage, shard)
-    if direct_io and not log.direct_io:
-        logger.info("%s allows no direct writes: each small write takes a page of the disk", directory)
     try:
         return found.replay(progress)
     except CorruptionError as error:

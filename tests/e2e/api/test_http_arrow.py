@@ -9,8 +9,11 @@ import pyarrow as pa
 import pytest
 
 from tests.harness.arrow_rows import MEDIA_TYPE, read_stream, stream_of, table_of
+from tests.harness.gate import Gate
 from tests.harness.guarded import code, grant, guarded
-from tests.harness.raw_http import MESSAGE, post, running
+from tests.harness.raw_http import MESSAGE, post, running, until
+from timerwheel.api.messages import arrow_sends
+from timerwheel.api.messages.arrow_sends import THREADS_MAX
 from timerwheel.api.messages.arrow_stream import BATCHES_MAX, COLUMNS, STRUCT_FIELDS_MAX
 from timerwheel.tokens import Scope
 
@@ -549,3 +552,29 @@ async def test_a_stream_counts_as_many_messages_as_it_has_rows(tmp_path):
 def test_a_stream_read_back_is_the_stream_written():
     table = table_of([{"topic": "t", "properties": {"a": "b"}}])
     assert read_stream(stream_of(table)) == table
+
+
+async def test_a_stream_whose_client_goes_away_is_charged_until_its_thread_is_done(tmp_path, monkeypatch):
+    gate = Gate(arrow_sends.unpacked_bytes)
+    monkeypatch.setattr(arrow_sends, "unpacked_bytes", gate)
+    content = stream_of(table_of([{"topic": "orders", "body": "x" * 100_000}]))
+    request = post(content, kind=MEDIA_TYPE.encode())
+    async with running(tmp_path) as service:
+        budget, traffic = service.path.middleware.budgets.requests, service.path.middleware.traffic
+        gone = [await service.client() for _ in range(THREADS_MAX)]
+        for client in gone:
+            client.write(request)
+        await until(lambda: gate.entered == THREADS_MAX)
+        for client in gone:
+            client.writer.transport.abort()
+        await until(lambda: traffic.in_progress == 0)
+        assert budget.used_bytes >= THREADS_MAX * len(content)
+        waiting = await service.client()
+        waiting.write(request)
+        await until(lambda: budget.used_bytes >= (THREADS_MAX + 1) * len(content))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert gate.entered == THREADS_MAX
+        gate.open()
+        assert (await waiting.answer()).status == b"HTTP/1.1 201 Created"
+        await until(lambda: budget.used_bytes == 0)

@@ -2,19 +2,27 @@
 
 import asyncio
 import functools
+import gc
 import gzip
 import json
 import re
 
 import pytest
 
+from tests.harness.clock import ManualClock
+from tests.harness.faulty import FaultyFiles
+from tests.harness.gate import Gate
 from tests.harness.guarded import grant
 from tests.harness.raw_http import post, running, until
 from timerwheel.api.fast_path import consumes
 from timerwheel.api.fast_path.consumes import LARGE_RECEIVES
+from timerwheel.api.http import arrow, compression, responses
+from timerwheel.engine import Engine
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.model.messages import Outgoing
+from timerwheel.settings import Settings
 from timerwheel.tokens import Scope
+from timerwheel.wire.arrow import MEDIA_TYPE
 
 GROUP = b"/v1/topics/orders/groups/g"
 UNIQUE = re.compile(rb'"(receipt|id|message_id)":"[0-9a-f]+"')
@@ -291,26 +299,152 @@ async def test_tokens_count_as_ever(tmp_path):
     }
 
 
-async def test_a_consumer_that_goes_away_while_it_is_served_leaves_its_message_to_others(both):
-    fast, _ = both
-    await send(fast, "a", "b")
-    held = receipts(await fast.ask(call(b"receive")))
-    client = await fast.client()
+@pytest.mark.parametrize("way", ["fast", "ordinary"])
+async def test_a_consumer_that_goes_away_while_it_is_served_leaves_its_message_to_others(both, way):
+    service = both[0] if way == "fast" else both[1]
+    await send(service, "a", "b")
+    held = receipts(await service.ask(call(b"receive")))
+    client = await service.client()
     client.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await client.answer()
-    fast.gather()
+    service.gather()
     client.write(receive_and_ack(held))
-    await until(lambda: fast.engine.groups.info("orders", "g").in_flight == 2)
+    ending = service.engine.groups.runtimes["orders/g"].leasing.busy
+    await until(lambda: bool(ending))
+    if way == "fast":
+        await until(lambda: service.engine.groups.info("orders", "g").in_flight == 2)
     client.writer.close()
     await client.writer.wait_closed()
     for _ in range(200):
-        fast.clock.advance(5)
+        service.clock.advance(5)
         await asyncio.sleep(0.001)
-        info = fast.engine.groups.info("orders", "g")
-        if (info.in_flight, info.waiting + info.ready) == (0, 1):
+        info = service.engine.groups.info("orders", "g")
+        if (info.in_flight, info.waiting + info.ready + info.lag) == (0, 1):
             break
-    info = fast.engine.groups.info("orders", "g")
-    assert (info.in_flight, info.waiting + info.ready) == (0, 1)
+    info = service.engine.groups.info("orders", "g")
+    assert (info.in_flight, info.waiting + info.ready + info.lag) == (0, 1)
+
+
+LARGE = {
+    "in steps": (b'{"max":1000}', b"Accept: application/json", 600, 1),
+    "in gzip": (b'{"max":300}', b"Accept-Encoding: gzip", 200, 1_000),
+    "in Arrow": (b'{"max":300}', b"Accept: " + MEDIA_TYPE.encode(), 200, 7_000),
+}
+
+
+@pytest.mark.parametrize("form", LARGE)
+async def test_messages_go_back_at_once_if_their_consumer_goes_away_while_the_answer_is_made(
+    both, form, monkeypatch
+):
+    _, service = both
+    content, header, count, size = LARGE[form]
+    for _ in range(count // 100):
+        await send(service, *["x" * size] * 100)
+    gate, entered = None, asyncio.Event()
+    if form == "in steps":
+
+        async def wait_for_nothing():
+            entered.set()
+            await asyncio.get_running_loop().create_future()
+
+        monkeypatch.setattr(responses, "_breathe", wait_for_nothing)
+    elif form == "in gzip":
+        gate = Gate(compression.compressed)
+        monkeypatch.setattr(compression, "compressed", gate)
+    else:
+        gate = Gate(arrow._stream_of)
+        monkeypatch.setattr(arrow, "_stream_of", gate)
+    client = await service.client()
+    client.write(call(b"receive", content, header))
+    await until(lambda: entered.is_set() if gate is None else gate.entered == 1)
+    assert in_state(service).in_flight == count
+    client.writer.close()
+    try:
+        await until(lambda: (in_state(service).waiting, in_state(service).in_flight) == (count, 0))
+    finally:
+        if gate is not None:
+            gate.open()
+
+
+async def test_an_answer_that_cannot_be_made_gives_its_messages_back_at_once(both, monkeypatch):
+    _, service = both
+
+    async def fail(*_args, **_more):
+        raise RuntimeError("cannot encode")
+
+    await send(service, "a")
+    monkeypatch.setattr(responses, "page", fail)
+    answer = await service.ask(call(b"receive"))
+    assert answer.status.endswith(b"500 Internal Server Error")
+    info = service.engine.groups.info("orders", "g")
+    assert (info.in_flight, info.waiting) == (0, 1)
+
+
+async def test_a_late_acknowledgement_counts_before_the_same_call_receives(both):
+    for service in both:
+        await send(service, "a")
+        held = receipts(await service.ask(call(b"receive", b'{"invisible_ms":1000}')))
+        await until(lambda service=service: service.clock.advance(500) or in_state(service).ready)
+        answer = await service.ask(receive_and_ack(held, max=10))
+        found = json.loads(plain(answer))
+        assert found["results"] == [{"receipt": held[0], "ok": True}]
+        assert found["messages"] == []
+        assert in_state(service).ready == 0
+
+
+def in_state(service):
+    return service.engine.groups.info("orders", "g")
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+async def test_after_a_crash_what_a_call_acknowledges_is_not_received_by_it(tmp_path, ahead):
+    """`ahead`: others have received before, so that what comes next was read already."""
+    files, clock = FaultyFiles(), ManualClock()
+    settings = Settings(data=tmp_path, disk_reserve_bytes=0)
+    engine = await Engine.open(settings, clock, files)
+    await engine.groups.put("orders", "g", GroupConfig(backoff=Exponential()))
+    await engine.sender.send([Outgoing("orders", body.encode(), {}) for body in "abc"])
+    held = [one.receipt for one in await engine.groups.receive("orders", "g", count_max=3)]
+    await engine.abandon()
+    async with running(tmp_path, files=files) as service:
+        others = [receipts(await service.ask(call(b"receive"))) for _ in range(ahead)]
+        answer = await service.ask(receive_and_ack(held[2:], max=10))
+        found = json.loads(plain(answer))
+        assert found["results"] == [{"receipt": held[2], "ok": True}]
+        assert len(found["messages"]) == 2 - len(others)
+
+
+async def test_acknowledgements_that_cannot_be_stored_are_refused_before_the_call_waits(both):
+    found = []
+    for service in both:
+        await send(service, "a")
+        held = receipts(await service.ask(call(b"receive")))
+        service.files.space_bytes = 10
+        answers = []
+        for fields in ({"wait_ms": 60_000}, {"tags": "other"}):
+            async with asyncio.timeout(20):
+                answers.append(await service.ask(receive_and_ack(held, **fields)))
+        service.files.space_bytes = 1 << 40
+        found.append([(answer.status, answer.headers.keys()) for answer in answers])
+    assert found[0] == found[1]
+    assert [status for status, _ in found[0]] == [b"HTTP/1.1 507 Insufficient Storage"] * 2
+
+
+async def test_what_fails_of_a_receive_that_acknowledges_is_reported_once_and_to_its_client(both, caplog):
+    _, service = both
+    await send(service, "a")
+    held = receipts(await service.ask(call(b"receive")))
+    missing = b"/v1/topics/orders/groups/none"
+    content = json.dumps({"ack": held}).encode()
+    assert (await service.ask(call(b"receive", content, path=missing))).status.split()[1] == b"404"
+    await service.engine.groups.put("orders", "offsets", GroupConfig(kind="offsets"))
+    answer = await service.ask(call(b"receive", content, path=b"/v1/topics/orders/groups/offsets"))
+    assert answer.status.split()[1] == b"409"
+    service.files.space_bytes = 10
+    assert (await service.ask(receive_and_ack(held, tags="other"))).status.split()[1] == b"507"
+    service.files.space_bytes = 1 << 40
+    gc.collect()
+    assert [one.message for one in caplog.records if one.name == "asyncio"] == []
 
 
 async def test_requests_are_counted_in_both_ways_alike(both):

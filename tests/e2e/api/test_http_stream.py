@@ -159,6 +159,48 @@ async def test_a_rewind_empties_the_window(service):
     events.close()
 
 
+async def test_a_rewind_in_another_protocol_empties_the_window(service):
+    await service.send([{"topic": "orders", "body": "1"}, {"topic": "orders", "body": "2"}])
+    events = await Stream.open(service.url, "?max_in_flight=1&invisible_ms=3600000")
+    assert (await events.message())["body"] == "1"
+    await service.engine.groups.rewind("orders", "workers", offsets={0: 1})  # as RocketMQ's admin calls do
+    assert (await events.message())["body"] == "2"
+    events.close()
+
+
+async def test_a_purge_empties_the_window_of_what_it_ended(service):
+    await service.send([{"topic": "orders", "body": str(i)} for i in range(2)])
+    events = await Stream.open(service.url, "?max_in_flight=2&invisible_ms=3600000")
+    assert [(await events.message())["body"] for _ in range(2)] == ["0", "1"]
+    answer = await service.call("POST", "/v1/topics/orders/purge", json={"delivered": True})
+    assert answer.status == 200
+    await service.send([{"topic": "orders", "body": str(i)} for i in range(2, 5)])
+    assert [(await events.message())["body"] for _ in range(2)] == ["2", "3"]
+    assert (await _info(service))["lag"] == 1
+    events.close()
+
+
+async def test_messages_that_outlive_a_purge_keep_their_places_in_the_window(service):
+    await service.send([{"topic": "orders", "body": str(i)} for i in range(3)])
+    events = await Stream.open(service.url, "?max_in_flight=2&invisible_ms=3600000")
+    assert [(await events.message())["body"] for _ in range(2)] == ["0", "1"]
+    await service.engine.groups.end_before("orders", {0: 1})
+    assert (await events.message())["body"] == "2"
+    info = await _info(service)
+    assert info["in_flight"] == 2
+    events.close()
+
+
+async def test_a_stream_with_a_full_window_ends_when_its_topic_is_deleted(service):
+    await service.send([{"topic": "orders", "body": str(i)} for i in range(2)])
+    events = await Stream.open(service.url, "?max_in_flight=1&invisible_ms=3600000")
+    await events.message()
+    await service.call("DELETE", "/v1/topics/orders")
+    kind, _, data = await events.event()
+    assert (kind, data["code"]) == ("end", "unknown_group")
+    events.close()
+
+
 async def test_last_event_id_acknowledges_nothing_and_gives_nothing_back(service):
     await service.send([{"topic": "orders", "body": str(i)} for i in range(3)])
     events = await Stream.open(service.url, "?max_in_flight=2")

@@ -321,6 +321,40 @@ async def test_a_start_without_space_takes_the_leases_over_and_a_later_one_remov
     check_groups(world.engine)
 
 
+async def test_a_note_that_a_start_had_no_space_to_remove_is_removed_once_there_is_space(world):
+    await fresh_and_retried(world)
+    await world.engine.close()
+    space, world.files.space_bytes = world.files.space_bytes, 0
+    await world.open()
+    await world.advance(1_000)
+    assert noted(world) != {}
+    world.files.space_bytes = space
+    await world.advance(1_000)
+    assert noted(world) == {}
+    await world.crash()
+    assert counts(world) == (0, 1, 1)
+
+
+async def test_nor_does_a_planned_stop_leave_such_notes_of_leases_that_have_ended(world):
+    await world.open()
+    for group in ("g", "h"):
+        await put(world, group=group)
+    await send(world, "a")
+    await receive(world)
+    held = await receive(world, group="h")
+    await world.engine.close()
+    space, world.files.space_bytes = world.files.space_bytes, 0
+    await world.open()
+    world.files.space_bytes = space
+    assert await ack(world, *held, group="h") == [True]
+    await world.engine.close()
+    world.files.space_bytes = 0
+    await world.open()
+    assert noted(world).keys() == {"orders/g", f"{groups_module.MARKS}orders/g"}
+    assert (counts(world), counts(world, "h")) == ((1, 0, 0), (0, 0, 0))
+    world.files.space_bytes = space
+
+
 @pytest.mark.parametrize("how", ["crash", "lose_index", "power cut"])
 async def test_a_crash_after_the_next_start_makes_visible_what_the_planned_restart_had_kept(world, how):
     b, c, d = await fresh_and_retried(world)

@@ -637,3 +637,57 @@ async def test_who_waits_gets_what_a_receive_left_that_was_broken_off(world):
     first.cancel()
     async with asyncio.timeout(10):
         assert sorted(bodies(await second)) == names
+
+
+# ---------------------------------------------------------------------- leases end though nobody calls
+
+
+def counted(world):
+    info = world.engine.groups.info("orders", "g")
+    return info.in_flight, info.waiting, info.ready
+
+
+async def test_a_lease_ends_in_time_that_began_in_the_turn_in_which_the_last_one_had_ended(world):
+    await world.open()
+    await put(world)
+    await send(world, "a", "b")
+    [a] = await receive(world, 1)
+    assert await ack(world, a) == [True]
+    [watching] = [task for task in asyncio.all_tasks() if task.get_name() == "timerwheel orders/g"]
+    await spin()
+    world.clock.advance(5_000)
+    while not watching.done():
+        await asyncio.sleep(0)
+    assert bodies(await receive(world)) == ["b"]  # before what is called when that task is done
+    await world.advance(4_999)
+    assert counted(world) == (1, 0, 0)
+    await world.advance(1)
+    assert counted(world) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("how", ["ack", "nack", "give_up", "conclude"])
+async def test_what_is_held_by_a_receipt_of_before_a_crash_comes_again_if_its_end_cannot_be_stored(
+    world, how
+):
+    await world.open()
+    await put(world)
+    await send(world, "a")
+    [got] = await receive(world)
+    await world.crash()
+    groups = world.engine.groups
+    calls = {
+        "ack": lambda: groups.ack("orders", "g", [got.receipt]),
+        "nack": lambda: groups.nack("orders", "g", [got.receipt]),
+        "give_up": lambda: groups.give_up("orders", "g", [got.receipt], "no use"),
+        "conclude": lambda: groups.conclude("orders", "g", got.receipt, []),
+    }
+    space, world.files.space_bytes = world.files.space_bytes, 0
+    with pytest.raises(NoSpaceError):
+        await calls[how]()
+    world.files.space_bytes = space
+    assert counted(world) == (1, 0, 0)
+    await world.advance(5_000)
+    assert counted(world) == (0, 1, 0)
+    await world.advance(1_000)
+    [again] = await receive(world)
+    assert (again.message.body, again.attempt) == (b"a", 2)

@@ -1,7 +1,9 @@
 """What an Arrow stream says of its size is read before anything in it is decoded."""
 
 import itertools
+import struct
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.ipc
@@ -10,9 +12,12 @@ import pytest
 from tests.harness.arrow_rows import stream_of, table_of
 from timerwheel.api.http.problems import RequestError
 from timerwheel.api.messages.arrow_stream import (
+    _BUFFERS,
+    _HEADER,
     BATCHES_MAX,
     ENTRY_BYTES,
     Limits,
+    _FlatTable,
     columns_of,
     unpacked_bytes,
 )
@@ -153,3 +158,55 @@ def test_a_dictionary_counts_with_each_record_batch_that_it_is_decoded_with():
 def test_a_dictionary_in_place_of_another_counts_for_itself():
     texts = [["x" * (LIMITS.bytes_max // 20), str(count)] for count in range(10)]
     assert size_of(stream_of_dictionaries(texts)) < LIMITS.bytes_max * 0.6
+
+
+ENDS = (-(1 << 63), 1 - (1 << 63), -1_001, -1_000, -999, -1, 0, 1, 999, 1_000, 1_001, (1 << 63) - 1)
+
+
+@pytest.mark.parametrize(("unit", "per_ms"), [("us", 1_000), ("ns", 1_000_000)])
+@pytest.mark.parametrize("column", ["deliver_at", "delay"])
+def test_every_time_finer_than_a_millisecond_is_rounded_up(column, unit, per_ms):
+    kind = pa.timestamp(unit, tz="UTC") if column == "deliver_at" else pa.duration(unit)
+    table = pa.table({"topic": ["t"] * len(ENDS), column: pa.array(ENDS, pa.int64()).view(kind)})
+    arrays, _ = columns_of(pa, pa.py_buffer(stream_of(table)), LIMITS)
+    assert arrays[column].to_pylist() == [-(-end // per_ms) for end in ENDS]
+
+
+def sharing(fields: int, size: int) -> bytes:
+    """A stream with a row whose properties are texts of this size that all lie in the same bytes."""
+    texts = [pa.array(["x" * size]), *[pa.array([""])] * (fields - 1)]
+    properties = pa.StructArray.from_arrays(texts, names=[f"f{number}" for number in range(fields)])
+    stream = stream_of(pa.table({"topic": ["t"], "properties": properties}))
+    messages = iter(pa.ipc.MessageReader.open_stream(pa.BufferReader(stream)))
+    batch = next(message for message in messages if message.type == "record batch")
+    pairs = list(_FlatTable.root(batch.metadata.to_pybytes()).table(_HEADER).pairs(_BUFFERS))
+    own = 4  # of the topic: nulls, offsets, text; of the struct: nulls
+    shared = pairs[:own] + pairs[own : own + 3] * fields
+    before, after = (b"".join(struct.pack("<qq", *pair) for pair in each) for each in (pairs, shared))
+    assert len(before) == len(after)
+    assert stream.count(before) == 1
+    return stream.replace(before, after)
+
+
+def test_buffers_that_share_bytes_count_as_often_as_they_are_used():
+    stream = sharing(50, LIMITS.bytes_max // 40)
+    assert len(stream) < LIMITS.bytes_max // 10
+    assert code_of(stream) == "request_too_large"
+    few = sharing(5, LIMITS.bytes_max // 40)
+    [batch] = pa.ipc.open_stream(few)
+    batch.validate(full=True)
+    assert {len(text) for text in batch["properties"].to_pylist()[0].values()} == {LIMITS.bytes_max // 40}
+    assert 5 * LIMITS.bytes_max // 40 < size_of(few) < 6 * LIMITS.bytes_max // 40
+
+
+def with_message(message: bytes) -> bytes:
+    """A stream with one message more before its end, which has eight bytes."""
+    stream = stream_of(table_of(ROWS))
+    return stream[:-8] + message + stream[-8:]
+
+
+def test_messages_that_a_stream_does_not_have_are_refused_before_they_cost_anything():
+    sink = pa.BufferOutputStream()
+    pa.ipc.write_tensor(pa.Tensor.from_numpy(np.zeros(1)), sink)
+    assert code_of(with_message(sink.getvalue().to_pybytes())) == "malformed_arrow"
+    assert code_of(with_message(table_of(ROWS).schema.serialize().to_pybytes())) == "malformed_arrow"

@@ -3,19 +3,31 @@ from collections import Counter
 
 import msgspec
 import numpy as np
+import orjson
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from timerwheel.state.config_table import Put
-from timerwheel.state.dedup_key import KeyEntry
+from timerwheel.model.admission import DOMAIN_PROPERTY, HASH_PROPERTY, KEY_PROPERTY
+from timerwheel.state.config_table import CONTROL_TOPIC, Put, encode_puts
+from timerwheel.state.dedup_key import SCHEDULE_DOMAIN, KeyEntry
 from timerwheel.state.groups import Changed
 from timerwheel.state.key_columns import NewKeys
 from timerwheel.state.memtable import IndexState, Kept, Memtable, QueuePages, SegmentCount
 from timerwheel.state.positions import POSITION_DTYPE
 from timerwheel.state.state import LogState
 from timerwheel.store.index import INDEX_FORMAT
-from timerwheel.store.record import FLAG_EARLY, NO_OFFSET, Kind
+from timerwheel.store.record import (
+    FLAG_EARLY,
+    FLAG_ENDED,
+    FLAG_KEYED,
+    FLAG_LEASE,
+    FLAG_LIMITED,
+    FLAG_RUN,
+    NO_OFFSET,
+    Kind,
+    encode,
+)
 from timerwheel.store.table import ROW_DTYPE, Table
 from timerwheel.wheel.geometry import first_horizons
 
@@ -485,40 +497,126 @@ def test_what_could_not_be_written_is_kept_whole_while_the_index_thread_still_re
     assert log_state.immutable is None
 
 
+STEP_KINDS = (
+    *("timer", "message", "fire", "early", "move", "cancel"),
+    *("ack", "retry", "hold", "dead", "setting", "keyed", "run", "limited"),
+)
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["timer", "message", "fire", "early", "move", "cancel"]),
+        st.sampled_from(STEP_KINDS),
         st.sampled_from("ab"),
         st.integers(0, 2),
         st.integers(0, 3_000),
     ),
-    max_size=12,
+    max_size=16,
 )
+SETTINGS = (
+    Put("group", "a/g", {"max_attempts": 3}),
+    Put("group", "b/g", {}),
+    Put("group", "a/g", None),
+    Put("cursor", "a/g", {"0": 1, "1": [0, 1, 2, 3]}),
+    Put("passed", "b/g", {"0": 2}),
+    Put("push", "one", {"url": "http://x"}),
+    Put("push", "one", None),
+    Put("failure", "a/g", {"reason": "not kept"}),
+)
+NAMES = ("a", "b", "a/g", "b/g", "%DLQ%g", CONTROL_TOPIC)
 
 
-def steps_of(written: Written, steps) -> list[tuple[str, np.ndarray]]:
-    """The rows of a random history; a step without a timer to end is left out."""
-    made = []
-    for kind, topic, number, store_ms in steps:
-        if kind == "timer":
-            made.append(written.timer(topic, number, DUE_MS + store_ms, store_ms))
-        elif kind == "message":
-            made.append(written.message(topic, number, store_ms))
-        elif written.waiting:
-            offset = list(written.waiting)[number % len(written.waiting)]
-            if kind == "cancel":
-                made.append(written.cancel(offset))
-            elif kind == "move":
-                made.append(written.move(offset, number, DUE_MS + store_ms))
-            else:
-                made.append(written.fire(offset, number, FLAG_EARLY if kind == "early" else 0))
-    return made
+class EveryKind(Written):
+    """A log that also has records of groups, settings and keys; the payload of some matters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.payloads: dict[int, bytes] = {}
+        self.kept: dict[int, int] = {}  # root -> flags that a record passes on to its replacement
+
+    def read(self, rows: np.ndarray):
+        offsets = rows["offset"].copy()
+        return lambda places: [self.payloads[offset] for offset in offsets[places].tolist()]
+
+    def of_group(self, kind: Kind, topic: str, flags: int = 0, **fields) -> tuple[str, np.ndarray]:
+        return self.row(kind, f"{topic}/g", flags=flags | FLAG_LEASE, **fields)
+
+    def retry(self, topic: str, place: int, number: int, due_ms: int) -> tuple[str, np.ndarray]:
+        """Of attempt `number`, or for 0 the lease of an earlier version."""
+        self.waiting[self.tail] = (f"{topic}/g", 0, due_ms, self.tail)
+        self.kept[self.tail] = FLAG_LEASE
+        flags = FLAG_ENDED if due_ms % 2 else 0
+        return self.of_group(Kind.TIMER, topic, flags, due_ms=due_ms, prior_due_ms=place, rolls=number)
+
+    def keyed(self, topic: str, number: int, due_ms: int, flags: int) -> tuple[str, np.ndarray]:
+        key = {KEY_PROPERTY: f"k{number}", HASH_PROPERTY: f"{due_ms:032x}"}
+        properties = orjson.dumps(key | ({DOMAIN_PROPERTY: SCHEDULE_DOMAIN} if flags & FLAG_RUN else {}))
+        self.payloads[self.tail] = encode(Kind.TIMER, topic.encode(), properties, b"", 0, due_ms, 0, flags)
+        self.kept[self.tail] = flags
+        name, row = self.timer(topic, 0, due_ms)
+        row["flags"] = flags
+        return name, row
+
+    def setting(self, number: int) -> tuple[str, np.ndarray]:
+        self.payloads[self.tail] = encode_puts([SETTINGS[number % len(SETTINGS)]], 0)
+        return self.row(Kind.CONTROL, CONTROL_TOPIC)
+
+    def end(self, kind: str, number: int, due_ms: int) -> tuple[str, np.ndarray]:
+        """Fire, move or cancel a timer that waits."""
+        offset = list(self.waiting)[number % len(self.waiting)]
+        flags = self.kept.get(self.waiting[offset][3], 0)
+        if kind == "cancel":
+            name, row = self.cancel(offset)
+        elif kind == "move":
+            name, row = self.move(offset, number, due_ms)
+        else:
+            name, row = self.fire(offset, number, FLAG_EARLY if kind == "early" else 0)
+        row["flags"] |= flags
+        return name, row
+
+
+def step(written: EveryKind, kind: str, topic: str, number: int, late_ms: int) -> list:  # noqa: PLR0911
+    """The rows of one step; none if it has no timer to end."""
+    due_ms = DUE_MS + late_ms
+    if kind == "timer":
+        return [written.timer(topic, number, due_ms, late_ms)]
+    if kind == "message":
+        return [written.message(topic, number, late_ms)]
+    if kind == "ack":
+        fields = {"queue": number, "prior_due_ms": late_ms % 5, "due_ms": late_ms % 7 + 1}
+        return [written.of_group(Kind.ACK, topic, rolls=number, **fields)]
+    if kind == "retry":
+        return [written.retry(topic, late_ms % 5, number, due_ms)]
+    if kind == "hold":  # and its retry, at a place of their own
+        place = written.tail
+        hold = written.of_group(Kind.HOLD, topic, prior_due_ms=place, due_ms=number + 1, rolls=1)
+        return [hold, written.retry(topic, place, 1, due_ms)]
+    if kind == "dead":
+        return [written.row(Kind.CANCEL, "%DLQ%g", flags=FLAG_LEASE, prior_due_ms=number)]
+    if kind == "setting":
+        return [written.setting(late_ms)]
+    if kind in {"keyed", "run", "limited"}:
+        flags = {"keyed": FLAG_KEYED, "run": FLAG_KEYED | FLAG_RUN, "limited": FLAG_LIMITED}[kind]
+        return [written.keyed(topic, number, due_ms, flags)]
+    return [written.end(kind, number, due_ms)] if written.waiting else []
+
+
+def ready_state() -> LogState:
+    """A state that knows all topics, and one group of two: names in one table are numbered at once."""
+    log_state = new_state()
+    for name in NAMES:
+        log_state.topic(name)
+    log_state.put(SETTINGS[0], 1)
+    return log_state
 
 
 def said_by(log_state: LogState) -> dict:
     """All that a state says of the records that were applied to it."""
-    memtable = log_state.memtable
+    memtable, groups = log_state.memtable, log_state.groups
     return {
+        "groups": groups.dump(),
+        "ready": {group.name: (list(group.ready), group.lanes, group.counts) for group in groups},
+        "dead": {number: (dead.low, sorted(dead.removed)) for number, dead in groups.dead.items()},
+        "control": (list(log_state.control.all()), memtable.control),
+        "keys": memtable.keys.all_entries(),
+        "of groups": memtable.groups,
         "topics": {
             name: (
                 topic.pending,
@@ -543,19 +641,22 @@ def said_by(log_state: LogState) -> dict:
 
 @given(STEPS, st.integers(64, 20_000), st.integers(0, 1 << 40))
 @example([("timer", "a", 0, 0), ("move", "a", 0, 0)], 64, 7)
+@example([(kind, "a", 1, 1) for kind in ("retry", "hold", "fire", "ack", "setting", "keyed", "dead")], 64, 7)
+@example([("hold", "a", 1, 0), ("setting", "a", 0, 2), ("setting", "a", 0, 0), ("retry", "a", 0, 0)], 64, 7)
 def test_records_applied_one_by_one_say_what_they_say_together(steps, tail, store_ms):
     """A single row is counted without arrays: one meaning at two speeds.
 
     The records have one store time: of a batch with several, the latest counts as the end of each timer.
     """
-    written = Written()
+    written = EveryKind()
     written.tail = tail
-    rows = steps_of(written, steps)
+    rows = [row for one in steps for row in step(written, *one)]
     for _, row in rows:
         row["store_ms"] = store_ms
-    one_by_one, together = new_state(), new_state()
+    one_by_one, together = ready_state(), ready_state()
     for topic, row in rows:
-        one_by_one.apply(table((topic, row.copy())), int(row["offset"][0]) + SIZE)
+        one_by_one.apply(table((topic, row.copy())), int(row["offset"][0]) + SIZE, written.read(row))
     if rows:
-        together.apply(table(*rows), written.tail)
+        found = table(*rows)
+        together.apply(found, written.tail, written.read(found.rows))
     assert said_by(one_by_one) == said_by(together)

@@ -221,6 +221,31 @@ def test_to_another_process_records_that_are_written_while_it_looks_for_the_end_
     assert numbers_in(log) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("reads", range(9))
+@pytest.mark.parametrize("numbers", [(), (0,), (0, 1, 2)])
+def test_to_another_process_a_log_is_sound_whose_zeros_are_cut_while_it_looks_for_the_end(
+    files, reads, numbers
+):
+    """As by a planned stop; `reads` says before which of its reads."""
+    log = opened(files)
+    stored(log, 7)
+    for number in numbers:
+        stored(log, number)
+    file, read, left = log.file(0), log.file(0).read, iter(range(reads))
+
+    def finish_and_read(position, size):
+        if next(left, None) is None:
+            log.finish()
+        return read(position, size)
+
+    file.read = finish_and_read
+    end = end_of_writing(file, 0)
+    assert end == log.tail
+    assert end <= file.size()
+    file.read = read
+    assert numbers_in(log) == [7, *numbers]
+
+
 @pytest.mark.parametrize("torn_bytes", [1, 40, 120, 600])
 def test_what_was_torn_is_kept_in_quarantine_without_the_zeros_behind_it(files, torn_bytes):
     log = opened(files)
@@ -365,7 +390,7 @@ def is_direct(fd):
 
 
 def test_on_a_real_disk_small_writes_go_past_the_page_cache_and_are_read_through_it(tmp_path, monkeypatch):
-    if not DiskFiles().direct_works(tmp_path):
+    if DiskFiles().direct_fault(tmp_path) is not None:
         pytest.skip(f"no direct writes in {tmp_path}")
     log = opened(DiskFiles(), tmp_path / "log")
     written: list[tuple[int, int]] = []
@@ -391,7 +416,7 @@ def test_on_a_real_disk_small_writes_go_past_the_page_cache_and_are_read_through
 
 
 def test_a_file_system_that_refuses_direct_writes_takes_the_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(DiskFiles, "direct_works", lambda _self, _directory: True)
+    monkeypatch.setattr(DiskFiles, "direct_fault", lambda _self, _directory: None)
     log = opened(DiskFiles(), tmp_path / "log")
 
     pwrite = os.pwrite
@@ -411,9 +436,69 @@ def test_a_file_system_that_refuses_direct_writes_takes_the_others(tmp_path, mon
 
 def test_the_try_leaves_nothing_behind(tmp_path):
     (tmp_path / "direct.probe").write_bytes(b"left over")
-    DiskFiles().direct_works(tmp_path)
+    DiskFiles().direct_fault(tmp_path)
     assert list(tmp_path.iterdir()) == []
-    assert not DiskFiles().direct_works(tmp_path / "missing")
+    assert DiskFiles().direct_fault(tmp_path / "missing") is not None
+
+
+def test_the_try_says_what_it_met_and_takes_no_lack_of_space_or_files_for_a_refusal(tmp_path, monkeypatch):
+    opens, pwrite = os.open, os.pwrite
+
+    def refuse(name, fault, of):
+        def called(*args):
+            if of(*args):
+                raise OSError(fault, os.strerror(fault))
+            return {"open": opens, "pwrite": pwrite}[name](*args)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(f"timerwheel.store.files.os.{name}", called)
+            return DiskFiles().direct_fault(tmp_path)
+
+    def is_for_direct(_path, flags, *_mode):
+        return bool(flags & os.O_DIRECT)
+
+    refused, full = "allows no direct writes", "could not try direct writes (No space left on device)"
+    assert refuse("open", errno.EINVAL, is_for_direct) == refused
+    assert refuse("open", errno.EMFILE, is_for_direct) == "could not try direct writes (Too many open files)"
+    assert refuse("pwrite", errno.ENOSPC, lambda fd, *_: not is_direct(fd)) == full
+    assert refuse("pwrite", errno.EINVAL, lambda fd, *_: is_direct(fd)) == refused
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_once_a_direct_write_is_refused_none_is_tried_in_later_segments_and_that_is_said_once():
+    files, said = FaultyFiles(), []
+    log = opened(files, size=4_096)
+    log.on_no_direct = said.append
+    stored(log, 0)
+    assert log.file(0).sector_bytes == SECTOR_BYTES
+    files.refuses_direct = True
+    for number in range(1, 40):
+        stored(log, number)
+    assert len(log.bases) > 1
+    assert said == ["takes no direct writes any more"]
+    files.refuses_direct = False
+    for number in range(40, 80):
+        stored(log, number)
+    assert log.file(log.bases[-1]).sector_bytes == 0
+    assert numbers_in(log) == list(range(80))
+
+
+def test_under_a_quota_that_free_space_does_not_show_zeros_are_tried_once_a_mebibyte(files, monkeypatch):
+    log = opened(files)
+    files.space_bytes = PREPARED_BYTES // 2
+    monkeypatch.setattr(files, "free_bytes", lambda _directory: 1 << 40)
+    before = len(files.trace)
+    for number in range(50):
+        stored(log, number)
+    assert sum(step.startswith("truncate") for step in files.trace[before:]) == 1
+    assert numbers_in(log) == list(range(50))
+    files.space_bytes = 1 << 40
+    while log.tail < PREPARED_BYTES - AHEAD_BYTES_MAX:
+        log.append([[record(1, b"x" * 4_000)]], sync=True, now_ms=9)
+    assert size_of_last(log) == log.tail
+    while log.tail < PREPARED_BYTES + AHEAD_BYTES_MAX:
+        log.append([[record(1, b"x" * 4_000)]], sync=True, now_ms=9)
+    assert size_of_last(log) > log.tail
 
 
 def test_a_refused_message_leaves_no_zeros_that_could_become_one(files):
