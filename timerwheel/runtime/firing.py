@@ -68,6 +68,11 @@ class Firing:
                 continue
             now_ms = self._clock.now_ms()
             entries = self._near.pop_due(now_ms, batch_max, self._settings.batch_bytes_max)
+            if not len(entries) and self._near.overdue:
+                # All that it came upon are gone: recalled, say. Those behind them may not be.
+                batch_max = min(2 * batch_max, self._settings.fire_records_max)
+                await self._clock.breathe()
+                continue
             if not len(entries):
                 batch_max = first
                 if self._near.until_ms < now_ms:

@@ -21,6 +21,9 @@ import numpy as np
 from timerwheel.wheel.fair_queue import Overdue, holds, in_order, sort
 from timerwheel.wheel.slot_table import ENTRY_DTYPE, Entries
 
+GONE_AT_ONCE = 8_192
+"""How many timers one call of `pop_due` may come upon that are gone, and return none: each costs 0.1 µs."""
+
 
 class Run:
     """A sorted array of entries and its read position."""
@@ -150,7 +153,8 @@ class NearWheel:
     def pop_due(self, now_ms: int, count_max: int, bytes_max: int = 1 << 62) -> Entries:
         """Take out timers with due ≤ now: all in order, or, if there are too many, some of each topic.
 
-        At most `count_max` timers with records of at most `bytes_max` together, or one.
+        At most `count_max` timers with records of at most `bytes_max` together, or one. None although some
+        are `overdue` if GONE_AT_ONCE of these are gone: the next call goes on behind them.
         """
         if self._overdue.count and now_ms < self._overdue.last_ms:
             self.add_run(self._overdue.take_all())  # the clock was stepped back
@@ -162,7 +166,13 @@ class NearWheel:
             parts = [due]
         for part in parts:
             self._overdue.add(part)
-        return self._without_gone(self._overdue.take(count_max, bytes_max))
+        looked_at = 0
+        while True:
+            taken = self._overdue.take(count_max, bytes_max)
+            found = self._without_gone(taken)
+            looked_at += len(taken)
+            if len(found) or not len(taken) or looked_at >= GONE_AT_ONCE:
+                return found
 
     def _take_due(self, now_ms: int) -> list[Entries]:
         """Return all due timers, each part in order."""
@@ -185,8 +195,12 @@ class NearWheel:
         return parts
 
     def _without_gone(self, taken: Entries) -> Entries:
+        """Return these without those that are gone. Costs what `taken` has, however many are gone."""
         if not self.gone:
             return taken
-        gone = np.isin(taken["offset"], np.fromiter(self.gone, np.uint64, len(self.gone)))
-        self.gone.difference_update(taken["offset"][gone].tolist())
-        return taken[~gone]
+        offsets = taken["offset"].tolist()
+        met = self.gone.intersection(offsets)
+        if not met:
+            return taken
+        self.gone -= met
+        return taken[[offset not in met for offset in offsets]]

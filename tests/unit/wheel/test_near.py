@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from timerwheel.wheel.near import NearWheel
+from timerwheel.wheel.near import GONE_AT_ONCE, NearWheel
 from timerwheel.wheel.slot_table import ENTRY_DTYPE
 
 UNTIL_MS = 1000
@@ -305,3 +305,43 @@ def test_what_is_due_in_one_millisecond_is_known_by_topic_wherever_it_waits(batc
                 for due_ms in range(14):
                     expected = any((topic, due_ms) == one[:2] for one in held)
                     assert near.has_due(topic, due_ms) == expected
+
+
+def crowd(count: int) -> np.ndarray:
+    """This many timers of one topic at 500 ms."""
+    found = np.zeros(count, ENTRY_DTYPE)
+    found["due_ms"] = 500
+    found["offset"] = found["root"] = 24 * np.arange(1, count + 1)
+    found["size"] = found["offset"] % 1000
+    return found
+
+
+class Unwalked(set[int]):
+    """A set that nobody goes through."""
+
+    def __iter__(self):
+        raise AssertionError("it may be large")
+
+
+def test_a_crowd_that_is_gone_is_passed_over_in_few_calls_however_small_the_batches_are():
+    near = near_with()
+    near.add_run(crowd(3 * GONE_AT_ONCE))
+    for offset in (24 * np.arange(1, 3 * GONE_AT_ONCE)).tolist():
+        near.gone.add(offset)
+    calls = 0
+    found = []
+    while near.next_due_ms() is not None:
+        found += timers_of(near.pop_due(500, 64))
+        calls += 1
+    assert [root for _, root, _ in found] == [24 * 3 * GONE_AT_ONCE]
+    assert calls <= 4
+    assert not near.gone
+
+
+@pytest.mark.parametrize("batch", [64, 1_000], ids=["some overdue", "none overdue"])
+def test_a_batch_costs_no_look_at_all_that_is_gone(batch):
+    near = near_with()
+    near.add_run(crowd(1_000))
+    near.gone = Unwalked({24, 48, *range(10**6, 10**6 + 50)})
+    assert near.pop_due(500, batch)["root"].tolist() == [24 * number for number in range(3, batch + 1)]
+    assert len(near.gone) == 50
