@@ -235,12 +235,15 @@ class BulkRecalls:
         """Return why a message that is not in flight cannot be changed now; None if it can."""
         if self._state.end_of(current.record.topic, current.root) is not None:
             return RecallResult(message_id, DeletedMessageError.code, None)
-        state = self._messages.state_of(current.record, current.offset)
+        state = self._state_of(current)
         if state is not State.SCHEDULED:
             return RecallResult(message_id, _ENDED[state], state)
         if current.record.header.due_ms == HALF_DUE_MS:
             return RecallResult(message_id, OpenTransactionError.code, state)
         return None
+
+    def _state_of(self, current: CurrentRecord) -> State:
+        return self._messages.state_of(current.record, current.offset, current.root)
 
     async def _stored_units(
         self,
@@ -429,13 +432,12 @@ class BulkRecalls:
     def _wait_now(self, entries: Entries) -> np.ndarray:
         """Return which entries are pending or in flight by due time; a forwarding pointer may overrule it."""
         waits: np.ndarray = entries["due_ms"] >= self._near.until_ms
-        for place in np.flatnonzero(~waits).tolist():
-            offset, due_ms = int(entries["offset"][place]), int(entries["due_ms"][place])
-            waits[place] = (
-                offset in self._in_flight
-                or self._near.contains(offset, due_ms)
-                or offset in self._firing.quarantined
-            )
+        near = entries[~waits]
+        elsewhere = [
+            offset in self._in_flight or offset in self._firing.quarantined
+            for offset in near["offset"].tolist()
+        ]
+        waits[~waits] = self._near.contains_each(near) | np.array(elsewhere, bool)
         return waits
 
     async def _recall_waiting(self, part: Entries, tally: _Tally) -> None:
@@ -450,10 +452,7 @@ class BulkRecalls:
                 under_way = None if current is None else self._in_flight.outcome(current.offset)
                 if under_way is not None:
                     busy[place] = under_way
-                elif (
-                    current is None
-                    or self._messages.state_of(current.record, current.offset) is not State.SCHEDULED
-                ):
+                elif current is None or self._state_of(current) is not State.SCHEDULED:
                     tally.missed += 1
                 else:
                     ready.append(current)

@@ -128,7 +128,9 @@ class MessageReader:
             raise UnknownMessageError(message_id)
         if (end := self._state.end_of(record.topic, root)) is not None:
             raise DeletedMessageError(message_id, record.topic, end.at_ms)
-        return Current(message_id, root, found.root_crc, offset, data, record, self.state_of(record, offset))
+        return Current(
+            *(message_id, root, found.root_crc, offset, data, record), self.state_of(record, offset, root)
+        )
 
     def _read_current(self, root: int, known: int | None) -> tuple[int, bytes]:
         if known is None:
@@ -137,16 +139,16 @@ class MessageReader:
         offset = root if known is None else known
         return offset, self._log.read(offset)
 
-    def state_of(self, record: Record, offset: int) -> State:
+    def state_of(self, record: Record, offset: int, root: int) -> State:
         """Derive the state, which is never stored: see `NearWheel` invariant 1."""
         if record.header.kind == Kind.MESSAGE:
             return State.DELIVERED
         if record.header.kind == Kind.CANCEL:
             return State.RECALLED
-        due_ms = record.header.due_ms
+        due_ms, topic = record.header.due_ms, self._state.topics.get(record.topic)
         waits = (
             due_ms >= self._near.until_ms
-            or self._near.contains(offset, due_ms)
+            or (topic is not None and self._near.contains(offset, due_ms, root, topic.id))
             or offset in self._firing.quarantined
         )
         return State.SCHEDULED if waits else State.DELIVERED
@@ -358,15 +360,13 @@ class MessageReader:
 
     def still_waiting(self, found: Entries) -> Entries:
         """Return the entries, read in this generation, that are still pending and not in flight."""
+        waits = (found["due_ms"] >= self._near.until_ms) | self._near.contains_each(found)
+        columns = (found["offset"].tolist(), found["root"].tolist())
         still = [
-            offset not in self._in_flight
-            and self._state.pointer_of(root) in (None, offset)
-            and (due_ms >= self._near.until_ms or self._near.contains(offset, due_ms))
-            for offset, root, due_ms in zip(
-                found["offset"].tolist(), found["root"].tolist(), found["due_ms"].tolist(), strict=True
-            )
+            offset not in self._in_flight and self._state.pointer_of(root) in (None, offset)
+            for offset, root in zip(*columns, strict=True)
         ]
-        free: Entries = found[np.array(still, bool)]
+        free: Entries = found[waits & np.array(still, bool)]
         return free
 
 

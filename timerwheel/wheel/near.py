@@ -15,6 +15,7 @@ Belongs to the event loop.
 
 import heapq
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -85,12 +86,17 @@ class NearWheel:
             count += len(parts[-1])
         self.runs.append(Run(in_order(parts)))
 
-    def remove(self, offset: int, due_ms: int) -> bool:
+    def remove(self, offset: int, due_ms: int, root: int, topic: int) -> bool:
         """Remove a timer; False if it is not here."""
-        if not self.contains(offset, due_ms):
+        if not self.contains(offset, due_ms, root, topic):
             return False
         self.gone.add(offset)
         return True
+
+    def remove_each(self, entries: Entries) -> None:
+        """Remove those of these timers that are here."""
+        for timer in _keys(entries):
+            self.remove(*timer)
 
     def put_back(self, entry: Entries) -> None:
         """Undo a `remove`: the one timer in `entry` is pending again, whether or not it was reached since."""
@@ -100,13 +106,17 @@ class NearWheel:
         elif int(entry["due_ms"][0]) < self.until_ms:
             self.add(entry)
 
-    def contains(self, offset: int, due_ms: int) -> bool:
-        """Tell whether this timer is here."""
+    def contains(self, offset: int, due_ms: int, root: int, topic: int) -> bool:
+        """Tell whether this timer is here: some searches, however many are due with it."""
         if due_ms >= self.until_ms or offset in self.gone:
             return False
-        if offset in self._heap_offsets or self._overdue.contains(offset, due_ms):
+        if offset in self._heap_offsets or self._overdue.contains(offset, due_ms, root, topic):
             return True
-        return any(holds(run.rest, offset, due_ms) for run in self.runs)
+        return any(holds(run.rest, offset, due_ms, root) for run in self.runs)
+
+    def contains_each(self, entries: Entries) -> np.ndarray:
+        """Tell which of these timers are here."""
+        return np.fromiter((self.contains(*timer) for timer in _keys(entries)), np.bool_, len(entries))
 
     def has_due(self, topic: int, due_ms: int) -> bool:
         """Tell whether a timer of this topic is here for this millisecond; one that is gone may count."""
@@ -204,3 +214,8 @@ class NearWheel:
             return taken
         self.gone -= met
         return taken[[offset not in met for offset in offsets]]
+
+
+def _keys(entries: Entries) -> Iterator[tuple[int, int, int, int]]:
+    """Yield what `NearWheel.contains` takes of each."""
+    return zip(*(entries[name].tolist() for name in ("offset", "due_ms", "root", "topic")), strict=True)
