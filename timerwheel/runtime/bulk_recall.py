@@ -303,8 +303,10 @@ class BulkRecalls:
         return current
 
     def _damaged(self, message_id: str, root: int, error: CorruptionError) -> str:
-        """Return the code for a damaged record: corruption if the id is valid, else unknown_message."""
-        header = decode_header(self._log.read_raw(error.offset, HEADER_SIZE).ljust(HEADER_SIZE, b"\0"))
+        """Return the code for a damaged record: corruption unless its header shows that the id is invalid."""
+        if not error.remains:
+            return CorruptionError.code
+        header = decode_header(error.remains.ljust(HEADER_SIZE, b"\0"))
         whose = self._ids.encode(root, header.identity(root).root_crc)
         return CorruptionError.code if whose == message_id else UnknownMessageError.code
 
@@ -500,7 +502,7 @@ class BulkRecalls:
         columns = (speaking, part["root"].tolist(), part["offset"].tolist(), records)
         for number, (place, root, offset, data) in enumerate(zip(*columns, strict=True)):
             if isinstance(data, CorruptionError) and tally.of_topic is not None:
-                found.append((place, self._current_damaged(part[number], tally.of_topic, now_ms)))
+                found.append((place, self._current_damaged(part[number], data, tally.of_topic, now_ms)))
             elif not isinstance(data, bytes):
                 if tally.matches is None:
                     found.append((place, None))
@@ -510,11 +512,12 @@ class BulkRecalls:
                 )
         return found
 
-    def _current_damaged(self, entry: np.void, topic: str, now_ms: int) -> CurrentRecord:
+    def _current_damaged(
+        self, entry: np.void, error: CorruptionError, topic: str, now_ms: int
+    ) -> CurrentRecord:
         """Build the CurrentRecord of a timer that cannot be read, from its wheel entry."""
         offset, root, due_ms = int(entry["offset"]), int(entry["root"]), int(entry["due_ms"])
-        raw = self._log.read_raw(offset, HEADER_SIZE).ljust(HEADER_SIZE, b"\0")
-        header = decode_header(raw)._replace(
+        header = decode_header(error.remains.ljust(HEADER_SIZE, b"\0"))._replace(
             kind=int(Kind.TIMER),
             size=int(entry["size"]),
             due_ms=due_ms,

@@ -39,7 +39,6 @@ class Firing:
         self._near = core.near
         self._near_changed = core.near_changed
         self._state = core.state
-        self._log = core.log
         self._ids = core.ids
         self._commit = core.commit
         self._record_cache = core.record_cache
@@ -179,7 +178,7 @@ class Firing:
     def _quarantine(self, entry: np.void, error: CorruptionError) -> None:
         offset, root = int(entry["offset"]), int(entry["root"])
         logger.error("quarantined a timer: %s", error)
-        header = decode_header(self._log.read_raw(offset, HEADER_SIZE).ljust(HEADER_SIZE, b"\0"))
+        header = decode_header(error.remains.ljust(HEADER_SIZE, b"\0"))
         message_id = self._ids.encode(root, header.identity(root).root_crc)
         self.quarantined[offset] = SetAsideInfo(message_id, int(entry["due_ms"]), offset, str(error))
 

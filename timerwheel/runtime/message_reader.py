@@ -37,7 +37,7 @@ from timerwheel.runtime.queue_reader import SYSTEM_TOPICS
 from timerwheel.state.memtable import QueueTail, Topic
 from timerwheel.state.positions import Positions
 from timerwheel.store.errors import CorruptionError, OffsetError
-from timerwheel.store.record import HEADER_SIZE, Kind, Record, decode
+from timerwheel.store.record import Kind, Record, decode
 from timerwheel.wheel.geometry import Horizons
 from timerwheel.wheel.slot_table import Entries
 
@@ -86,8 +86,8 @@ class MessageReader:
         try:
             current = await self.current(message_id)
         except CorruptionError as error:
-            raw = await self._threads.read(self._log.read_raw, error.offset, HEADER_SIZE)
-            return damaged_view(self._ids, raw, root_of(message_id), error)
+            view = damaged_view(self._ids, root_of(message_id), error)
+            return msgspec.structs.replace(view, id=message_id)
         return await self.view(current)
 
     async def view(self, current: Current) -> MessageView:
@@ -118,8 +118,7 @@ class MessageReader:
         except OffsetError as error:
             raise UnknownMessageError(message_id) from error
         except CorruptionError as error:
-            raw = await self._threads.read(self._log.read_raw, error.offset, HEADER_SIZE)
-            if damaged_view(self._ids, raw, root, error).id != message_id:
+            if error.remains and damaged_view(self._ids, root, error).id != message_id:
                 raise UnknownMessageError(message_id) from error
             raise
         record = decode(data)
@@ -253,11 +252,7 @@ class MessageReader:
                 message_id = id_of(self._ids, record, int(entry["root"]))
                 found.append(message_view(record, message_id, State.SCHEDULED))
                 continue
-            try:
-                raw = await self._threads.read(self._log.read_raw, data.offset, HEADER_SIZE)
-            except OffsetError:
-                raw = b""  # retention removed its segment
-            view = damaged_view(self._ids, raw, int(entry["root"]), data)
+            view = damaged_view(self._ids, int(entry["root"]), data)
             found.append(msgspec.structs.replace(view, due_ms=int(entry["due_ms"])))
         last = f"{int(entries['due_ms'][-1]):x}.{int(entries['root'][-1]):x}" if more else None
         return PendingPage(found, last)

@@ -93,9 +93,9 @@ async def test_a_read_ahead_that_fails_harms_nobody_and_what_it_was_for_is_read_
 
 async def test_a_disk_that_still_fails_when_a_record_is_needed_is_an_error_of_that_read():
     record_cache = RecordCache(shelf := shelf_of(1), Threads(inline=True))
-    shelf.fails = OSError(errno.EIO, "Input/output error")
+    shelf.fails = OSError(errno.ENXIO, "No such device")
     await record_cache.fetch(places([1]), sizes(1))
-    with pytest.raises(OSError, match="Input/output error"):
+    with pytest.raises(OSError, match="No such device"):
         await record_cache.read(places([1]), sizes(1))
 
 
