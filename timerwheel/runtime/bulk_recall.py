@@ -80,7 +80,6 @@ class _Tally:
     """Whether messages count that lists leave out, because their topics have reserved names."""
     of_topic: str | None = None
     """All timers of this topic are ended, those that cannot be read too."""
-    quarantined: list[int] = field(default_factory=list)
     counted: int = 0
     recalled: int = 0
     missed: int = 0
@@ -362,8 +361,6 @@ class BulkRecalls:
             tally = _Tally(None, dry_run=dry_run, of_topic=topic)
             to_ms = lookups.FAR_MS if with_transactions else HALF_DUE_MS
             await self._sweep(Window(0, -1, to_ms, topic_id=topic_id), tally)
-            for offset in tally.quarantined:
-                self._firing.quarantined.pop(offset, None)
         return RecallCount(tally.matched, tally.recalled, tally.missed)
 
     def _window(self, condition: RecallFilter) -> Window | None:
@@ -458,7 +455,6 @@ class BulkRecalls:
                     tally.missed += 1
                 else:
                     ready.append(current)
-            tally.quarantined += [one.offset for one in ready if one.offset in self._firing.quarantined]
             done, refused = self._change(ready)
             tally.refused += len(refused)
             for unit in done:

@@ -499,3 +499,55 @@ async def test_a_delivered_message_that_the_disk_cannot_read_keeps_its_place_in_
     lose_sector(world, page.messages[1].id, 5_000)
     page = await engine.queues.read_queue("orders", 0, 0, 10)
     assert [message.problem is None for message in page.messages] == [True, False, True]
+
+
+async def test_a_due_message_that_the_journal_no_longer_takes_is_quarantined_and_blocks_no_other(world):
+    """Its limit was lowered since. It can still be recalled, and fires once the limit is raised again."""
+    engine = await world.open(fire_records_max=50)
+    ids = await world.send_ids(*[1_000] * 9)
+    large, recalled = await world.send_ids(1_000, 1_000, body=b"b" * 900)
+    engine.core.log.unit_bytes_max = 800
+    await world.advance(2_000)
+    assert engine.ready
+    assert await world.delivered_ids() == ids
+    assert [aside.id for aside in (await engine.messages.wheel()).set_aside] == [large, recalled]
+    assert (await engine.messages.get(large)).state is State.SCHEDULED
+    await engine.recalls.recall(recalled)
+    assert [aside.id for aside in (await engine.messages.wheel()).set_aside] == [large]
+    await world.restart()
+    assert await world.delivered_ids() == [*ids, large]
+
+
+async def test_an_error_of_a_fired_batch_that_nobody_knows_loses_no_timer_and_ends_the_engine(
+    world, monkeypatch
+):
+    engine = await world.open()
+    ids = await world.send_ids(1_000, 1_001)
+
+    def refusing(*_):
+        refused = asyncio.get_running_loop().create_future()
+        refused.set_exception(ValueError("what is this"))
+        return refused
+
+    monkeypatch.setattr(engine.core.commit, "submit", refusing)
+    world.clock.advance(2_000)
+    assert "what is this" in await asyncio.wait_for(engine.failed(), 1)
+    assert not len(engine.core.in_flight)
+    assert len(engine.core.near) == 2
+    await world.crash()
+    assert await world.delivered_ids() == ids
+
+
+async def test_retention_moves_the_timers_beside_one_that_the_journal_no_longer_takes(world):
+    engine = await world.open(retention_ms=1_000)
+    [large] = await world.send_ids(3_600_000, body=b"b" * 900)
+    [small] = await world.send_ids(3_600_000)
+    await world.roll()
+    await world.advance(2_000)
+    engine.core.log.unit_bytes_max = 800
+    await world.retention_turn()
+    assert engine.ready
+    moves = [(await engine.messages.get(one)).properties["TIMER_ROLL_TIMES"] for one in (large, small)]
+    assert moves == ["0", "1"]
+    await world.advance(3_600_000)
+    assert await world.delivered_ids() == [small]
