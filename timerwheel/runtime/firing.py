@@ -117,7 +117,7 @@ class Firing:
             raise
         try:
             timers, back = self._split_by_kind(entries)
-            found = await self._record_cache.read(timers["offset"], timers["size"])
+            found = await self._record_cache.read(timers["offset"], timers["size"], due=True)
             if failures != self.retries:
                 # An earlier batch could not be stored, and this one must not overtake it.
                 self._return(entries, early=early)

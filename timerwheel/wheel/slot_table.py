@@ -272,6 +272,12 @@ def slot_entries(txn: IndexTransaction, level: int, start_ms: int) -> Entries:
     return join(parts, ENTRY_DTYPE)
 
 
+def entries_between(txn: IndexTransaction, level: int, from_ms: int, to_ms: int) -> Entries:
+    """Return every entry, adds and removes, of the slots of a level that start in [from_ms, to_ms)."""
+    found = txn.pages(TABLE, slot_prefix(level, from_ms), slot_prefix(level, to_ms))
+    return join([page.rows(ENTRY_DTYPE) for _, page in found], ENTRY_DTYPE)
+
+
 def slot_weights(
     txn: IndexTransaction, level: int, from_ms: int, to_ms: int
 ) -> Iterator[tuple[int, int, int]]:
