@@ -76,8 +76,8 @@ class IndexReader:
         found: list[Entries] = []
         count = 0
         for slots in _slots_in_order(self._txn, self._unindexed, self._horizons, window):
-            pending = chosen(slot_table.net(slots), window)
-            found.append(pending[: limit - count])
+            pending = chosen(slot_table.left(slots), window)
+            found.append(slot_table.first(pending, limit - count))
             count += len(found[-1])
             if count >= limit:
                 break

@@ -117,3 +117,21 @@ def test_the_first_of_many_is_found_without_a_look_at_the_slots_behind_it(index)
         assert seen.pages_read <= 5
         assert reader.next_due_ms(()) == timers[0][0]
         assert seen.pages_read <= 6
+
+
+@pytest.mark.parametrize("spread_ms", [1, 5, 50_000])
+def test_short_pages_of_one_full_slot_are_in_order_too(index, spread_ms):
+    dice = random.Random(spread_ms)
+    with undone(index) as txn:
+        horizons = first_horizons(NOW_MS)
+        begin_ms = horizons.hour_until + 10 * DAY_MS
+        timers = [(begin_ms + dice.randrange(spread_ms), dice.randrange(1 << 20) * 400 + n, 0) for n in range(400)]
+        rows = [entry(8 * number, timer, ADD) for number, timer in enumerate(timers)]
+        rows += [entry(8 * number, timers[number], REMOVE) for number in range(0, 400, 3)]
+        slot_table.put(txn, np.array(rows, ENTRY_DTYPE), horizons, 0)
+        reader = IndexReader(txn, np.zeros(0, ENTRY_DTYPE), horizons)
+        window, found = Window(-1, -1, FAR_MS), []
+        while page := places(reader.pending(window, 7)):
+            found += page
+            window = window._replace(after_due_ms=page[-1][0], after_root=page[-1][1])
+        assert found == sorted(timer[:2] for number, timer in enumerate(timers) if number % 3)
