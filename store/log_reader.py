@@ -253,7 +253,7 @@ class LogReader:
     def _damaged(
         self, file: SegmentFile, base: int, offset: int, record: bytes, problem: str
     ) -> CorruptionError:
-        """What is wrong with a record, of which these bytes were read: `problem`, unless the disk says more."""
+        """A damaged record, of which these bytes were read: `problem`, unless the disk says why."""
         at, remains = offset - base, record[:HEADER_SIZE]
         if reason := file.trouble(at, len(record)):
             remains = b"" if file.trouble(at, len(remains)) else remains

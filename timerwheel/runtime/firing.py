@@ -179,8 +179,8 @@ class Firing:
                 self._quarantine(entry, str(record), record.remains)
             elif len(record) > bytes_max:
                 reason = (
-                    f"the record at log offset {entry['offset']} has {len(record)} bytes, and the journal takes "
-                    f"{bytes_max} at once by now; start again once it takes more"
+                    f"the record at log offset {entry['offset']} has {len(record)} bytes, and the journal "
+                    f"takes {bytes_max} at once by now; start again once it takes more"
                 )
                 self._quarantine(entry, reason, record)
             else:

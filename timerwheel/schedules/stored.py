@@ -1,7 +1,7 @@
 """A schedule as it is stored among the settings: its definition, and how far it has been planned. Pure.
 
-    put, resumed   a new generation; `leaving` = what the one before sent ahead; this is recalled, and what fired
-                   before is `delivered`; planned
+    put, resumed   a new generation; `leaving` = what the one before sent ahead; this is recalled, or is
+                   `delivered` if it fired before; planned
     planned        `planned_until_ms` grows, in one unit with the messages of the runs
     rewound        the clock was stepped back: `planned_until_ms` is again the present, and `sent_ahead` says
                    what was planned beyond it
