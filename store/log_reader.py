@@ -260,7 +260,7 @@ class LogReader:
         return CorruptionError(self.path(base), offset, reason or problem, remains)
 
     def read_raw(self, offset: int, size: int) -> bytes:
-        """Raw, unchecked bytes, to show the remains of a damaged record; other ones where it is unreadable."""
+        """Raw, unchecked bytes; other ones where the disk cannot read them."""
         base = self.base_of(offset)
         return self.file(base).read(offset - base, size)
 

@@ -361,8 +361,8 @@ class GroupRuntime:
         forgotten: list[Item] = []
 
         def note() -> None:
-            # Those in flight fire, or are moved by retention: they are left. From here on, nobody takes any of
-            # these timers for that of an item.
+            # Those in flight fire, or are moved by retention: they are left. From here on nobody takes
+            # any of these timers for that of an item.
             timed = (item for item in state.items.values() if item.timed)
             forgotten.extend(item for item in timed if item.offset not in in_flight)
 

@@ -198,7 +198,7 @@ def _staged_slot(dues: np.ndarray, horizons: Horizons, from_ms: int) -> tuple[in
 
 
 def _coarsest_slot(txn: IndexTransaction, from_ms: int, to_ms: int) -> tuple[int, int] | None:
-    """Return start and negative level of the coarsest slot with the earliest time in use from `from_ms` on."""
+    """Return start and negative level of the coarsest slot with the earliest time in use since `from_ms`."""
     found: list[tuple[int, int]] = []
     for level in Level:
         key = txn.first_key(slot_table.TABLE, slot_prefix(level, from_ms // SLOT_MS[level] * SLOT_MS[level]))

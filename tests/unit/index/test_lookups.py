@@ -38,10 +38,14 @@ class Built:
             for _ in range(dice.randint(0, 40)):
                 count += 1
                 due_ms = now_ms + dice.randrange(dice.choice(REACHES_MS))
-                self.pending[8 * count] = timer = (due_ms, dice.randrange(1 << 20) * 100 + count, count % TOPICS)
+                self.pending[8 * count] = timer = (
+                    due_ms,
+                    dice.randrange(1 << 20) * 100 + count,
+                    count % TOPICS,
+                )
                 rows.append(entry(8 * count, timer, ADD))
-            for offset in dice.sample(sorted(self.pending), len(self.pending) // 4):
-                rows.append(entry(offset, self.pending.pop(offset), REMOVE))
+            ended = dice.sample(sorted(self.pending), len(self.pending) // 4)
+            rows += [entry(offset, self.pending.pop(offset), REMOVE) for offset in ended]
             self.staged = np.array(rows, ENTRY_DTYPE)
             now_ms += dice.choice((0, 1_000, HOUR_MS, 2 * DAY_MS))
             for _ in range(dice.randint(0, 30)):
@@ -125,7 +129,8 @@ def test_short_pages_of_one_full_slot_are_in_order_too(index, spread_ms):
     with undone(index) as txn:
         horizons = first_horizons(NOW_MS)
         begin_ms = horizons.hour_until + 10 * DAY_MS
-        timers = [(begin_ms + dice.randrange(spread_ms), dice.randrange(1 << 20) * 400 + n, 0) for n in range(400)]
+        dues_ms = [begin_ms + dice.randrange(spread_ms) for _ in range(400)]
+        timers = [(due_ms, dice.randrange(1 << 20) * 400 + n, 0) for n, due_ms in enumerate(dues_ms)]
         rows = [entry(8 * number, timer, ADD) for number, timer in enumerate(timers)]
         rows += [entry(8 * number, timers[number], REMOVE) for number in range(0, 400, 3)]
         slot_table.put(txn, np.array(rows, ENTRY_DTYPE), horizons, 0)

@@ -28,7 +28,9 @@ def opened(files: FaultyFiles, size: int = 8 << 20) -> CommitLog:
     return log
 
 
-def filled(files: FaultyFiles, sizes: list[int], segment_bytes: int = 8 << 20) -> tuple[CommitLog, np.ndarray]:
+def filled(
+    files: FaultyFiles, sizes: list[int], segment_bytes: int = 8 << 20
+) -> tuple[CommitLog, np.ndarray]:
     """A log of records with these body sizes, and their offsets and sizes."""
     log = opened(files, segment_bytes)
     records = [record(number, size) for number, size in enumerate(sizes)]
