@@ -5,6 +5,8 @@ from pathlib import Path
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)
 """Errors that freeing space or raising a limit resolves: full disk, quota, limits of process or system."""
+UNREADABLE = (errno.EIO, errno.EBADMSG, errno.ENODATA)
+"""Errors of a read by which a disk says that it has lost these bytes."""
 
 
 class StoreError(Exception):
@@ -14,11 +16,11 @@ class StoreError(Exception):
 
 
 class CorruptionError(StoreError):
-    """Bytes on disk are not what was written."""
+    """Bytes on disk are not what was written. `remains` are those at the offset, of a header at most."""
 
     code = "corruption"
 
-    def __init__(self, path: Path | str, offset: int, reason: str) -> None:
+    def __init__(self, path: Path | str, offset: int, reason: str, remains: bytes = b"") -> None:
         super().__init__(
             f"{path}: damaged at log offset {offset}: {reason}; "
             "run `timerwheel fsck` on this data directory to see what is intact"
@@ -26,6 +28,7 @@ class CorruptionError(StoreError):
         self.path = str(path)
         self.offset = offset
         self.reason = reason
+        self.remains = remains
 
 
 class LogDamagedError(CorruptionError):

@@ -117,7 +117,7 @@ class _Filling:
 
     def _has(self, run: Run) -> bool:
         """Whether the log has the bytes of a run; a manifest is none of the log's."""
-        return run.kind is RunKind.START or self._log.read_raw(run.base, len(run.data)) == run.data
+        return run.kind is RunKind.START or self._log.read_exact(run.base, len(run.data)) == run.data
 
     def run(self, progress: Callable[[int, int], None] | None) -> int:
         """Store what the journal lacks; returns its bytes."""
@@ -138,7 +138,7 @@ class _Filling:
         for base, end, _ in self._log.spans():
             first = base + SEGMENT_HEADER_SIZE
             if self._tail is None or self._tail <= base:
-                yield Run(RunKind.SEGMENT, base, self._log.read_raw(base, SEGMENT_HEADER_SIZE))
+                yield Run(RunKind.SEGMENT, base, self._log.read_exact(base, SEGMENT_HEADER_SIZE))
             at = max(first, self._tail or 0)
             if at < end:
                 yield from self._records(at, end)

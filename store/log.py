@@ -29,6 +29,7 @@ from typing import NamedTuple
 from timerwheel.store import quarantine
 from timerwheel.store.errors import (
     NO_SPACE,
+    UNREADABLE,
     CorruptionError,
     FormatError,
     LogDamagedError,
@@ -42,6 +43,7 @@ from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
     Block,
     Gap,
+    SegmentFile,
     blocks,
     encode_header,
     end_of_bytes,
@@ -321,7 +323,13 @@ class CommitLog(LogReader):
     def _quarantine(self, start: int, end: int, now_ms: int) -> Path:
         """Keep the bytes [start, end) of one segment in a quarantine file."""
         base = self.base_of(start)
-        data = self.file(base).read(start - base, end - start)
+        try:
+            data = self.file(base).exact(start - base, end - start)
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+            reason = f"the disk cannot read it: {error.strerror}; so it has no copy, and the log is not cut"
+            raise CorruptionError(self.path(base), start, reason) from error
         try:
             return quarantine.keep(self.files, self.directory, self.log_id, start, data, now_ms)
         except OSError as error:
@@ -503,7 +511,7 @@ class CommitLog(LogReader):
         bases = (*self.bases, base)
         with self.files_lock:
             self.bases = bases
-            self._keep(base, file)
+            self._keep(base, SegmentFile(file))
         self.tail = self.synced = base + SEGMENT_HEADER_SIZE
 
     def write_start(self, raw: bytes) -> None:

@@ -25,6 +25,7 @@ import numpy as np
 from timerwheel.store import sidecar
 from timerwheel.store.errors import (
     NO_SPACE,
+    UNREADABLE,
     CorruptionError,
     ForeignSegmentError,
     FormatError,
@@ -40,6 +41,7 @@ from timerwheel.store.segment import (
     Block,
     Gap,
     Scanned,
+    SegmentFile,
     end_of_writing,
     read_header,
     segment_base,
@@ -84,7 +86,7 @@ class LogReader:
         self.bases: tuple[int, ...] = ()
         self.tail = 0
         self.keep_from = 0
-        self.open_segments: dict[int, LogFile] = {}
+        self.open_segments: dict[int, SegmentFile] = {}
         self.files_lock = threading.Lock()
         self._open_max = open_segments_max(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
@@ -174,7 +176,7 @@ class LogReader:
         """The path of that segment's register (`timerwheel.store.register`)."""
         return self.path(base).with_suffix(REGISTER_SUFFIX)
 
-    def file(self, base: int) -> LogFile:
+    def file(self, base: int) -> SegmentFile:
         """The open file of a segment. OffsetError if it was removed, NoSpaceError without a descriptor."""
         file = self.open_segments.get(base)
         if file is not None:
@@ -183,7 +185,7 @@ class LogReader:
             file = self.open_segments.get(base)
             if file is None:
                 try:
-                    file = self._open(self.path(base))
+                    file = SegmentFile(self._open(self.path(base)))
                 except FileNotFoundError:
                     raise OffsetError(base, "its segment has just been removed by retention") from None
                 except OSError as error:
@@ -193,7 +195,7 @@ class LogReader:
                 self._keep(base, file)
             return file
 
-    def _keep(self, base: int, file: LogFile) -> None:
+    def _keep(self, base: int, file: SegmentFile) -> None:
         """Share this file with all readers; the caller holds `files_lock`.
 
         A file whose segment is no longer among the bases is not kept: nobody would ever drop it.
@@ -242,16 +244,30 @@ class LogReader:
             stated = int.from_bytes(data[:4], "little")
             if stated > len(data) and stated <= tail - offset:
                 data = file.read(offset - base, stated)
-            data = data[:stated]
+            data = data[: max(stated, HEADER_SIZE)]
         problem = fault(data)
         if problem is not None:
-            raise CorruptionError(self.path(base), offset, problem)
+            raise self._damaged(file, base, offset, data, problem)
         return data
 
+    def _damaged(
+        self, file: SegmentFile, base: int, offset: int, record: bytes, problem: str
+    ) -> CorruptionError:
+        """A damaged record, of which these bytes were read: `problem`, unless the disk says why."""
+        at, remains = offset - base, record[:HEADER_SIZE]
+        if reason := file.trouble(at, len(record)):
+            remains = b"" if file.trouble(at, len(remains)) else remains
+        return CorruptionError(self.path(base), offset, reason or problem, remains)
+
     def read_raw(self, offset: int, size: int) -> bytes:
-        """Raw, unchecked bytes, to show the remains of a damaged record."""
+        """Raw, unchecked bytes; other ones where the disk cannot read them."""
         base = self.base_of(offset)
         return self.file(base).read(offset - base, size)
+
+    def read_exact(self, offset: int, size: int) -> bytes:
+        """Raw bytes for a copy of them; OSError if the disk cannot read them."""
+        base = self.base_of(offset)
+        return self.file(base).exact(offset - base, size)
 
     def read_many(self, offsets: np.ndarray, sizes: np.ndarray) -> list[bytes | CorruptionError]:
         """The records at these places, in the given order; adjacent ones are read together.
@@ -267,7 +283,8 @@ class LogReader:
             try:
                 base = self.base_of(first)
                 span = int(offsets[last]) + int(sizes[last]) - first
-                data = self.file(base).read(first - base, span)
+                file = self.file(base)
+                data = file.read(first - base, span)
             except OffsetError as error:
                 for place in places.tolist():
                     at = int(offsets[place])
@@ -284,7 +301,7 @@ class LogReader:
                     found[place] = record
                 else:
                     problem = fault(record) or _size_fault(record, size)
-                    found[place] = CorruptionError(self.path(base), first + at, problem)
+                    found[place] = self._damaged(file, base, first + at, record, problem)
         return found
 
     def rows_reader(self, rows: Rows) -> Callable[[np.ndarray], Sequence[bytes | CorruptionError]]:
@@ -352,11 +369,20 @@ class LogReader:
         if first >= last:
             return
         if span.sealed:
-            kept = sidecar.read(self.files, self.sidecar_path(span.base), span.base, span.end)
+            kept = self._sidecar_of(span)
             if kept is not None:
                 yield from _slices(kept, first, last)
                 return
         yield from _block_tables(self._blocks_of(span, first, last, lost))
+
+    def _sidecar_of(self, span: Span) -> Table | None:
+        """The table in the sidecar; None without one that is whole."""
+        try:
+            return sidecar.read(self.files, self.sidecar_path(span.base), span.base, span.end)
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+            return None
 
     def write_sidecar(self, base: int, table: Table | None) -> None:
         """Write the sidecar of a sealed segment; scans the segment if no table is given.

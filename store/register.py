@@ -162,7 +162,10 @@ class Register:
             _raise_if_no_descriptor(error, path)
             return None
         with contextlib.closing(file):
-            raw = file.read(0, _HEAD_BYTES)
+            try:
+                raw = file.read(0, _HEAD_BYTES)
+            except OSError:
+                return None
             if len(raw) < _HEAD_BYTES or crc32(raw[:-4]) != _CRC.unpack(raw[-4:])[0]:
                 return None
             magic, *head = _HEAD.unpack_from(raw)
@@ -202,7 +205,10 @@ class Register:
             _raise_if_no_descriptor(error, self._path)
             raise RegisterDamagedError(self.base, str(error)) from error
         with contextlib.closing(file):
-            yield file
+            try:
+                yield file
+            except OSError as error:
+                raise RegisterDamagedError(self.base, str(error)) from error
 
 
 def _raise_if_no_descriptor(error: OSError, path: Path) -> None:

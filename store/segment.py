@@ -13,8 +13,8 @@ from zlib import crc32
 
 import numpy as np
 
-from timerwheel.store.errors import CorruptionError, FormatError
-from timerwheel.store.files import SECTOR_BYTES, ReadFile, ReadPath
+from timerwheel.store.errors import UNREADABLE, CorruptionError, FormatError
+from timerwheel.store.files import SECTOR_BYTES, LogFile, ReadFile, ReadPath
 from timerwheel.store.record import FLAG_MORE, FLAGS_AT, FORMAT_VERSION, HEADER_SIZE, RECORD_SIZE_MAX, fault
 
 MAGIC = b"TWLOGSEG"
@@ -26,6 +26,9 @@ _HEADER = struct.Struct("<8sIIQ16sq12xI")
 _SIZE = struct.Struct("<I")
 _FRONT = struct.Struct("<IIB")  # of a record: size, CRC, version
 READ_BYTES = 1 << 20
+PAGE_BYTES = 4096
+"""What a disk cannot read is lost in pages of the page cache."""
+_LOST = b"\xff"
 
 
 def segment_name(base: int) -> str:
@@ -67,6 +70,87 @@ def read_made_ms(file: ReadFile, path: ReadPath, base: int) -> int:
     """The creation time in the header, by which diverged copies of a log differ; raises as above."""
     read_header(file, path, base)
     return int(_HEADER.unpack(file.read(0, SEGMENT_HEADER_SIZE))[5])
+
+
+class SegmentFile:
+    """The open file of a segment: as the `LogFile` in it, but for what its disk cannot read.
+
+    That comes as bytes with which no record is whole. So a bad sector damages the records that lie on it, as
+    wrong bytes there would, and keeps nobody from the others. Any thread.
+    """
+
+    def __init__(self, file: LogFile) -> None:
+        self._file = file
+
+    @property
+    def sector_bytes(self) -> int:
+        """As of the file."""
+        return self._file.sector_bytes
+
+    def write(self, position: int, data: bytes) -> None:
+        """As of the file."""
+        self._file.write(position, data)
+
+    def sync(self) -> None:
+        """As of the file."""
+        self._file.sync()
+
+    def truncate(self, size: int) -> None:
+        """As of the file."""
+        self._file.truncate(size)
+
+    def end_writing(self) -> None:
+        """As of the file."""
+        self._file.end_writing()
+
+    def size(self) -> int:
+        """As of the file."""
+        return self._file.size()
+
+    def close(self) -> None:
+        """As of the file."""
+        self._file.close()
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position`; shorter only at the end of the file."""
+        try:
+            return self._file.read(position, size)
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+        return self._read_around(position, min(position + size, self._file.size()))
+
+    def _read_around(self, position: int, end: int) -> bytes:
+        parts: list[bytes] = []
+        while position < end:
+            size = min(PAGE_BYTES - position % PAGE_BYTES, end - position)
+            try:
+                parts.append(self._file.read(position, size))
+            except OSError as error:
+                if error.errno not in UNREADABLE:
+                    raise
+                parts.append(_LOST * size)
+            position += size
+        return b"".join(parts)
+
+    def exact(self, position: int, size: int) -> bytes:
+        """Read for a copy of these bytes, which must be what was written: OSError if they cannot be read."""
+        return self._file.read(position, size)
+
+    def trouble(self, position: int, size: int) -> str | None:
+        """Return why the disk cannot read these bytes; None if it can."""
+        try:
+            self._file.read(position, size)
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+            return f"the disk cannot read it: {error.strerror}"
+        return None
+
+
+def _reason(file: ReadFile, position: int, size: int, problem: str) -> str:
+    """Return what is wrong with a damaged record: `problem`, or that the disk cannot read it."""
+    return (file.trouble(position, size) if isinstance(file, SegmentFile) else None) or problem
 
 
 class Scanned(NamedTuple):
@@ -123,7 +207,8 @@ def blocks(file: ReadFile, base: int, start: int, end: int) -> Iterator[Block | 
         if at < end and not rest < need <= min(end - at, RECORD_SIZE_MAX):
             problem = fault(data, place, place + end - at)
             assert problem is not None
-            yield Damage(at, problem)
+            size = need if HEADER_SIZE <= need <= end - at else HEADER_SIZE
+            yield Damage(at, _reason(file, at - base, size, problem))
             return
     if end < stated_end:
         yield Damage(end, f"the file ends {stated_end - end} bytes too early")

@@ -455,6 +455,8 @@ class Engine:
             if before is None or int(timers["due_ms"].min()) < before:
                 core.near_changed.set()
         core.slot_limit.apply(rows)
+        if self.firing.quarantined:
+            self.firing.ended(rows["origin"].tolist())
         self.groups.notice(batch)
         if self.queues.has_waiting and shown.any():
             visible = rows[shown]

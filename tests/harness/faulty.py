@@ -19,6 +19,8 @@ import numpy as np
 from timerwheel.store.files import DIRECT_BYTES_MAX, NO_DIRECT_WRITES
 from timerwheel.store.files import SECTOR_BYTES as SECTOR
 
+PAGE = 4096
+
 
 class SimulatedCrashError(Exception):
     """The machine stopped here."""
@@ -42,6 +44,7 @@ class FaultyFiles:
         self.fail_sync = False
         self.direct = True  # whether the file system takes direct writes
         self.refuses_direct = False  # from now on, of files that are open too
+        self.unreadable: list[tuple[str, int]] = []  # (file name, position): their pages cannot be read
         self.names_now: dict[str, _Node] = {}
         self.names_durable: dict[str, _Node] = {}
         self.trace: list[str] = []
@@ -234,6 +237,9 @@ class FaultyFile:
     def read(self, position: int, size: int) -> bytes:
         if self._files.dead:
             raise SimulatedCrashError("read")
+        lost = (at // PAGE * PAGE for name, at in self._files.unreadable if name == self._name)
+        if any(position < page + PAGE and page < position + size for page in lost):
+            raise OSError(errno.EIO, "Input/output error")
         return bytes(self._node.data[position : position + size])
 
     def truncate(self, size: int) -> None:

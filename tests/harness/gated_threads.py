@@ -18,6 +18,10 @@ class GatedThreads(Threads):
         await self.reads.wait()
         return await super().read(call, *args, **kwargs)
 
+    async def read_due(self, call, *args, **kwargs):
+        await self.reads.wait()
+        return await super().read_due(call, *args, **kwargs)
+
     async def log(self, call, *args, **kwargs):
         await self.writes.wait()
         return await super().log(call, *args, **kwargs)

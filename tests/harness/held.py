@@ -62,6 +62,10 @@ class HeldThreads(Threads):
         await self._pass(call)
         return await self._show(call, await super().read(call, *args, **kwargs))
 
+    async def read_due(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        await self._pass(call)
+        return await self._show(call, await super().read_due(call, *args, **kwargs))
+
     async def _pass(self, call: Callable[..., Any]) -> None:
         name = call.__name__
         self.calls[name] += 1

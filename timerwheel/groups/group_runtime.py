@@ -15,6 +15,7 @@ from typing import Any
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.groups.config import INVISIBLE_MS_MAX, GroupConfig
 from timerwheel.groups.dead_lettering import DeadLettering
+from timerwheel.groups.forgotten import end_timers
 from timerwheel.groups.leases import UNREAD, Lease
 from timerwheel.groups.leasing import Leasing, pending_of
 from timerwheel.groups.outlook import Outlook, attempts_max_of, sorted_out
@@ -22,7 +23,7 @@ from timerwheel.groups.parts import GroupParts, stored_offset
 from timerwheel.model.messages import Delivery, ReceiptResult
 from timerwheel.state import lease_records
 from timerwheel.state.config_table import CONTROL_TOPIC, ConfigTable, Put, encode_puts
-from timerwheel.state.groups import DEAD_QUEUE, GroupState, ItemKey
+from timerwheel.state.groups import DEAD_QUEUE, GroupState, Item, ItemKey
 from timerwheel.store.errors import NoSpaceError
 from timerwheel.store.record import unit_of
 
@@ -352,12 +353,20 @@ class GroupRuntime:
         await self._forget_items(lambda now_ms: ([encode_puts([put], now_ms)], [CONTROL_TOPIC]))
 
     async def _forget_items(self, change: Callable[[int], tuple[list[bytes], list[str]]]) -> None:
-        """Store a change that makes the group forget what it holds, in one unit with its timers' ends.
+        """Store a change that makes the group forget what it holds; then end the timers of that.
 
         `change` gives its records and their topics, for this time. It is called once nothing is being stored
         about any message, so the acknowledgements that came before are in the state.
         """
         leasing, state, in_flight = self.leasing, self.state, self._parts.core.in_flight
+        forgotten: list[Item] = []
+
+        def note() -> None:
+            # Those in flight fire, or are moved by retention: they are left. From here on nobody takes
+            # any of these timers for that of an item.
+            timed = (item for item in state.items.values() if item.timed)
+            forgotten.extend(item for item in timed if item.offset not in in_flight)
+
         async with leasing.turn:
             while True:
                 await leasing.settle()
@@ -365,13 +374,9 @@ class GroupRuntime:
                 if not under_way:
                     break
                 await asyncio.wait(under_way)
-            now_ms = self.clock.now_ms()
-            timed = [item for item in state.items.values() if item.timed]
-            unit = [lease_records.end(state.name.encode(), item, now_ms) for item in timed]
-            topics = [state.name] * len(unit)
-            records, places = change(now_ms)
-            taken = in_flight.take(self._parts.entries(state, timed))
-            await leasing.restart(taken.submit(unit_of([*unit, *records]), [*topics, *places]))
+            records, places = change(self.clock.now_ms())
+            await leasing.restart(self._parts.core.commit.submit(unit_of(records), places, note))
+        await end_timers(self._parts, state, forgotten)
 
     async def end_held(self, ends: Mapping[int, int]) -> None:
         """End leases and items of messages before these queue offsets; NoSpaceError, NotReadyError and so on.

@@ -40,6 +40,7 @@ from timerwheel.groups.config import (
     value_of,
 )
 from timerwheel.groups.dead_letters import DeadLetterStore
+from timerwheel.groups.forgotten import end_left
 from timerwheel.groups.group_runtime import RETRY_MS, GroupRuntime, count_held
 from timerwheel.groups.leases import Lease
 from timerwheel.groups.leasing import Ending
@@ -666,7 +667,8 @@ class Groups:
                 runtime.wake()
 
     async def at_start(self) -> None:
-        """Take over the leases of a planned stop, and messages that had no attempt left."""
+        """Take over the leases of a planned stop, and what the last run has left to do."""
+        await end_left(self._parts)
         kept = self._parts.control.items(ConfigTable.LEASES)
         for key, leases in kept.items():
             name = SEPARATOR.join(key.split(SEPARATOR)[:2])

@@ -76,8 +76,8 @@ class IndexReader:
         found: list[Entries] = []
         count = 0
         for slots in _slots_in_order(self._txn, self._unindexed, self._horizons, window):
-            pending = chosen(slot_table.net(slots), window)
-            found.append(pending[: limit - count])
+            pending = chosen(slot_table.left(slots), window)
+            found.append(slot_table.first(pending, limit - count))
             count += len(found[-1])
             if count >= limit:
                 break
@@ -166,38 +166,48 @@ def _slots_in_order(
     """Yield entries by ranges of time that do not overlap, earliest first.
 
     A range is one slot of the coarsest level in use there: while a slot is being cascaded, its entries are
-    on two levels, and a remove may be ahead of its add.
+    on two levels, and a remove may be ahead of its add. Each is searched for when it is wanted, so the first
+    ones cost nothing of what lies behind them.
     """
-    starts: dict[tuple[int, int], None] = {}
-    from_ms = window.after_due_ms
-    for level in (Level.DAY, Level.HOUR, Level.MINUTE, Level.SECOND):
-        width = SLOT_MS[level]
-        low = from_ms // width * width
-        for start_ms, _, _ in slot_table.slot_weights(txn, level, max(low, 0), window.to_ms):
-            starts[(level, start_ms)] = None
-    levels, slot_starts = place(staged["due_ms"], horizons)
-    for number, start_ms in set(zip(levels.tolist(), slot_starts.tolist(), strict=True)):
-        if start_ms < window.to_ms and start_ms + SLOT_MS[number] > from_ms:
-            starts[(number, start_ms)] = None
-    group: list[tuple[int, int]] = []
-    group_until = -1
-    for number, start_ms in sorted(starts, key=lambda slot: (slot[1], -slot[0])):
-        if start_ms >= group_until and group:
-            yield _group(txn, staged, group)
-            group = []
-        group.append((number, start_ms))
-        group_until = max(group_until, start_ms + SLOT_MS[number])
-    if group:
-        yield _group(txn, staged, group)
+    staged = staged[np.argsort(staged["due_ms"], kind="stable")]
+    dues = np.ascontiguousarray(staged["due_ms"])
+    from_ms = until_ms = max(window.after_due_ms, 0)
+    while True:
+        slots = _coarsest_slot(txn, until_ms, window.to_ms), _staged_slot(dues, horizons, until_ms)
+        start_ms, level = min(filter(None, slots), default=(window.to_ms, 0))
+        if start_ms >= window.to_ms:
+            return
+        coarsest = -level
+        until_ms = start_ms + SLOT_MS[coarsest]
+        low, high = np.searchsorted(dues, (start_ms, until_ms)).tolist()
+        parts = [staged[low:high]]
+        stop_ms = min(until_ms, window.to_ms)
+        for finer in range(coarsest, -1, -1):
+            first_ms = max(start_ms, from_ms // SLOT_MS[finer] * SLOT_MS[finer])
+            parts.append(slot_table.entries_between(txn, finer, first_ms, stop_ms))
+        yield join(parts, slot_table.ENTRY_DTYPE)
 
 
-def _group(txn: IndexTransaction, staged: Entries, slots: list[tuple[int, int]]) -> Entries:
-    begin = min(start for _, start in slots)
-    end = max(start + SLOT_MS[level] for level, start in slots)
-    own = staged[(staged["due_ms"] >= begin) & (staged["due_ms"] < end)]
-    return join(
-        [own, *(slot_table.slot_entries(txn, level, start) for level, start in slots)], slot_table.ENTRY_DTYPE
-    )
+def _staged_slot(dues: np.ndarray, horizons: Horizons, from_ms: int) -> tuple[int, int] | None:
+    """Return the slot of the first of these due times from `from_ms` on, as `_coarsest_slot` does."""
+    at = int(np.searchsorted(dues, from_ms))
+    if at == len(dues):
+        return None
+    levels, starts = place(dues[at : at + 1], horizons)
+    return int(starts[0]), -int(levels[0])
+
+
+def _coarsest_slot(txn: IndexTransaction, from_ms: int, to_ms: int) -> tuple[int, int] | None:
+    """Return start and negative level of the coarsest slot with the earliest time in use since `from_ms`."""
+    found: list[tuple[int, int]] = []
+    for level in Level:
+        key = txn.first_key(slot_table.TABLE, slot_prefix(level, from_ms // SLOT_MS[level] * SLOT_MS[level]))
+        if key is None:
+            continue
+        number, start_ms = slot_of(key)
+        if number == level and start_ms < to_ms:
+            found.append((start_ms, -level))
+    return min(found, default=None)
 
 
 def chosen(entries: Entries, window: Window) -> Entries:
@@ -250,19 +260,12 @@ def walk(txn: IndexTransaction, at: Place, window: Window, rows_max: int) -> tup
 
 def _next_stretch(txn: IndexTransaction, from_ms: int, to_ms: int) -> Place | None:
     """Return the coarsest slot that holds the earliest time in use from `from_ms` on."""
-    firsts: list[tuple[int, int]] = []
-    for level in Level:
-        key = txn.first_key(slot_table.TABLE, slot_prefix(level, from_ms // SLOT_MS[level] * SLOT_MS[level]))
-        if key is None:
-            continue
-        number, start_ms = slot_of(key)
-        if number == level and start_ms < to_ms:
-            firsts.append((start_ms, -level))
-    if not firsts:
+    slot = _coarsest_slot(txn, from_ms, to_ms)
+    if slot is None:
         return None
-    start_ms, number = min(firsts)
-    until_ms = start_ms + SLOT_MS[-number]
-    return Place(max(start_ms, from_ms), until_ms, -number, slot_prefix(-number, start_ms))
+    start_ms, level = slot[0], -slot[1]
+    until_ms = start_ms + SLOT_MS[level]
+    return Place(max(start_ms, from_ms), until_ms, level, slot_prefix(level, start_ms))
 
 
 def _finer(at: Place) -> Place:

@@ -80,7 +80,6 @@ class _Tally:
     """Whether messages count that lists leave out, because their topics have reserved names."""
     of_topic: str | None = None
     """All timers of this topic are ended, those that cannot be read too."""
-    quarantined: list[int] = field(default_factory=list)
     counted: int = 0
     recalled: int = 0
     missed: int = 0
@@ -235,12 +234,15 @@ class BulkRecalls:
         """Return why a message that is not in flight cannot be changed now; None if it can."""
         if self._state.end_of(current.record.topic, current.root) is not None:
             return RecallResult(message_id, DeletedMessageError.code, None)
-        state = self._messages.state_of(current.record, current.offset)
+        state = self._state_of(current)
         if state is not State.SCHEDULED:
             return RecallResult(message_id, _ENDED[state], state)
         if current.record.header.due_ms == HALF_DUE_MS:
             return RecallResult(message_id, OpenTransactionError.code, state)
         return None
+
+    def _state_of(self, current: CurrentRecord) -> State:
+        return self._messages.state_of(current.record, current.offset, current.root)
 
     async def _stored_units(
         self,
@@ -300,8 +302,10 @@ class BulkRecalls:
         return current
 
     def _damaged(self, message_id: str, root: int, error: CorruptionError) -> str:
-        """Return the code for a damaged record: corruption if the id is valid, else unknown_message."""
-        header = decode_header(self._log.read_raw(error.offset, HEADER_SIZE).ljust(HEADER_SIZE, b"\0"))
+        """Return the code for a damaged record: corruption unless its header shows that the id is invalid."""
+        if not error.remains:
+            return CorruptionError.code
+        header = decode_header(error.remains.ljust(HEADER_SIZE, b"\0"))
         whose = self._ids.encode(root, header.identity(root).root_crc)
         return CorruptionError.code if whose == message_id else UnknownMessageError.code
 
@@ -357,8 +361,6 @@ class BulkRecalls:
             tally = _Tally(None, dry_run=dry_run, of_topic=topic)
             to_ms = lookups.FAR_MS if with_transactions else HALF_DUE_MS
             await self._sweep(Window(0, -1, to_ms, topic_id=topic_id), tally)
-            for offset in tally.quarantined:
-                self._firing.quarantined.pop(offset, None)
         return RecallCount(tally.matched, tally.recalled, tally.missed)
 
     def _window(self, condition: RecallFilter) -> Window | None:
@@ -429,13 +431,12 @@ class BulkRecalls:
     def _wait_now(self, entries: Entries) -> np.ndarray:
         """Return which entries are pending or in flight by due time; a forwarding pointer may overrule it."""
         waits: np.ndarray = entries["due_ms"] >= self._near.until_ms
-        for place in np.flatnonzero(~waits).tolist():
-            offset, due_ms = int(entries["offset"][place]), int(entries["due_ms"][place])
-            waits[place] = (
-                offset in self._in_flight
-                or self._near.contains(offset, due_ms)
-                or offset in self._firing.quarantined
-            )
+        near = entries[~waits]
+        elsewhere = [
+            offset in self._in_flight or offset in self._firing.quarantined
+            for offset in near["offset"].tolist()
+        ]
+        waits[~waits] = self._near.contains_each(near) | np.array(elsewhere, bool)
         return waits
 
     async def _recall_waiting(self, part: Entries, tally: _Tally) -> None:
@@ -450,14 +451,10 @@ class BulkRecalls:
                 under_way = None if current is None else self._in_flight.outcome(current.offset)
                 if under_way is not None:
                     busy[place] = under_way
-                elif (
-                    current is None
-                    or self._messages.state_of(current.record, current.offset) is not State.SCHEDULED
-                ):
+                elif current is None or self._state_of(current) is not State.SCHEDULED:
                     tally.missed += 1
                 else:
                     ready.append(current)
-            tally.quarantined += [one.offset for one in ready if one.offset in self._firing.quarantined]
             done, refused = self._change(ready)
             tally.refused += len(refused)
             for unit in done:
@@ -501,7 +498,7 @@ class BulkRecalls:
         columns = (speaking, part["root"].tolist(), part["offset"].tolist(), records)
         for number, (place, root, offset, data) in enumerate(zip(*columns, strict=True)):
             if isinstance(data, CorruptionError) and tally.of_topic is not None:
-                found.append((place, self._current_damaged(part[number], tally.of_topic, now_ms)))
+                found.append((place, self._current_damaged(part[number], data, tally.of_topic, now_ms)))
             elif not isinstance(data, bytes):
                 if tally.matches is None:
                     found.append((place, None))
@@ -511,11 +508,12 @@ class BulkRecalls:
                 )
         return found
 
-    def _current_damaged(self, entry: np.void, topic: str, now_ms: int) -> CurrentRecord:
+    def _current_damaged(
+        self, entry: np.void, error: CorruptionError, topic: str, now_ms: int
+    ) -> CurrentRecord:
         """Build the CurrentRecord of a timer that cannot be read, from its wheel entry."""
         offset, root, due_ms = int(entry["offset"]), int(entry["root"]), int(entry["due_ms"])
-        raw = self._log.read_raw(offset, HEADER_SIZE).ljust(HEADER_SIZE, b"\0")
-        header = decode_header(raw)._replace(
+        header = decode_header(error.remains.ljust(HEADER_SIZE, b"\0"))._replace(
             kind=int(Kind.TIMER),
             size=int(entry["size"]),
             due_ms=due_ms,

@@ -5,12 +5,13 @@
 Invariants:
 1. A timer being fired is in flight from the moment it leaves the near wheel until its record is stored or it
    is back in the near wheel. A recall in between waits for the outcome.
-2. A timer that cannot be written stays pending and is retried. One that cannot be read is quarantined,
-   counted and reported, and never blocks those behind it.
+2. A timer that cannot be written stays pending and is retried. One that cannot be read, or is larger than the
+   journal takes at once, is quarantined, counted and reported, and never blocks those behind it.
 """
 
 import asyncio
 import logging
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -51,23 +52,31 @@ class Firing:
         self.retries = 0
         self._slots = asyncio.Semaphore(BATCHES_IN_FLIGHT_MAX)
         self._hold_until_ms = 0
+        self._failure: Exception | None = None  # what a batch met that nothing here knows of
         self._refused = ThrottledLog(core.clock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._leaving: list[Entries] = []  # taken from the near wheel, not yet submitted
 
     async def run(self) -> None:
-        """Fire timers when they are due, until cancelled.
+        """Fire timers when they are due, until cancelled; raises what a batch met that is no lack of space.
 
         Batches begin small and double, so that the first of many timers does not wait for the others.
         """
         batch_max = first = min(FIRST_BATCH, self._settings.fire_records_max)
         while True:
+            if self._failure is not None:
+                raise self._failure
             held_ms = self._hold_until_ms - self._clock.monotonic_ms()
             if held_ms > 0:
                 await self._clock.sleep_for(held_ms)
                 continue
             now_ms = self._clock.now_ms()
             entries = self._near.pop_due(now_ms, batch_max, self._settings.batch_bytes_max)
+            if not len(entries) and self._near.overdue:
+                # All that it came upon are gone: recalled, say. Those behind them may not be.
+                batch_max = min(2 * batch_max, self._settings.fire_records_max)
+                await self._clock.breathe()
+                continue
             if not len(entries):
                 batch_max = first
                 if self._near.until_ms < now_ms:
@@ -108,7 +117,7 @@ class Firing:
             raise
         try:
             timers, back = self._split_by_kind(entries)
-            found = await self._record_cache.read(timers["offset"], timers["size"])
+            found = await self._record_cache.read(timers["offset"], timers["size"], due=True)
             if failures != self.retries:
                 # An earlier batch could not be stored, and this one must not overtake it.
                 self._return(entries, early=early)
@@ -147,19 +156,37 @@ class Firing:
     ) -> tuple[list[bytes], Entries]:
         """Build the messages of these timers; returns them with their entries.
 
-        Damaged timers are quarantined.
+        Those that cannot be read, or never be stored, are quarantined.
         """
         records = [record for record in found if isinstance(record, bytes)]
-        if len(records) < len(found):
-            for entry, record in zip(timers, found, strict=True):
-                if isinstance(record, CorruptionError):
-                    self._quarantine(entry, record)
-            timers = timers[[isinstance(record, bytes) for record in found]]
+        limit = self._log.unit_bytes_max
+        if len(records) < len(found) or (len(timers) and int(timers["size"].max()) > limit):
+            records, timers = self._sound(timers, found, limit)
         now_ms = self._clock.now_ms()
         dues_ms = np.minimum(timers["due_ms"], now_ms) if early else timers["due_ms"]
         flags = FLAG_EARLY if early else 0
         offsets, roots = timers["offset"], timers["root"]
         return reinjected(records, offsets, roots, dues_ms, now_ms=now_ms, flags=flags), timers
+
+    def _sound(
+        self, timers: Entries, found: list[bytes | CorruptionError], bytes_max: int
+    ) -> tuple[list[bytes], Entries]:
+        """Return the records that can be stored, with their entries; quarantine the others."""
+        records: list[bytes] = []
+        places: list[int] = []
+        for place, (entry, record) in enumerate(zip(timers, found, strict=True)):
+            if isinstance(record, CorruptionError):
+                self._quarantine(entry, str(record), record.remains)
+            elif len(record) > bytes_max:
+                reason = (
+                    f"the record at log offset {entry['offset']} has {len(record)} bytes, and the journal "
+                    f"takes {bytes_max} at once by now; start again once it takes more"
+                )
+                self._quarantine(entry, reason, record)
+            else:
+                records.append(record)
+                places.append(place)
+        return records, timers[places]
 
     def _lease_expired(self, leases: Entries) -> list[bytes]:
         """Build the lease-expired records; the wheel entry holds all they need."""
@@ -171,12 +198,18 @@ class Firing:
             for topic, queue, root, offset, due_ms in zip(*columns, strict=True)
         ]
 
-    def _quarantine(self, entry: np.void, error: CorruptionError) -> None:
+    def _quarantine(self, entry: np.void, reason: str, remains: bytes) -> None:
+        """Set a timer aside; `remains` are what was read of its record."""
         offset, root = int(entry["offset"]), int(entry["root"])
-        logger.error("quarantined a timer: %s", error)
-        header = decode_header(self._log.read_raw(offset, HEADER_SIZE).ljust(HEADER_SIZE, b"\0"))
+        logger.error("quarantined a timer: %s", reason)
+        header = decode_header(remains.ljust(HEADER_SIZE, b"\0"))
         message_id = self._ids.encode(root, header.identity(root).root_crc)
-        self.quarantined[offset] = SetAsideInfo(message_id, int(entry["due_ms"]), offset, str(error))
+        self.quarantined[offset] = SetAsideInfo(message_id, int(entry["due_ms"]), offset, reason)
+
+    def ended(self, offsets: Iterable[int]) -> None:
+        """Forget those of these timers that are quarantined: they ended, or others replace them."""
+        for offset in offsets:
+            self.quarantined.pop(offset, None)
 
     async def _finish(
         self,
@@ -194,6 +227,13 @@ class Firing:
             # It stays pending: back into the near wheel, and retried until it can be written.
             self._return(sent, early=early)
             self._hold(error, len(sent))
+        except BaseException as error:
+            # They stay pending too. Why is unknown, so the loop must not go on as if they had fired.
+            self._return(sent, early=early)
+            if not isinstance(error, Exception):
+                raise
+            self._failure = error
+            self._near_changed.set()
         finally:
             self._land(held)
 

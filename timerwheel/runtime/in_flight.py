@@ -56,9 +56,7 @@ class InFlight:
     def take(self, entries: Entries) -> "Taken":
         """Take pending timers out of the near wheel, in flight; `submit` or `put_back` must follow."""
         held = self.hold(entries)
-        near = entries[entries["due_ms"] < self._near.until_ms]
-        for offset, due_ms in zip(near["offset"].tolist(), near["due_ms"].tolist(), strict=True):
-            self._near.remove(offset, due_ms)
+        self._near.remove_each(entries)
         return Taken(self, self._commit, entries, held)
 
     def put_back(self, entries: Entries) -> None:

@@ -20,6 +20,5 @@ async def deliver_overlong(core: Core, messages: MessageReader, firing: Firing) 
             found, generation = await messages.overlong_levels()
         found = messages.still_waiting(found)
         part, found = found[:step], found[step:]
-        for offset, due_ms in zip(part["offset"].tolist(), part["due_ms"].tolist(), strict=True):
-            core.near.remove(offset, due_ms)
+        core.near.remove_each(part)
         await firing.fire(part, early=True)

@@ -259,9 +259,8 @@ class Listings:
         except OffsetError:
             return None
         except CorruptionError as error:
-            raw = self._log.read_raw(offset, HEADER_SIZE)
-            root = decode_header(raw.ljust(HEADER_SIZE, b"\0")).identity(offset).root
-            view = damaged_view(self._core.ids, raw, min(root, offset), error)
+            header = decode_header(error.remains.ljust(HEADER_SIZE, b"\0"))
+            view = damaged_view(self._core.ids, min(header.identity(offset).root, offset), error)
             return msgspec.structs.replace(view, state=State.RECALLED, recalled_ms=at_ms)
         root = record.header.identity(offset).root
         message_id = id_of(self._core.ids, record, root)

@@ -37,7 +37,7 @@ from timerwheel.runtime.queue_reader import SYSTEM_TOPICS
 from timerwheel.state.memtable import QueueTail, Topic
 from timerwheel.state.positions import Positions
 from timerwheel.store.errors import CorruptionError, OffsetError
-from timerwheel.store.record import HEADER_SIZE, Kind, Record, decode
+from timerwheel.store.record import Kind, Record, decode
 from timerwheel.wheel.geometry import Horizons
 from timerwheel.wheel.slot_table import Entries
 
@@ -86,8 +86,8 @@ class MessageReader:
         try:
             current = await self.current(message_id)
         except CorruptionError as error:
-            raw = await self._threads.read(self._log.read_raw, error.offset, HEADER_SIZE)
-            return damaged_view(self._ids, raw, root_of(message_id), error)
+            view = damaged_view(self._ids, root_of(message_id), error)
+            return msgspec.structs.replace(view, id=message_id)
         return await self.view(current)
 
     async def view(self, current: Current) -> MessageView:
@@ -118,8 +118,7 @@ class MessageReader:
         except OffsetError as error:
             raise UnknownMessageError(message_id) from error
         except CorruptionError as error:
-            raw = await self._threads.read(self._log.read_raw, error.offset, HEADER_SIZE)
-            if damaged_view(self._ids, raw, root, error).id != message_id:
+            if error.remains and damaged_view(self._ids, root, error).id != message_id:
                 raise UnknownMessageError(message_id) from error
             raise
         record = decode(data)
@@ -128,7 +127,9 @@ class MessageReader:
             raise UnknownMessageError(message_id)
         if (end := self._state.end_of(record.topic, root)) is not None:
             raise DeletedMessageError(message_id, record.topic, end.at_ms)
-        return Current(message_id, root, found.root_crc, offset, data, record, self.state_of(record, offset))
+        return Current(
+            *(message_id, root, found.root_crc, offset, data, record), self.state_of(record, offset, root)
+        )
 
     def _read_current(self, root: int, known: int | None) -> tuple[int, bytes]:
         if known is None:
@@ -137,16 +138,16 @@ class MessageReader:
         offset = root if known is None else known
         return offset, self._log.read(offset)
 
-    def state_of(self, record: Record, offset: int) -> State:
+    def state_of(self, record: Record, offset: int, root: int) -> State:
         """Derive the state, which is never stored: see `NearWheel` invariant 1."""
         if record.header.kind == Kind.MESSAGE:
             return State.DELIVERED
         if record.header.kind == Kind.CANCEL:
             return State.RECALLED
-        due_ms = record.header.due_ms
+        due_ms, topic = record.header.due_ms, self._state.topics.get(record.topic)
         waits = (
             due_ms >= self._near.until_ms
-            or self._near.contains(offset, due_ms)
+            or (topic is not None and self._near.contains(offset, due_ms, root, topic.id))
             or offset in self._firing.quarantined
         )
         return State.SCHEDULED if waits else State.DELIVERED
@@ -251,11 +252,7 @@ class MessageReader:
                 message_id = id_of(self._ids, record, int(entry["root"]))
                 found.append(message_view(record, message_id, State.SCHEDULED))
                 continue
-            try:
-                raw = await self._threads.read(self._log.read_raw, data.offset, HEADER_SIZE)
-            except OffsetError:
-                raw = b""  # retention removed its segment
-            view = damaged_view(self._ids, raw, int(entry["root"]), data)
+            view = damaged_view(self._ids, int(entry["root"]), data)
             found.append(msgspec.structs.replace(view, due_ms=int(entry["due_ms"])))
         last = f"{int(entries['due_ms'][-1]):x}.{int(entries['root'][-1]):x}" if more else None
         return PendingPage(found, last)
@@ -358,15 +355,13 @@ class MessageReader:
 
     def still_waiting(self, found: Entries) -> Entries:
         """Return the entries, read in this generation, that are still pending and not in flight."""
+        waits = (found["due_ms"] >= self._near.until_ms) | self._near.contains_each(found)
+        columns = (found["offset"].tolist(), found["root"].tolist())
         still = [
-            offset not in self._in_flight
-            and self._state.pointer_of(root) in (None, offset)
-            and (due_ms >= self._near.until_ms or self._near.contains(offset, due_ms))
-            for offset, root, due_ms in zip(
-                found["offset"].tolist(), found["root"].tolist(), found["due_ms"].tolist(), strict=True
-            )
+            offset not in self._in_flight and self._state.pointer_of(root) in (None, offset)
+            for offset, root in zip(*columns, strict=True)
         ]
-        free: Entries = found[np.array(still, bool)]
+        free: Entries = found[waits & np.array(still, bool)]
         return free
 
 

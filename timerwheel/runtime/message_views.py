@@ -33,9 +33,9 @@ def rows_within(sizes: np.ndarray, bytes_max: int = PAGE_BYTES_MAX) -> int:
     return max(int(np.searchsorted(np.cumsum(sizes.astype(np.int64)), bytes_max, side="right")), 1)
 
 
-def damaged_view(ids: Ids, raw: bytes, root: int, error: CorruptionError) -> MessageView:
+def damaged_view(ids: Ids, root: int, error: CorruptionError) -> MessageView:
     """Build the view of a record that fails its CRC; its id is right if its header is whole."""
-    header = decode_header(raw.ljust(HEADER_SIZE, b"\0"))
+    header = decode_header(error.remains.ljust(HEADER_SIZE, b"\0"))
     message_id = ids.encode(root, header.identity(root).root_crc)
     logger.error("message %s cannot be read: %s", message_id, error)
     return MessageView(

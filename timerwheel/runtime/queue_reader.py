@@ -20,8 +20,7 @@ from timerwheel.state.config_table import ConfigTable
 from timerwheel.state.groups import is_internal
 from timerwheel.state.memtable import QueueTail
 from timerwheel.state.positions import POSITION_DTYPE, Positions
-from timerwheel.store.errors import CorruptionError, OffsetError
-from timerwheel.store.record import HEADER_SIZE
+from timerwheel.store.errors import CorruptionError
 
 SYSTEM_TOPICS = {SYSTEM_TOPIC_TIMER: False, SYSTEM_TOPIC_LEVELS: True}  # name -> holds level messages
 
@@ -267,11 +266,7 @@ class QueueReader:
         return self.delivered_views([data], [root], [queue_offset])[0]
 
     def _damaged_view(self, error: CorruptionError, root: int, queue_offset: int) -> MessageView:
-        try:
-            raw = self._log.read_raw(error.offset, HEADER_SIZE)
-        except OffsetError:  # retention removed it in between
-            raw = b""
-        view = damaged_view(self._ids, raw, root, error)
+        view = damaged_view(self._ids, root, error)
         return msgspec.structs.replace(view, state=State.DELIVERED, queue_offset=queue_offset)
 
     def queues_of(self, topic: str) -> int:

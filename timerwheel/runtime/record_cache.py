@@ -57,13 +57,22 @@ class RecordCache:
         found: list[bytes | CorruptionError | None] = list(map(self._records.get, offsets.tolist()))
         return None if None in found else found  # type: ignore[return-value]
 
-    async def read(self, offsets: np.ndarray, sizes: np.ndarray) -> list[bytes | CorruptionError]:
-        """Return the records at these offsets, an error for a damaged one; at once if all are cached."""
+    async def read(
+        self, offsets: np.ndarray, sizes: np.ndarray, *, due: bool = False
+    ) -> list[bytes | CorruptionError]:
+        """Return the records at these offsets, an error for a damaged one; at once if all are cached.
+
+        With `due`, the messages are due now: nothing else that is read holds up the others.
+        """
         kept = self._records
         found: list[bytes | CorruptionError] = [kept.get(offset, b"") for offset in offsets.tolist()]
         missing = [place for place, record in enumerate(found) if not record]
         if missing:
-            read = await self._threads.read(self._log.read_many, offsets[missing], sizes[missing])
+            wanted = offsets[missing], sizes[missing]
+            if due:
+                read = await self._threads.read_due(self._log.read_many, *wanted)
+            else:
+                read = await self._threads.read(self._log.read_many, *wanted)
             for place, record in zip(missing, read, strict=True):
                 found[place] = record
         return found
@@ -79,7 +88,7 @@ class RecordCache:
             return
         offsets, sizes = offsets[:fit][wanted], sizes[:fit][wanted]
         with contextlib.suppress(OSError, StoreError):
-            self.keep(offsets, await self._threads.read(self._log.read_many, offsets, sizes))
+            self.keep(offsets, await self._threads.read_due(self._log.read_many, offsets, sizes))
 
 
 async def read_ahead(record_cache: RecordCache, near: NearWheel, clock: Clock) -> None:

@@ -244,20 +244,25 @@ class Retention:
         return found
 
     async def _store_again(self, rows: np.ndarray) -> np.ndarray:
-        """Store the timers of these rows at the tail; returns those that could not be read and stay."""
+        """Store the timers of these rows at the tail; returns those that could not be and stay."""
         found = await self._threads.read(self._log.read_many, rows["offset"], rows["size"])
         now_ms = self._clock.now_ms()
         records: list[bytes] = []
         topics: list[str] = []
-        for offset, record in zip(rows["offset"].tolist(), found, strict=True):
+        stay = np.ones(len(rows), bool)
+        for place, (offset, record) in enumerate(zip(rows["offset"].tolist(), found, strict=True)):
             if not isinstance(record, bytes):
                 logger.error("a timer cannot be copied forward and keeps its segment: %s", record)
-                continue
-            records.append(moved(record, offset, now_ms))
-            topics.append(topic_of(record))
+            elif len(record) > self._log.unit_bytes_max:
+                text = "the timer at log offset %d is larger than the journal takes, and keeps its segment"
+                logger.error(text, offset)
+            else:
+                records.append(moved(record, offset, now_ms))
+                topics.append(topic_of(record))
+                stay[place] = False
         if records:
             await self._core.commit.submit(records, topics, dues_ms=rows["due_ms"].tolist())
-        return np.array([not isinstance(record, bytes) for record in found], bool)
+        return stay
 
     def _find_marks(self, roots: np.ndarray) -> dict[int, int]:
         with self._index.read() as txn:

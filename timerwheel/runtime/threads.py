@@ -1,4 +1,4 @@
-"""The engine's threads: one writes the log, one writes the index, two read, one asks other machines.
+"""The engine's threads: one writes the log, one the index, two read, two read what is due, one asks machines.
 
 The event loop never waits for the disk: it passes the blocking call to one of these threads and awaits it.
 With `inline=True` every call runs at once in the caller, which makes an engine deterministic for tests.
@@ -27,6 +27,7 @@ class Threads:
         self._log = None if inline else _Pool(1, "log")
         self._index = None if inline else _Pool(1, "index")
         self._readers = None if inline else _Pool(2, "reader")
+        self._due = None if inline else _Pool(2, "due")
         self._asking = None if inline else _Pool(1, "asking")
 
     async def log(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -41,6 +42,10 @@ class Threads:
         """Run a call in a reader thread."""
         return await _run(self._readers, call, *args, **kwargs)
 
+    async def read_due(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a call that due messages wait for, or soon will, in a thread in which nothing else is read."""
+        return await _run(self._due, call, *args, **kwargs)
+
     async def ask(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call that may wait for another machine, in a thread for which `close` does not wait."""
         return await _run(self._asking, call, *args, **kwargs)
@@ -49,7 +54,7 @@ class Threads:
         """Wait for running jobs, and end the threads."""
         if self._asking is not None:
             self._asking.close(wait=False)
-        for pool in (self._log, self._index, self._readers):
+        for pool in (self._log, self._index, self._readers, self._due):
             if pool is not None:
                 pool.close()
 

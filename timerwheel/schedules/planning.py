@@ -79,7 +79,7 @@ def overdue_runs(name: str, stored: Stored, now_ms: int) -> list[int]:
 def _past(name: str, stored: Stored, now_ms: int) -> list[int]:
     """Return the newest runs up to now that were not planned; with jitter some are due only later."""
     runs = stored.recurrence.newest(stored.planned_until_ms, now_ms, MISSED_RUNS_MAX)
-    return [run_ms for run_ms in runs if stored.spec.jittered(name, run_ms) > stored.begun_ms]
+    return [run_ms for run_ms in runs if stored.is_own(name, run_ms)]
 
 
 def _by_policy(
@@ -102,8 +102,8 @@ def _ahead(name: str, stored: Stored, now_ms: int, delay_ms_max: int) -> tuple[l
     last_ms = stored.planned_until_ms
     for run_ms in stored.recurrence.runs_after(max(last_ms, now_ms)):
         due_ms = stored.spec.jittered(name, run_ms)
-        if due_ms <= stored.begun_ms:
-            continue  # the clock was stepped back to before the schedule began
+        if not stored.is_own(name, run_ms):
+            continue  # the clock was stepped back to before the schedule began, or it ran during a change
         if last_ms > now_ms and run_ms > now_ms + AHEAD_MS:
             return runs, min(last_ms, max(run_ms - AHEAD_MS, now_ms + LOOK_MS))
         if due_ms > now_ms + delay_ms_max:

@@ -320,12 +320,14 @@ class Scheduler:
             await self._store(name, stored)
         if stored.leaving is None and not stored.deleted:
             return stored
-        if stored.leaving is not None:
-            await self._recall(stored.leaving.topic, stored.leaving.keys(name))
+        delivered: list[int] = []
+        if (leaving := stored.leaving) is not None:
+            had_fired = await self._recall(leaving.topic, leaving.keys(name))
+            delivered = [run_ms for run_ms, fired in zip(leaving.runs, had_fired, strict=True) if fired]
         if stored.deleted:
             await self._control.put([Put(ConfigTable.SCHEDULE, name, None)])
             return None
-        stored = msgspec.structs.replace(stored, leaving=None)
+        stored = stored.recalled(name, delivered)
         await self._store(name, stored)
         return stored
 
@@ -417,17 +419,23 @@ class Scheduler:
             ]
             await self._sender.send(messages, puts=[Put(ConfigTable.SCHEDULE, name, progress.encode())])
 
-    async def _recall(self, topic: str, keys: Sequence[str]) -> None:
+    async def _recall(self, topic: str, keys: Sequence[str]) -> list[bool]:
+        """Recall the runs with these keys; returns which of them were delivered before."""
+        found: list[bool] = []
         for at in range(0, len(keys), STEPS_AT_ONCE):
-            await _all_of(self._recall_one(topic, key) for key in keys[at : at + STEPS_AT_ONCE])
+            found += await _all_of(self._recall_one(topic, key) for key in keys[at : at + STEPS_AT_ONCE])
+        return found
 
-    async def _recall_one(self, topic: str, key: str) -> None:
+    async def _recall_one(self, topic: str, key: str) -> bool:
         try:
             await self._recalls.recall_key(topic, key)
-        except (AlreadyDeliveredError, AlreadyRecalledError, UnknownMessageError):
+        except AlreadyDeliveredError:
+            return True
+        except (AlreadyRecalledError, UnknownMessageError):
             pass
         except CorruptionError as error:
             logger.warning("a run can neither be recalled nor fire: %s", error)
+        return False
 
     # ------------------------------------------------------------------ what is kept
 
@@ -484,8 +492,11 @@ class Scheduler:
         self._after_outage.discard(name)
 
 
-async def _all_of(steps: Iterable[Awaitable[None]]) -> None:
+async def _all_of(steps: Iterable[Awaitable[_T]]) -> list[_T]:
     """Wait for all of them, then raise the first error: none may continue by itself."""
+    found: list[_T] = []
     for outcome in await asyncio.gather(*steps, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
+        found.append(outcome)
+    return found

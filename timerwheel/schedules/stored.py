@@ -1,6 +1,7 @@
 """A schedule as it is stored among the settings: its definition, and how far it has been planned. Pure.
 
-    put, resumed   a new generation; `leaving` = what the one before sent ahead; this is recalled; planned
+    put, resumed   a new generation; `leaving` = what the one before sent ahead; this is recalled, or is
+                   `delivered` if it fired before; planned
     planned        `planned_until_ms` grows, in one unit with the messages of the runs
     rewound        the clock was stepped back: `planned_until_ms` is again the present, and `sent_ahead` says
                    what was planned beyond it
@@ -12,7 +13,7 @@ interrupted, and a schedule that was stopped does not fire once more.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import takewhile
 from operator import ge
@@ -44,6 +45,8 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     generation are those after `since_ms` that fall due after `begun_ms`. Those up to `planned_until_ms` were
     sent, or skipped by policy; the clock then read `planned_at_ms`. Those due at `planned_ms` have fired.
     `sent_ahead` has the pairs (`planned_at_ms`, `planned_until_ms`) from before the clock was stepped back.
+    `delivered` are moments at which earlier generations have run though they are due after `begun_ms`: those
+    runs fired before they could be recalled.
     """
 
     spec: ScheduleSpec
@@ -56,6 +59,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     planned_at_ms: int = 0
     sent_ahead: list[tuple[int, int]] = []
     leaving: Leaving | None = None
+    delivered: list[int] = []
     deleted: bool = False
 
     @classmethod
@@ -71,6 +75,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
         kept = leaving.runs if leaving is not None and not spec.paused else []
         since_ms = min([now_ms, *(run_ms - 1 for run_ms in kept)])
         same = old is not None and old.spec.recurrence == spec.recurrence
+        before = [] if old is None else old.delivered
         return cls(
             spec=spec,
             generation=generation,
@@ -80,6 +85,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
             planned_until_ms=since_ms,
             planned_ms=now_ms,
             leaving=leaving,
+            delivered=[run_ms for run_ms in before if spec.jittered(name, run_ms) > now_ms],
         )
 
     def leave(self, name: str, now_ms: int, *, all_overdue: bool) -> Leaving | None:
@@ -123,6 +129,15 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
             self, planned_until_ms=until_ms, planned_at_ms=now_ms, sent_ahead=sent_ahead
         )
 
+    def recalled(self, name: str, delivered: Sequence[int]) -> "Stored":
+        """Return the schedule once the runs that it revokes are recalled, except those that had fired."""
+        own = [run_ms for run_ms in delivered if self.is_own(name, run_ms)]
+        return msgspec.structs.replace(self, leaving=None, delivered=[*self.delivered, *own])
+
+    def is_own(self, name: str, run_ms: int) -> bool:
+        """Return whether a moment of the recurrence is a run of this generation."""
+        return self.spec.jittered(name, run_ms) > self.begun_ms and run_ms not in self.delivered
+
     @property
     def sent_until_ms(self) -> int:
         """Up to when runs may have been sent."""
@@ -161,4 +176,4 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
         return self.recurrence.runs_after(first_ms)
 
     def _is_due_after(self, name: str, run_ms: int, after_ms: int) -> bool:
-        return self.spec.jittered(name, run_ms) > max(after_ms, self.begun_ms)
+        return self.is_own(name, run_ms) and self.spec.jittered(name, run_ms) > after_ms

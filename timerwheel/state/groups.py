@@ -27,7 +27,8 @@ everything before it.
 
 Invariants:
 1. An item's offset is in the group's set, so it is not taken for a fresh message.
-2. The timers that wait in the topic `topic/group` are those of the LEASED and WAITING items, one each.
+2. The LEASED and WAITING items have one timer each in the topic `topic/group`. Other timers wait there only
+   after a rewind or a deletion, until they are ended (`timerwheel.groups.forgotten`).
 3. `ready` has exactly the items that may be leased now, in the order in which they became ready.
 
 Belongs to the event loop (and to the recovering thread before the loop uses it).
@@ -138,6 +139,11 @@ class GroupState:
     def cursors(self) -> dict[int, int]:
         """Return, for each queue, the first offset that the group may not have received."""
         return {queue: passed.low for queue, passed in self.passed.items()}
+
+    @property
+    def timed(self) -> int:
+        """Return how many items have a timer in the wheel."""
+        return self.counts[ItemState.LEASED] + self.counts[ItemState.WAITING]
 
     def passed_of(self, queue: int) -> OffsetSet:
         """Return the offsets of a queue that need no first attempt, created if the queue is new."""
@@ -250,10 +256,20 @@ class GroupState:
         return [key for key in self.items if ItemKey.queue(key) == DEAD_QUEUE]
 
     def reset(self, cursors: Mapping[int, int | list[int]]) -> list[int]:
-        """Continue from these cursors, or packed sets, without any item; returns the keys of the removed."""
+        """Continue from these cursors, or packed sets, without any item; returns the keys of the removed.
+
+        All at once, as it is one step of the loop: a group may hold hundreds of thousands.
+        """
         keys = list(self.items)
-        for item in list(self.items.values()):
-            self._remove(item)
+        if self.lent:
+            for item in self.items.values():
+                item.lent = False
+        self.items.clear()
+        self.by_root.clear()
+        self.ready.clear()
+        self.lanes.clear()
+        self.counts = dict.fromkeys(ItemState, 0)
+        self.lent = 0
         self.passed = {queue: OffsetSet.unpack(offset) for queue, offset in cursors.items()}
         return keys
 

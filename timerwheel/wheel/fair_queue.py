@@ -18,6 +18,9 @@ import numpy as np
 from timerwheel.store.rows import join
 from timerwheel.wheel.slot_table import ENTRY_DTYPE, Entries
 
+CROWD = 64
+"""From how many timers due at one millisecond on these are searched by their roots, too."""
+
 
 def sort(entries: Entries) -> Entries:
     """Return the entries sorted by (due time, root)."""
@@ -42,10 +45,14 @@ def key_of(entry: np.void) -> tuple[int, int]:
     return int(entry["due_ms"]), int(entry["root"])
 
 
-def holds(entries: Entries, offset: int, due_ms: int) -> bool:
-    """Tell whether this timer is among entries that are in order."""
-    low, high = np.searchsorted(entries["due_ms"], (due_ms, due_ms + 1))
-    return bool((entries["offset"][low:high] == offset).any())
+def holds(entries: Entries, offset: int, due_ms: int, root: int) -> bool:
+    """Tell whether this timer is among entries that are in order: a search, however many are due with it."""
+    low, high = np.searchsorted(entries["due_ms"], (due_ms, due_ms + 1)).tolist()
+    if high - low > CROWD:
+        roots = np.array((root, root + 1), np.uint64)
+        first, last = np.searchsorted(entries["root"][low:high], roots).tolist()
+        low, high = low + first, low + last
+    return low < high and bool((entries["offset"][low:high] == offset).any())
 
 
 class TopicQueue:
@@ -62,6 +69,25 @@ class TopicQueue:
             self.pieces.appendleft(entries)
         else:
             self.pieces = deque([in_order([*self.pieces, entries])])
+
+    def contains(self, offset: int, due_ms: int, root: int) -> bool:
+        """Tell whether this timer is here."""
+        key = due_ms, root
+        place = bisect_left(self.pieces, key, key=lambda piece: key_of(piece[-1]))
+        for piece in itertools.islice(self.pieces, place, None):
+            if key_of(piece[0]) > key:
+                return False
+            if holds(piece, offset, due_ms, root):
+                return True
+        return False
+
+    def has_due(self, due_ms: int) -> bool:
+        """Tell whether a timer with this due time is here."""
+        place = bisect_left(self.pieces, due_ms, key=lambda piece: int(piece["due_ms"][-1]))
+        if place == len(self.pieces):
+            return False
+        dues = self.pieces[place]["due_ms"]
+        return int(dues[bisect_left(dues, due_ms)]) == due_ms
 
     def take(self, count_max: int) -> Entries:
         """Take the first timers: this many, or all."""
@@ -139,24 +165,17 @@ class Overdue:
         self.count = 0
         return found
 
-    def contains(self, offset: int, due_ms: int) -> bool:
+    def contains(self, offset: int, due_ms: int, root: int, topic: int) -> bool:
         """Tell whether this timer is here."""
-        if not self.count or not self.first_ms <= due_ms <= self.last_ms:
-            return False
-        return any(holds(piece, offset, due_ms) for lane in self._lanes.values() for piece in lane.pieces)
+        lane = self._lanes.get(topic)
+        return lane is not None and lane.contains(offset, due_ms, root)
 
     def has_due(self, topic: int, due_ms: int) -> bool:
         """Tell whether a timer of this topic and due time is here."""
         lane = self._lanes.get(topic)
         if lane is None or not self.first_ms <= due_ms <= self.last_ms:
             return False
-        for piece in reversed(lane.pieces):
-            if int(piece["due_ms"][-1]) < due_ms:
-                return False
-            place = bisect_left(piece["due_ms"], due_ms)
-            if int(piece["due_ms"][place]) == due_ms:
-                return True
-        return False
+        return lane.has_due(due_ms)
 
 
 def _by_topic(entries: Entries) -> list[tuple[int, Entries]]:

@@ -52,6 +52,8 @@ COMPACTED_MIN = pages.PAGE_ROWS_MAX
 """Fewest entries of a slot that is compacted."""
 COMPACTED_MAX = 1 << 20
 """Most entries of a slot that is compacted: 40 MiB, for less than a second."""
+SORTED_SHARE = 8
+"""Of more timers than so many times those that are wanted, only the first ones are sorted."""
 TABLE = "wheel"
 
 Entries = np.ndarray
@@ -74,12 +76,25 @@ def entries_of(rows: np.ndarray, *, removed: bool) -> Entries:
 
 def net(entries: Entries) -> Entries:
     """Return the adds that no remove names, in due order and, within one due time, in the order stored."""
+    return first(left(entries), len(entries))
+
+
+def left(entries: Entries) -> Entries:
+    """Return the adds that no remove names, as they come."""
     removed = entries["op"] == REMOVE
-    adds = entries[~removed]
+    adds: Entries = entries[~removed]
     if removed.any():
         adds = adds[~np.isin(adds["offset"], entries["offset"][removed])]
-    ordered: Entries = adds[np.lexsort((adds["root"], adds["due_ms"]))]
-    return ordered
+    return adds
+
+
+def first(adds: Entries, count: int) -> Entries:
+    """Return the first of these in due order and, within one due time, in the order stored."""
+    if 0 < count < len(adds) // SORTED_SHARE:
+        last_ms = np.partition(adds["due_ms"], count - 1)[count - 1]
+        adds = adds[adds["due_ms"] <= last_ms]
+    found: Entries = adds[np.lexsort((adds["root"], adds["due_ms"]))][:count]
+    return found
 
 
 def cancel_out(entries: Entries) -> Entries:
@@ -270,6 +285,12 @@ def slot_entries(txn: IndexTransaction, level: int, start_ms: int) -> Entries:
     """Return every entry of one slot, adds and removes."""
     parts = [page.rows(ENTRY_DTYPE) for _, page in txn.prefix(TABLE, slot_prefix(level, start_ms))]
     return join(parts, ENTRY_DTYPE)
+
+
+def entries_between(txn: IndexTransaction, level: int, from_ms: int, to_ms: int) -> Entries:
+    """Return every entry, adds and removes, of the slots of a level that start in [from_ms, to_ms)."""
+    found = txn.pages(TABLE, slot_prefix(level, from_ms), slot_prefix(level, to_ms))
+    return join([page.rows(ENTRY_DTYPE) for _, page in found], ENTRY_DTYPE)
 
 
 def slot_weights(

@@ -11,7 +11,7 @@ from tests.harness.faulty import FaultyFiles
 from timerwheel.engine import Engine
 from timerwheel.errors import DiskReserveError, NotReadyError, OutcomeUnknownError
 from timerwheel.model.messages import Outgoing, State
-from timerwheel.store.errors import LockedError, NoSpaceError
+from timerwheel.store.errors import CorruptionError, LockedError, NoSpaceError
 
 PLENTY = 1 << 40
 
@@ -445,3 +445,109 @@ async def test_ordinary_message_to_a_new_topic_needs_no_timer(world):
     await engine.sender.send([Outgoing("fresh", b"")])
     await settle(engine)
     assert len(await world.delivered_ids("fresh")) == 1
+
+
+def lose_sector(world, message_id, at):
+    """Have the disk lose the byte at this position of a record, and with it a page."""
+    make_cold(world.engine)
+    offset = int(message_id[:16], 16)
+    log = world.engine.core.log
+    base = log.base_of(offset)
+    world.files.unreadable.append((log.path(base).name, offset - base + at))
+
+
+LARGE = {"segment_size_bytes": 1 << 20, "batch_bytes_max": 1 << 20}
+
+
+@pytest.mark.parametrize("start", [None, "restart"])
+async def test_a_timer_that_the_disk_cannot_read_is_quarantined_and_blocks_no_other(world, start):
+    engine = await world.open(**LARGE)
+    ids = await world.send_ids(1_000, 1_001, 1_002, body=b"b" * 10_000)
+    lose_sector(world, ids[1], 5_000)
+    if start is not None:
+        engine = await getattr(world, start)()
+        make_cold(engine)
+    await world.advance(2_000)
+    assert await world.delivered_ids() == [ids[0], ids[2]]
+    [aside] = (await engine.messages.wheel()).set_aside
+    assert (aside.id, aside.log_offset) == (ids[1], int(ids[1][:16], 16))
+    assert "the disk cannot read it" in aside.reason
+    view = await engine.messages.get(ids[1])
+    assert view.state is State.SCHEDULED
+    assert "the disk cannot read it" in view.problem
+    assert engine.ready
+
+
+async def test_a_timer_whose_header_the_disk_cannot_read_is_not_answered_as_unknown(world):
+    engine = await world.open(**LARGE)
+    ids = await world.send_ids(90_000, 90_000, body=b"b" * 10_000)
+    lose_sector(world, ids[1], 0)
+    view = await engine.messages.get(ids[1])
+    assert view.id == ids[1]
+    assert "the disk cannot read it" in view.problem
+    with pytest.raises(CorruptionError):
+        await engine.recalls.recall(ids[1])
+    results = await engine.bulk_recalls.recall_many([ids[1]])
+    assert [result.code for result in results] == ["corruption"]
+
+
+async def test_a_delivered_message_that_the_disk_cannot_read_keeps_its_place_in_the_queue(world):
+    engine = await world.open(**LARGE)
+    await world.send_ids(0, 0, 0, body=b"b" * 10_000)
+    make_cold(engine)
+    page = await engine.queues.read_queue("orders", 0, 0, 10)
+    lose_sector(world, page.messages[1].id, 5_000)
+    page = await engine.queues.read_queue("orders", 0, 0, 10)
+    assert [message.problem is None for message in page.messages] == [True, False, True]
+
+
+async def test_a_due_message_that_the_journal_no_longer_takes_is_quarantined_and_blocks_no_other(world):
+    """Its limit was lowered since. It can still be recalled, and fires once the limit is raised again."""
+    engine = await world.open(fire_records_max=50)
+    ids = await world.send_ids(*[1_000] * 9)
+    large, recalled = await world.send_ids(1_000, 1_000, body=b"b" * 900)
+    engine.core.log.unit_bytes_max = 800
+    await world.advance(2_000)
+    assert engine.ready
+    assert await world.delivered_ids() == ids
+    assert [aside.id for aside in (await engine.messages.wheel()).set_aside] == [large, recalled]
+    assert (await engine.messages.get(large)).state is State.SCHEDULED
+    await engine.recalls.recall(recalled)
+    assert [aside.id for aside in (await engine.messages.wheel()).set_aside] == [large]
+    await world.restart()
+    assert await world.delivered_ids() == [*ids, large]
+
+
+async def test_an_error_of_a_fired_batch_that_nobody_knows_loses_no_timer_and_ends_the_engine(
+    world, monkeypatch
+):
+    engine = await world.open()
+    ids = await world.send_ids(1_000, 1_001)
+
+    def refusing(*_):
+        refused = asyncio.get_running_loop().create_future()
+        refused.set_exception(ValueError("what is this"))
+        return refused
+
+    monkeypatch.setattr(engine.core.commit, "submit", refusing)
+    world.clock.advance(2_000)
+    assert "what is this" in await asyncio.wait_for(engine.failed(), 1)
+    assert not len(engine.core.in_flight)
+    assert len(engine.core.near) == 2
+    await world.crash()
+    assert await world.delivered_ids() == ids
+
+
+async def test_retention_moves_the_timers_beside_one_that_the_journal_no_longer_takes(world):
+    engine = await world.open(retention_ms=1_000)
+    [large] = await world.send_ids(3_600_000, body=b"b" * 900)
+    [small] = await world.send_ids(3_600_000)
+    await world.roll()
+    await world.advance(2_000)
+    engine.core.log.unit_bytes_max = 800
+    await world.retention_turn()
+    assert engine.ready
+    moves = [(await engine.messages.get(one)).properties["TIMER_ROLL_TIMES"] for one in (large, small)]
+    assert moves == ["0", "1"]
+    await world.advance(3_600_000)
+    assert await world.delivered_ids() == [small]

@@ -8,6 +8,7 @@ import pytest
 from tests.harness.consumers import ack, bodies, gated, put, receive, send, send_many
 from tests.harness.drive import settle
 from tests.harness.gated_threads import spin
+from tests.harness.group_checks import check_groups
 from timerwheel.groups.config import UnknownGroupError
 from timerwheel.store.errors import NoSpaceError
 
@@ -691,3 +692,68 @@ async def test_what_is_held_by_a_receipt_of_before_a_crash_comes_again_if_its_en
     await world.advance(1_000)
     [again] = await receive(world)
     assert (again.message.body, again.attempt) == (b"a", 2)
+
+
+async def wait_for_retries(world, count: int) -> None:
+    """Have a group hold this many messages, all given back with their retries far away."""
+    await world.open(**ROOMY)
+    await put(world)
+    await send_many(world, count)
+    got = await receive(world, count)
+    assert len(got) == count
+    await world.engine.groups.nack("orders", "g", [one.receipt for one in got], delay_ms=600_000)
+    assert timers_and_items(world) == (count, count)
+
+
+ROOMY = {"batch_bytes_max": 1 << 20, "segment_size_bytes": 1 << 20}
+
+
+@pytest.mark.parametrize("change", ["rewind", "delete"])
+async def test_a_group_that_holds_many_is_rewound_or_deleted_in_small_steps(world, monkeypatch, change):
+    monkeypatch.setattr("timerwheel.groups.forgotten.STEP_TIMERS", 10, raising=False)
+    await wait_for_retries(world, 60)
+    core, limit = world.engine.core, 2_000
+    core.log.unit_bytes_max = limit  # as a journal has one
+    steps: list[int] = []
+    take = core.in_flight.take
+
+    def watched(entries):
+        steps.append(len(entries))
+        return take(entries)
+
+    monkeypatch.setattr(core.in_flight, "take", watched)
+    if change == "rewind":
+        await world.engine.groups.rewind("orders", "g", to="head")
+        assert len(await receive(world, 60)) == 60
+    else:
+        await world.engine.groups.delete("orders", "g")
+    assert steps == [10] * 6
+    assert world.engine.core.state.leases == 0
+    await world.advance(700_000)
+    assert world.engine.ready
+
+
+@pytest.mark.parametrize("change", ["rewind", "delete"])
+@pytest.mark.parametrize("writes", [0, 1, 2, 3])
+async def test_timers_of_what_a_group_forgot_before_a_crash_are_ended_at_the_start(
+    world, monkeypatch, change, writes
+):
+    monkeypatch.setattr("timerwheel.groups.forgotten.STEP_TIMERS", 3, raising=False)
+    await wait_for_retries(world, 9)
+    threads = gated(world)
+    threads.writes.clear()
+    options = {"to": "head"} if change == "rewind" else {}
+    changing = asyncio.create_task(getattr(world.engine.groups, change)("orders", "g", **options))
+    await spin()
+    for _ in range(writes):
+        await threads.let_one_write()
+    await world.engine.abandon()
+    threads.writes.set()
+    await asyncio.gather(changing, return_exceptions=True)
+    await world.open()
+    check_groups(world.engine)
+    assert world.engine.core.state.leases == (0 if writes else 9)
+    if change == "rewind" and writes:
+        assert len(await receive(world, 20)) == 9
+    await world.advance(700_000)
+    check_groups(world.engine)

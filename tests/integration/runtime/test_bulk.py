@@ -2,11 +2,12 @@
 
 import asyncio
 import random
+from collections import Counter
 
 import numpy as np
 import pytest
 
-from tests.harness.drive import settle
+from tests.harness.drive import settle, turns_between
 from tests.harness.held import open_held
 from tests.harness.racing import Race
 from timerwheel.errors import NotReadyError, RefusedError
@@ -608,3 +609,24 @@ async def test_reserved_is_no_condition_by_itself(world):
     engine = await world.open()
     with pytest.raises(IllegalFilterError):
         await engine.bulk_recalls.recall_where(RecallFilter(reserved=True))
+
+
+async def test_a_crowd_recalled_at_one_moment_leaves_the_loop_its_turns(world, monkeypatch):
+    """When its time comes, firing passes over all of it; other tasks run in between."""
+    monkeypatch.setattr("timerwheel.wheel.near.GONE_AT_ONCE", 20, raising=False)
+    engine = await world.open(near_entries_max=1_000)
+    await world.send(*[1_000] * 600)
+    assert (await engine.bulk_recalls.recall_where(RecallFilter(topic="orders"))).recalled == 600
+    last = await world.send_ids(1_000)
+    looks: list[int] = []
+    async with turns_between() as turns:
+        pop_due = engine.core.near.pop_due
+
+        def watched(*limits):
+            looks.append(turns())
+            return pop_due(*limits)
+
+        monkeypatch.setattr(engine.core.near, "pop_due", watched)
+        await world.advance(1_000)
+    assert await world.delivered_ids() == last
+    assert max(Counter(looks).values()) <= 3

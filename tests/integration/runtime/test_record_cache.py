@@ -1,14 +1,17 @@
 """Records at hand: what is due next and what was just written never waits for a read of the log."""
 
+import asyncio
 import errno
+import threading
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from tests.harness.cold import make_cold
-from tests.harness.drive import settle
+from tests.harness.drive import settle, small_settings
 from tests.harness.held import open_held
+from timerwheel.engine import Engine
 from timerwheel.runtime.record_cache import RecordCache
 from timerwheel.runtime.threads import Threads
 from timerwheel.store.errors import CorruptionError
@@ -93,9 +96,9 @@ async def test_a_read_ahead_that_fails_harms_nobody_and_what_it_was_for_is_read_
 
 async def test_a_disk_that_still_fails_when_a_record_is_needed_is_an_error_of_that_read():
     record_cache = RecordCache(shelf := shelf_of(1), Threads(inline=True))
-    shelf.fails = OSError(errno.EIO, "Input/output error")
+    shelf.fails = OSError(errno.ENXIO, "No such device")
     await record_cache.fetch(places([1]), sizes(1))
-    with pytest.raises(OSError, match="Input/output error"):
+    with pytest.raises(OSError, match="No such device"):
         await record_cache.read(places([1]), sizes(1))
 
 
@@ -128,3 +131,20 @@ async def test_without_a_record_cache_all_is_the_same(world):
     await world.advance(1_000)
     await settle(engine)
     assert await world.delivered_ids() == ids
+
+
+async def test_a_due_message_of_a_cold_log_waits_for_no_listing(world):
+    settings = small_settings(world.directory, **world.limits)
+    engine = world.engine = await Engine.open(settings, world.clock, world.files)
+    [message_id] = await world.send_ids(1_000, body=BODY)
+    make_cold(engine)
+    over = threading.Event()
+    listings = [asyncio.create_task(engine.core.threads.read(over.wait)) for _ in range(4)]
+    await asyncio.sleep(0)
+    try:
+        await world.advance(1_000)
+        assert engine.queues.topic("orders").visible == 1
+    finally:
+        over.set()
+        await asyncio.gather(*listings)
+    assert await world.delivered_ids() == [message_id]

@@ -11,6 +11,7 @@ from tests.harness.clock import ManualClock
 from tests.harness.crashes import crashes_of
 from tests.harness.drive import read_all, settle, small_settings
 from tests.harness.faulty import FaultyFiles, SimulatedCrashError
+from tests.harness.held import go_on, open_held
 from tests.harness.scratch import scratch
 from timerwheel.engine import Engine
 from timerwheel.errors import RefusedError, TimerwheelError
@@ -571,3 +572,31 @@ async def test_a_client_key_among_dense_schedules_is_known_for_a_day_though_the_
     engine = await world.lose_index()
     [again] = await engine.sender.send([Outgoing("orders", b"x", dedup_key="k")])
     assert (again.id, again.duplicate) == (first.id, True)
+
+
+@pytest.mark.parametrize("then", ["finish", "crash"])
+async def test_a_run_that_fires_while_its_schedule_is_changed_comes_once(world, then):
+    """It is due between the moment of the change and when that is stored."""
+    threads = await open_held(world)
+    engine, start_ms = world.engine, world.clock.now_ms()
+    await engine.schedules.put("n", every(SECOND_MS))
+    await go(world, 5 * SECOND_MS)
+    await world.advance(SECOND_MS - 3)
+    with threads.holding("append"):
+        change = asyncio.create_task(engine.schedules.put("n", every(SECOND_MS, body=b"new")))
+        await go_on()
+        world.clock.advance(5)
+        await go_on()
+    if then == "finish":
+        await change
+    else:
+        with threads.holding("append", after=1):  # the run is stored, and nothing behind it
+            await go_on()
+            await engine.abandon()
+        with contextlib.suppress(TimerwheelError, StoreError):
+            await change
+        await world.open()
+    await go(world, 5 * SECOND_MS)
+    moments = await run_moments(world.engine)
+    assert moments == [start_ms + SECOND_MS * number for number in range(1, len(moments) + 1)]
+    assert len(moments) >= 10

@@ -90,3 +90,12 @@ def test_a_closed_loop_gets_no_callback():
     held.set()
     threads.close()
     assert done in ([], [1])  # its turn may have come before it was cancelled
+
+
+async def test_what_is_due_is_read_while_all_readers_are_busy(threads):
+    held = threading.Event()
+    listings = [asyncio.create_task(threads.read(held.wait)) for _ in range(10)]
+    await asyncio.sleep(0)
+    assert await asyncio.wait_for(threads.read_due(divmod, 7, 2), 30) == (3, 1)
+    held.set()
+    assert await asyncio.gather(*listings) == [True] * 10

@@ -154,3 +154,17 @@ def test_a_schedule_whose_zone_is_gone_can_still_be_taken_back():
     assert planned(gone, NOW_MS + 5).leave("n", NOW_MS, all_overdue=True).runs == [NOW_MS + 5]
     with pytest.raises(ScheduleError):
         next(gone.due_after("n", NOW_MS))
+
+
+def test_a_run_that_fired_while_its_schedule_was_changed_is_no_run_of_the_new_one():
+    run_ms = NOW_MS + HOUR_MS
+    old = planned(begin(spec()), run_ms)
+    new = begin(spec(body=b"new"), old, run_ms - 3, 2)
+    assert new.leaving.runs == [run_ms]
+    assert next(new.recalled("n", []).due_after("n", 0)) == run_ms
+    had = new.recalled("n", [run_ms])
+    assert had.leaving is None
+    assert next(had.due_after("n", 0)) == run_ms + HOUR_MS
+    assert Stored.decode(had.encode()) == had
+    assert begin(spec(body=b"newer"), had, run_ms - 1, 3).delivered == [run_ms], "the clock was stepped back"
+    assert begin(spec(body=b"newer"), had, run_ms, 3).delivered == []

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from timerwheel.wheel.near import NearWheel
+from timerwheel.wheel.near import GONE_AT_ONCE, NearWheel
 from timerwheel.wheel.slot_table import ENTRY_DTYPE
 
 UNTIL_MS = 1000
@@ -25,6 +25,12 @@ def entries(timers: list[tuple[int, int, int]]) -> np.ndarray:
 
 def topic_of(offset: int) -> int:
     return offset // 8 % 3
+
+
+def key(timer: tuple[int, int, int]) -> tuple[int, int, int, int]:
+    """What the near wheel is asked about it by."""
+    due_ms, root, offset = timer
+    return offset, due_ms, root, topic_of(offset)
 
 
 def by_topic(timers: list[tuple[int, int, int]]) -> dict[int, list[tuple[int, int, int]]]:
@@ -72,20 +78,20 @@ class NearWheelAgainstSortedSet(RuleBasedStateMachine):
     @rule(data=st.data())
     def remove(self, data):
         timer = data.draw(st.sampled_from(sorted(self.model)))
-        assert self.near.remove(timer[2], timer[0])
+        assert self.near.remove(*key(timer))
         self.model.discard(timer)
-        assert not self.near.contains(timer[2], timer[0])
-        assert not self.near.remove(timer[2], timer[0])
+        assert not self.near.contains(*key(timer))
+        assert not self.near.remove(*key(timer))
 
     @rule(due_ms=DUES)
     def remove_what_was_never_there(self, due_ms):
-        assert not self.near.remove(8, due_ms)
+        assert not self.near.remove(8, due_ms, 8, topic_of(8))
 
     @precondition(lambda self: self.popped)
     @rule(data=st.data())
     def remove_what_was_taken_out(self, data):
         timer = data.draw(st.sampled_from(self.popped))
-        assert self.near.remove(timer[2], timer[0]) == (timer in self.model)
+        assert self.near.remove(*key(timer)) == (timer in self.model)
         self.model.discard(timer)
 
     @rule(now_ms=DUES | st.just(-1), count_max=st.sampled_from([1, 2, 7, 40, 1000]))
@@ -138,8 +144,8 @@ class NearWheelAgainstSortedSet(RuleBasedStateMachine):
     @invariant()
     def what_is_there_is_contained(self):
         for timer in sorted(self.model)[:5]:
-            assert self.near.contains(timer[2], timer[0])
-            assert not self.near.contains(timer[2] + 4, timer[0])
+            assert self.near.contains(*key(timer))
+            assert not self.near.contains(timer[2] + 4, *key(timer)[1:])
 
 
 TestNearWheelAgainstSortedSet = NearWheelAgainstSortedSet.TestCase
@@ -178,7 +184,7 @@ def test_moved_timer_keeps_its_place_among_equal_due_times():
 
 def test_timer_removed_and_stored_again_comes_out_once_with_its_new_time():
     near = near_with((500, 8, 8))
-    assert near.remove(8, 500)
+    assert near.remove(*key((500, 8, 8)))
     near.add(entries([(300, 8, 64)]))
     assert timers_of(near.pop_due(999, 10)) == [(300, 8, 64)]
     assert len(near) == 0
@@ -193,7 +199,7 @@ def test_empty_wheel_has_nothing_due():
 
 @given(st.integers(UNTIL_MS, 10**15))
 def test_timer_due_after_the_loaded_range_is_not_here(due_ms):
-    assert not near_with((5, 8, 8)).contains(8, due_ms)
+    assert not near_with((5, 8, 8)).contains(8, due_ms, 8, topic_of(8))
 
 
 def test_a_topic_with_many_due_does_not_hold_up_another():
@@ -244,7 +250,7 @@ def test_what_was_given_back_comes_before_what_waits_behind_it():
 def test_a_timer_that_is_put_back_is_there_once(is_met):
     """Whether or not its turn came while it was out."""
     near = near_with((500, 1, 8), (600, 2, 16))
-    assert near.remove(8, 500)
+    assert near.remove(*key((500, 8, 8)))
     if is_met:
         assert timers_of(near.pop_due(500, 10)) == []
     near.put_back(entries([(500, 1, 8)]))
@@ -305,3 +311,86 @@ def test_what_is_due_in_one_millisecond_is_known_by_topic_wherever_it_waits(batc
                 for due_ms in range(14):
                     expected = any((topic, due_ms) == one[:2] for one in held)
                     assert near.has_due(topic, due_ms) == expected
+
+
+def crowd(count: int) -> np.ndarray:
+    """This many timers of one topic at 500 ms."""
+    found = np.zeros(count, ENTRY_DTYPE)
+    found["due_ms"] = 500
+    found["offset"] = found["root"] = 24 * np.arange(1, count + 1)
+    found["size"] = found["offset"] % 1000
+    return found
+
+
+class Unwalked(set[int]):
+    """A set that nobody goes through."""
+
+    def __iter__(self):
+        raise AssertionError("it may be large")
+
+
+def test_a_crowd_that_is_gone_is_passed_over_in_few_calls_however_small_the_batches_are():
+    near = near_with()
+    near.add_run(crowd(3 * GONE_AT_ONCE))
+    for offset in (24 * np.arange(1, 3 * GONE_AT_ONCE)).tolist():
+        near.gone.add(offset)
+    calls = 0
+    found = []
+    while near.next_due_ms() is not None:
+        found += timers_of(near.pop_due(500, 64))
+        calls += 1
+    assert [root for _, root, _ in found] == [24 * 3 * GONE_AT_ONCE]
+    assert calls <= 4
+    assert not near.gone
+
+
+@pytest.mark.parametrize("batch", [64, 1_000], ids=["some overdue", "none overdue"])
+def test_a_batch_costs_no_look_at_all_that_is_gone(batch):
+    near = near_with()
+    near.add_run(crowd(1_000))
+    near.gone = Unwalked({24, 48, *range(10**6, 10**6 + 50)})
+    assert near.pop_due(500, batch)["root"].tolist() == [24 * number for number in range(3, batch + 1)]
+    assert len(near.gone) == 50
+
+
+class Watched(np.ndarray):
+    """An array that counts what is compared of it one by one."""
+
+    compared = 0
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+        Watched.compared += max(np.size(one) for one in inputs)
+        plain = [np.asarray(one) if isinstance(one, Watched) else one for one in inputs]
+        return getattr(ufunc, method)(*plain, **kwargs)
+
+
+@pytest.mark.parametrize("are_overdue", [False, True], ids=["in a run", "overdue"])
+def test_a_timer_is_found_in_a_crowd_without_a_look_at_the_others(are_overdue):
+    timers = crowd(100_000)
+    near = near_with()
+    near.add_run(timers.view(Watched))
+    if are_overdue:
+        near.pop_due(500, 0)
+        assert near.overdue == 100_000
+    Watched.compared = 0
+    for timer in timers_of(timers[::1_000]):
+        assert near.contains(*key(timer))
+        assert near.remove(*key(timer))
+    assert Watched.compared <= 200
+
+
+@pytest.mark.parametrize("are_overdue", [False, True], ids=["in runs", "overdue"])
+def test_each_timer_of_a_crowd_is_found_and_no_other(are_overdue):
+    """Several may have one root: of a message that was moved, or whose leases have timers."""
+    dice = random.Random(3)
+    timers = [(500 + number % 2, 8 * (number // 5), 8 * number) for number in range(3_000)]
+    near = near_with()
+    for part in range(0, 3_000, 700):
+        near.add(entries(dice.sample(timers[part : part + 700], len(timers[part : part + 700]))))
+    held = set(timers)
+    if are_overdue:
+        held -= set(timers_of(near.pop_due(500, 0)))
+        held -= set(timers_of(near.pop_due(501, 100)))
+    for due_ms, root, offset in timers:
+        assert near.contains(*key((due_ms, root, offset))) == ((due_ms, root, offset) in held)
+        assert not near.contains(*key((due_ms ^ 1, root, offset)))
