@@ -85,7 +85,7 @@ class TaskCalls:
             *KEY,
             *MAKES_QUEUE,
             *("illegal_task", "conflicting_body", "conflicting_delay"),
-            *("illegal_schedule", "too_many_schedules"),
+            *("illegal_schedule", "too_many_schedules", "name_in_use"),
             *STORE,
         ),
         values_max=bodies.JSON_BODY_VALUES_MAX,
