@@ -56,7 +56,9 @@ type AnswerError struct {
 	Body string
 }
 
-func (e *AnswerError) Error() string { return fmt.Sprintf("HTTP %d without a problem: %q", e.Status, e.Body) }
+func (e *AnswerError) Error() string {
+	return fmt.Sprintf("HTTP %d without a problem: %q", e.Status, e.Body)
+}
 
 // Code returns the code of an error of the service, "" for another error.
 func Code(err error) ProblemCode {

@@ -153,6 +153,7 @@ def _lines(record: "LogRecord", output: Output, *, with_body: bool) -> list[str]
 
 
 def as_json(record: "LogRecord", *, with_body: bool) -> dict[str, object]:
+    """Return a record as `--json` shows it, without secrets."""
     document: dict[str, object] = {
         "offset": record.offset,
         "size": record.size,

@@ -120,7 +120,7 @@ def _advice(error: UnreachableError) -> str:
 def _usage_reason(error: SettingsError | UnicodeEncodeError) -> str:
     """The text of an error; an argument that is not UTF-8 is found out where it is used."""
     if isinstance(error, UnicodeEncodeError):
-        return f"{ascii(error.object[:_SHOWN])} cannot be written as {error.encoding.upper()}"
+        return f"{error.object[:_SHOWN]!a} cannot be written as {error.encoding.upper()}"
     return str(error)
 
 

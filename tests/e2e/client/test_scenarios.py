@@ -250,8 +250,14 @@ GOOD = Reply(201, STORED)
 LIMITED = problem(429, "rate_limited", 1)
 HELD = {
     **STORED,
-    **{"queue": 0, "enqueue_ms": 1, "properties": {}, "state": "delivered", "body": "x"},
-    **{"receipt": "r", "attempt": 1, "invisible_until_ms": 1},
+    "queue": 0,
+    "enqueue_ms": 1,
+    "properties": {},
+    "state": "delivered",
+    "body": "x",
+    "receipt": "r",
+    "attempt": 1,
+    "invisible_until_ms": 1,
 }
 TAKEN = Reply(200, {"messages": [HELD]})
 SETTLED = Reply(200, {"results": [{"receipt": "r", "ok": True}]})

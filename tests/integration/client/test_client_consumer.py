@@ -94,7 +94,8 @@ async def test_what_fails_under_a_limited_rate_is_given_back_with_its_reason():
     assert reasons == ["FileNotFoundError: [Errno 2] no such file: '\\udcff.csv'"] * 2
 
 
-async def test_a_reason_without_utf8_is_given_back_too():
+async def test_a_reason_without_utf8_is_given_back_too(caplog):
+    caplog.set_level(logging.CRITICAL)  # else pytest-xdist has to send the text, and cannot
     async with scripted(SETTLED) as service:
         service.by_end = {"/receive": [FIRST], "/nack": [SETTLED]}
         await _consume_one(service, QuickClock(), RuntimeError("\udcff.csv"))

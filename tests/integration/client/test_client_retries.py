@@ -224,15 +224,18 @@ async def test_tables_and_streams_follow_the_leader_and_leave_one_that_died(cloc
                 await call(client)
             with pytest.raises(NotFoundError):
                 await call(client)
-    assert [len(service.requests) for service in (standby, first, second)] == [2, 2, 1]
+    assert [len(service.requests) for service in (standby, second)] == [2, 1]
+    assert len(first.requests) >= 2  # a GET on a connection from before is made again when that was closed
 
 
 @pytest.mark.parametrize("call", [_arrow, _stream], ids=["arrow", "stream"])
 async def test_tables_and_streams_say_when_to_come_back(clock, call):
-    async with scripted(problem(429, "rate_limited", 7)) as service:
-        async with Client(service.url, clock=clock) as client:
-            with pytest.raises(ClientError) as caught:
-                await call(client)
+    async with (
+        scripted(problem(429, "rate_limited", 7)) as service,
+        Client(service.url, clock=clock) as client,
+    ):
+        with pytest.raises(ClientError) as caught:
+            await call(client)
     assert caught.value.retry_after_ms == 7_000
 
 
