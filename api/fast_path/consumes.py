@@ -26,6 +26,8 @@ from timerwheel.api.http.problems import RequestError, of_error
 from timerwheel.api.http.responses import STEP_MESSAGES
 from timerwheel.api.http.route import Need
 from timerwheel.errors import TimerwheelError
+from timerwheel.groups.config import check_group
+from timerwheel.model.admission import check_topic_name
 from timerwheel.model.messages import Delivery
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
 from timerwheel.runtime.outcome import one_call
@@ -212,6 +214,13 @@ def _is_gone(sender: Sender) -> bool:
 
 @lru_cache(maxsize=1_024)
 def _call_of(path: str) -> _Call | None:
-    """The call that a path names without any escape or query, None if it names another."""
+    """The call that a path names without any escape or query; None if it names another, or is malformed."""
     match = _match_path(path)
-    return None if match is None else _Call(GroupPath(match[1], match[2]), match[3] == "receive")
+    if match is None:
+        return None
+    try:
+        check_topic_name(match[1])
+        check_group(match[2])
+    except TimerwheelError:
+        return None  # the ordinary path says which name is malformed
+    return _Call(GroupPath(match[1], match[2]), match[3] == "receive")

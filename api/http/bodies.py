@@ -62,11 +62,13 @@ def json_form(request: web.Request) -> JsonForm:
                 "application/x-ndjson"
             ),
         )
-    _, _, charset = parameters.partition("charset=")
-    if charset.strip().strip('"').lower() not in UTF8:
-        raise RequestError(
-            "unsupported_media_type", f"charset {charset!r} is not supported; send JSON as UTF-8"
-        )
+    for one in parameters.split(";"):
+        name, _, value = one.partition("=")
+        charset = value.strip().strip('"')
+        if name.strip().lower() == "charset" and charset.lower() not in UTF8:
+            raise RequestError(
+                "unsupported_media_type", f"charset {charset!r} is not supported; send JSON as UTF-8"
+            )
     return form
 
 

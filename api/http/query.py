@@ -33,7 +33,10 @@ NAMES = {
     "name": Name(check_name, "illegal_schedule"),
 }
 """The parts of paths that are names."""
-PLAIN_INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+PLAIN_INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
+DIGITS_MAX = 19
+"""Of an integer of 64 bits; `int` would raise for one with thousands."""
+SHOWN_CHARACTERS = 40
 ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})", re.ASCII)
 
 
@@ -89,8 +92,11 @@ def check_range(from_name: str, from_ms: int | UnsetType, to_name: str, to_ms: i
 def convert(given: dict[str, str], kind: type[Q]) -> Q:
     """Convert texts to the field types of `kind`, within its bounds and with its defaults."""
     for name in _integers(kind) & given.keys():
-        if not PLAIN_INTEGER.fullmatch(given[name]):
-            raise RequestError("invalid_parameter", f"{name} = {given[name]!r}: not an integer")
+        text = given[name]
+        if not PLAIN_INTEGER.fullmatch(text):
+            raise RequestError("invalid_parameter", f"{name} = {text[:SHOWN_CHARACTERS]!r}: not an integer")
+        if len(text.removeprefix("-")) > DIGITS_MAX:
+            raise RequestError("invalid_parameter", f"{name} = {text[:SHOWN_CHARACTERS]}: out of range")
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:

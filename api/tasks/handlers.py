@@ -17,6 +17,7 @@ from timerwheel.api.messages import intake
 from timerwheel.api.messages.delays import delay_property, new_time
 from timerwheel.api.messages.trace_headers import put_context
 from timerwheel.api.security import access
+from timerwheel.api.security.access import Access
 from timerwheel.errors import AdmissionError
 from timerwheel.model import list_cursor
 from timerwheel.model.durations import parse_delay_ms
@@ -84,7 +85,7 @@ class TaskCalls:
             *KEY,
             *MAKES_QUEUE,
             *("illegal_task", "conflicting_body", "conflicting_delay"),
-            *("illegal_schedule", "too_many_schedules"),
+            *("illegal_schedule", "too_many_schedules", "name_in_use"),
             *STORE,
         ),
         values_max=bodies.JSON_BODY_VALUES_MAX,
@@ -99,7 +100,7 @@ class TaskCalls:
         content = intake.body_with_type(properties, body)
         key = _key(request, body)
         if body.cron is not UNSET:
-            return await self._schedule(body, content, properties, key)
+            return await self._schedule(access.of(request), body, content, properties, key)
         given = [name for name in _OF_CRON if getattr(body, name) is not UNSET]
         if given:
             raise RequestError("invalid_field", f"{given[0]}: only a task with cron has one")
@@ -124,20 +125,20 @@ class TaskCalls:
         return responses.created(answer, f"/v1/tasks/{receipt.id}")
 
     async def _schedule(
-        self, new: NewTask, body: bytes, properties: dict[str, str], key: str | None
+        self, caller: Access, new: NewTask, body: bytes, properties: dict[str, str], key: str | None
     ) -> web.Response:
-        """Make the schedule of a task with `cron`."""
+        """Make the schedule of a task with `cron`; one of its name must be of a topic of the caller."""
         if key is not None or delay_property(new, {}) is not None:
             raise RequestError("invalid_field", "cron: a task with cron takes neither a delay nor a key")
         if new.schedule is not UNSET:
-            check_name(new.schedule)
+            self._check_may_change(caller, check_name(new.schedule))
         spec = ScheduleSpec(
             topic=topic_of(new.queue),
             body=body,
             properties=properties,
             recurrence=Recurrence(cron=given(new.cron), zone="UTC" if new.zone is UNSET else new.zone),
         )
-        info = await self._tasks.schedule(new.queue, _task(new), given(new.schedule), spec)
+        info = await self._tasks.schedule(new.queue, _task(new), given(new.schedule), spec, caller.may)
         answer = AcceptedTask(queue=new.queue, schedule=info.name, due_ms=info.next_run_ms)
         return responses.created(answer, f"/v1/schedules/{info.name}")
 
@@ -245,6 +246,14 @@ class TaskCalls:
     async def finish_rotation(self, _: web.Request, path: TaskQueuePath) -> web.Response:
         """Finish a rotation: sign with the newest secret only."""
         return responses.json(await self._tasks.finish_rotation(path.queue))
+
+    def _check_may_change(self, caller: Access, name: str) -> None:
+        """Refuse a caller who may not change the schedule of this name by its path either."""
+        topic = self._handle.engine.schedules.topic_of(name)
+        if topic is not None and not caller.may(topic):
+            raise RequestError(
+                "forbidden", f"the token {caller.name!r} has no access to the topic of the schedule {name!r}"
+            )
 
     def _check_may_call(self, request: web.Request, queue: str) -> None:
         """Refuse a caller who could not have a URL called by a subscription and a message of its own."""

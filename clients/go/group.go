@@ -3,13 +3,18 @@ package timerwheel
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
 )
 
-// reasonCharactersMax is how much of a reason the service keeps.
-const reasonCharactersMax = 500
+const (
+	// reasonCharactersMax is how much of a reason the service keeps.
+	reasonCharactersMax = 500
+	// receiveMax is how many messages one call leases at most.
+	receiveMax = 1_000
+)
 
 // ConsumerGroup is a consumer group of a topic. It may be used by many goroutines.
 type ConsumerGroup struct {
@@ -17,10 +22,16 @@ type ConsumerGroup struct {
 	topic, name string
 }
 
-// Receive leases messages. It waits up to `wait` for the first one.
+// Receive leases messages for as long as the group says. It waits up to `wait` for the first one.
 func (g *ConsumerGroup) Receive(ctx context.Context, most int, wait time.Duration) ([]Held, error) {
+	return g.receive(ctx, most, wait, nil)
+}
+
+func (g *ConsumerGroup) receive(ctx context.Context, most int, wait time.Duration, lastsMs *int64) ([]Held, error) {
+	ctx, done := g.service.limited(ctx, wait)
+	defer done()
 	max, waitMs, create := int64(most), wait.Milliseconds(), true
-	wanted := ReceiveJSONRequestBody{Max: &max, WaitMs: &waitMs, Create: &create}
+	wanted := ReceiveJSONRequestBody{Max: &max, WaitMs: &waitMs, Create: &create, InvisibleMs: lastsMs}
 	response, err := g.service.API.ReceiveWithResponse(ctx, g.topic, g.name, wanted)
 	if err != nil {
 		return nil, err
@@ -31,7 +42,10 @@ func (g *ConsumerGroup) Receive(ctx context.Context, most int, wait time.Duratio
 
 // Ack acknowledges messages by their receipts: the group never gets them again.
 func (g *ConsumerGroup) Ack(ctx context.Context, receipts ...string) error {
-	response, err := g.service.API.AcknowledgeWithResponse(ctx, g.topic, g.name, AcknowledgeJSONRequestBody{Receipts: receipts})
+	ctx, done := g.service.limited(ctx, 0)
+	defer done()
+	body := AcknowledgeJSONRequestBody{Receipts: receipts}
+	response, err := g.service.API.AcknowledgeWithResponse(ctx, g.topic, g.name, body)
 	if err != nil {
 		return err
 	}
@@ -46,6 +60,8 @@ func (g *ConsumerGroup) Nack(ctx context.Context, receipt, reason string, delay 
 		ms := delay.Milliseconds()
 		body.DelayMs = &ms
 	}
+	ctx, done := g.service.limited(ctx, 0)
+	defer done()
 	response, err := g.service.API.GiveBackWithResponse(ctx, g.topic, g.name, body)
 	if err != nil {
 		return err
@@ -56,6 +72,8 @@ func (g *ConsumerGroup) Nack(ctx context.Context, receipt, reason string, delay 
 // Extend makes a lease last so much longer, from now.
 func (g *ConsumerGroup) Extend(ctx context.Context, receipt string, lasts time.Duration) error {
 	body := ExtendJSONRequestBody{Receipts: []string{receipt}, InvisibleMs: lasts.Milliseconds()}
+	ctx, done := g.service.limited(ctx, 0)
+	defer done()
 	response, err := g.service.API.ExtendWithResponse(ctx, g.topic, g.name, body)
 	if err != nil {
 		return err
@@ -98,9 +116,14 @@ type Handler func(ctx context.Context, message Held) error
 
 // Consume runs a handler on each message of the group, up to `concurrency` at a time, until the context ends.
 // It extends leases while handlers work, acknowledges what they finished, and gives back what they failed.
-// It waits for running handlers before it returns; their context is not the one that ended.
+// A limited rate makes it wait as long as the service says. It waits for running handlers before it returns; their
+// context is not the one that ended.
 func (g *ConsumerGroup) Consume(ctx context.Context, concurrency int, handle Handler) error {
 	const wait, lease = 20 * time.Second, 30 * time.Second
+	if concurrency < 1 {
+		return fmt.Errorf("concurrency = %d: must be at least 1", concurrency)
+	}
+	leaseMs := lease.Milliseconds()
 	slots := make(chan struct{}, concurrency)
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -112,7 +135,7 @@ func (g *ConsumerGroup) Consume(ctx context.Context, concurrency int, handle Han
 		case slots <- struct{}{}:
 		}
 		free := 1
-		for free < concurrency {
+		for free < min(concurrency, receiveMax) {
 			select {
 			case slots <- struct{}{}:
 				free++
@@ -121,7 +144,7 @@ func (g *ConsumerGroup) Consume(ctx context.Context, concurrency int, handle Han
 			}
 			break
 		}
-		found, err := g.Receive(ctx, free, wait)
+		found, err := g.receive(ctx, free, wait, &leaseMs)
 		for range free - len(found) {
 			<-slots
 		}
@@ -132,10 +155,7 @@ func (g *ConsumerGroup) Consume(ctx context.Context, concurrency int, handle Han
 			if !mayPass(err) {
 				return err
 			}
-			select { // the service starts again
-			case <-ctx.Done():
-			case <-time.After(pause):
-			}
+			slept(ctx, max(pause, asked(err))) // the service starts again, or the rate is limited
 			pause = min(2*pause, longestPause)
 			continue
 		}
@@ -153,23 +173,30 @@ func (g *ConsumerGroup) Consume(ctx context.Context, concurrency int, handle Han
 func (g *ConsumerGroup) work(ctx context.Context, message Held, lease time.Duration, handle Handler) {
 	holding, stop := context.WithCancel(ctx)
 	defer stop()
-	go func() {
-		for {
-			select {
-			case <-holding.Done():
-				return
-			case <-time.After(lease / 3):
-				_ = g.Extend(holding, message.Receipt, lease) // if it fails, the message is delivered again
-			}
-		}
-	}()
+	go g.extend(holding, message.Receipt, lease)
 	err := handle(ctx, message)
-	stop()
 	// An outage here costs a repeated delivery, which every worker of a group has to bear.
 	if err == nil {
-		_, _ = retried(ctx, func() (struct{}, error) { return struct{}{}, g.Ack(ctx, message.Receipt) })
+		_ = patiently(ctx, func() error {
+			_, err := retried(ctx, mayPassUnlimited, func() (struct{}, error) {
+				return struct{}{}, g.Ack(ctx, message.Receipt)
+			})
+			return err
+		})
 		return
 	}
 	reason := []rune(strings.ToValidUTF8(err.Error(), "?"))
-	_ = g.Nack(ctx, message.Receipt, string(reason[:min(len(reason), reasonCharactersMax)]), nil)
+	shown := string(reason[:min(len(reason), reasonCharactersMax)])
+	_ = patiently(ctx, func() error { return g.Nack(ctx, message.Receipt, shown, nil) })
+}
+
+// extend makes a lease last until the context ends. If that fails for too long, the message is delivered again.
+func (g *ConsumerGroup) extend(ctx context.Context, receipt string, lease time.Duration) {
+	pause := lease / 3
+	for slept(ctx, pause) {
+		pause = lease / 3
+		if err := g.Extend(ctx, receipt, lease); isLimited(err) {
+			pause = min(pause, max(asked(err), firstPause))
+		}
+	}
 }

@@ -12,13 +12,16 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	mathrand "math/rand"
+	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 )
@@ -29,6 +32,12 @@ const (
 	// firstPause is the pause after the first try; it doubles each time, up to longestPause.
 	firstPause   = 100 * time.Millisecond
 	longestPause = 5 * time.Second
+	// longestWait is how long a send waits at most for the time that the service names; for a later one it fails.
+	longestWait = 15 * time.Second
+	// callTimeout is how long a call may take if Service.Timeout does not say.
+	callTimeout = 30 * time.Second
+	// answerBytesShown is how much of what is no answer an error shows.
+	answerBytesShown = 500
 )
 
 // Error is a refusal by the service. Match on Code, which does not change.
@@ -39,6 +48,17 @@ type Error struct {
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%s: %s", e.Code, e.Detail) }
+
+// AnswerError is what came in place of an answer of the service, such as the page of a proxy.
+type AnswerError struct {
+	Status int
+	// Body is its beginning.
+	Body string
+}
+
+func (e *AnswerError) Error() string {
+	return fmt.Sprintf("HTTP %d without a problem: %q", e.Status, e.Body)
+}
 
 // Code returns the code of an error of the service, "" for another error.
 func Code(err error) ProblemCode {
@@ -53,15 +73,33 @@ func Code(err error) ProblemCode {
 type Service struct {
 	// API has every call as it is, with an answer for each status.
 	API ClientWithResponsesInterface
+	// Timeout is how long a call may take, besides what Receive waits; 0 is 30 s. It is not for calls of API.
+	Timeout time.Duration
 }
 
 // New returns a client of the service at a URL. Options are those of the generated client; see also WithToken.
-func New(url string, options ...ClientOption) (*Service, error) {
-	api, err := NewClientWithResponses(url, options...)
+func New(address string, options ...ClientOption) (*Service, error) {
+	parsed, err := url.Parse(address)
+	if err != nil {
+		return nil, err
+	}
+	if (parsed.Scheme != "http" && parsed.Scheme != "https") || parsed.Host == "" {
+		return nil, fmt.Errorf("%q is not the address of a service; write one like http://127.0.0.1:8686", address)
+	}
+	api, err := NewClientWithResponses(address, options...)
 	if err != nil {
 		return nil, err
 	}
 	return &Service{API: api}, nil
+}
+
+// limited returns the context of one call, which may wait for so long.
+func (s *Service) limited(ctx context.Context, wait time.Duration) (context.Context, context.CancelFunc) {
+	limit := s.Timeout
+	if limit <= 0 {
+		limit = callTimeout
+	}
+	return context.WithTimeout(ctx, limit+wait)
 }
 
 // WithToken sends a token with each call.
@@ -96,39 +134,49 @@ func (m NewMessage) At(due time.Time) NewMessage {
 }
 
 // Send stores a message. If no answer comes, it sends again under the same deduplication key, so the message is
-// stored once; a message without a key gets a random one for that.
+// stored once; a message without a key gets a random one for that. One with OnDuplicate or AfterRecall gets none.
+// What replaces, or has no key, is sent again only if it was certainly not stored.
 func (s *Service) Send(ctx context.Context, message NewMessage) (Accepted, error) {
 	keyed := withKey(message)
-	return retried(ctx, func() (Accepted, error) {
-		response, err := s.API.SendMessagesWithResponse(ctx, nil, keyed)
-		if err != nil {
-			return Accepted{}, err
-		}
-		return answer[Accepted](response.Body, response.HTTPResponse)
-	})
+	return send[Accepted](ctx, s, keyed, isStoredOnce(keyed))
 }
 
 // SendMany stores messages as one unit: all or none. It tries again as Send does.
 func (s *Service) SendMany(ctx context.Context, messages []NewMessage) ([]Accepted, error) {
-	keyed := make([]NewMessage, len(messages))
+	keyed, storedOnce := make([]NewMessage, len(messages)), true
 	for place, message := range messages {
 		keyed[place] = withKey(message)
+		storedOnce = storedOnce && isStoredOnce(keyed[place])
 	}
-	content, err := json.Marshal(keyed)
+	return send[[]Accepted](ctx, s, keyed, storedOnce)
+}
+
+// send stores what the service stores once, however often it is sent, or what it does not.
+func send[T any](ctx context.Context, s *Service, messages any, storedOnce bool) (T, error) {
+	var none T
+	content, err := json.Marshal(messages)
 	if err != nil {
-		return nil, err
+		return none, err
 	}
-	return retried(ctx, func() ([]Accepted, error) {
+	mayRepeat := mayPass
+	if !storedOnce {
+		mayRepeat = wasNotStored
+	}
+	return retried(ctx, mayRepeat, func() (T, error) {
+		ctx, done := s.limited(ctx, 0)
+		defer done()
 		response, err := s.API.SendMessagesWithBodyWithResponse(ctx, nil, "application/json", bytes.NewReader(content))
 		if err != nil {
-			return nil, err
+			return none, err
 		}
-		return answer[[]Accepted](response.Body, response.HTTPResponse)
+		return answer[T](response.Body, response.HTTPResponse)
 	})
 }
 
 // Get returns a message and its state.
 func (s *Service) Get(ctx context.Context, id string) (Message, error) {
+	ctx, done := s.limited(ctx, 0)
+	defer done()
 	response, err := s.API.GetMessageWithResponse(ctx, id)
 	if err != nil {
 		return Message{}, err
@@ -138,6 +186,8 @@ func (s *Service) Get(ctx context.Context, id string) (Message, error) {
 
 // Recall ends a scheduled message: it will not be delivered.
 func (s *Service) Recall(ctx context.Context, id string) (Message, error) {
+	ctx, done := s.limited(ctx, 0)
+	defer done()
 	response, err := s.API.RecallMessageWithResponse(ctx, id, nil)
 	if err != nil {
 		return Message{}, err
@@ -148,6 +198,8 @@ func (s *Service) Recall(ctx context.Context, id string) (Message, error) {
 // Reschedule changes the due time of a scheduled message, counted from now; the id stays.
 func (s *Service) Reschedule(ctx context.Context, id string, delay time.Duration) (Accepted, error) {
 	ms := int64(math.Ceil(float64(delay) / float64(time.Millisecond)))
+	ctx, done := s.limited(ctx, 0)
+	defer done()
 	response, err := s.API.RescheduleMessageWithResponse(ctx, id, nil, RescheduleMessageJSONRequestBody{DelayMs: &ms})
 	if err != nil {
 		return Accepted{}, err
@@ -161,7 +213,7 @@ func (s *Service) Group(topic, name string) *ConsumerGroup {
 }
 
 func withKey(message NewMessage) NewMessage {
-	if message.DedupKey == nil {
+	if !hasKey(message) && message.OnDuplicate == nil && message.AfterRecall == nil {
 		random := make([]byte, 16)
 		if _, err := rand.Read(random); err != nil {
 			panic(err) // the system has no randomness
@@ -172,45 +224,116 @@ func withKey(message NewMessage) NewMessage {
 	return message
 }
 
-// retried calls until there is an answer, or tries are used up. A refusal that another try cannot change is
-// returned at once.
-func retried[T any](ctx context.Context, call func() (T, error)) (T, error) {
+func hasKey(message NewMessage) bool {
+	if message.Properties != nil {
+		if _, has := (*message.Properties)["DEDUP_KEY"]; has {
+			return true
+		}
+	}
+	return message.DedupKey != nil
+}
+
+// isStoredOnce is whether the service stores a message once, however often it is sent.
+func isStoredOnce(message NewMessage) bool {
+	return hasKey(message) && (message.OnDuplicate == nil || *message.OnDuplicate != Replace)
+}
+
+// retried calls until there is an answer, or tries are used up. An error that another try may not repeat, or not
+// change, is returned at once.
+func retried[T any](ctx context.Context, mayRepeat func(error) bool, call func() (T, error)) (T, error) {
 	pause := firstPause
 	for try := 1; ; try++ {
 		found, err := call()
-		if err == nil || try == SendTries || ctx.Err() != nil || !mayPass(err) {
+		if err == nil || try == SendTries || ctx.Err() != nil || asked(err) > longestWait || !mayRepeat(err) {
 			return found, err
 		}
-		wait := pause/2 + time.Duration(mathrand.Int63n(int64(pause)))
-		var refused *Error
-		if errors.As(err, &refused) && refused.RetryAfter > wait {
-			wait = min(refused.RetryAfter, longestPause)
-		}
-		select {
-		case <-ctx.Done():
+		wait := max(asked(err), pause/2+time.Duration(mathrand.Int63n(int64(pause))))
+		if !slept(ctx, wait) {
 			return found, err
-		case <-time.After(wait):
 		}
 		pause = min(2*pause, longestPause)
 	}
 }
 
-func mayPass(err error) bool {
-	var refused *Error
-	if !errors.As(err, &refused) {
-		return true // no answer
+// patiently calls as soon as a limited rate allows.
+func patiently(ctx context.Context, call func() error) error {
+	for {
+		err := call()
+		if !isLimited(err) || !slept(ctx, max(asked(err), firstPause)) {
+			return err
+		}
 	}
-	return refused.Status == http.StatusServiceUnavailable || refused.Code == "outcome_unknown"
+}
+
+// slept is false if the context ended first.
+func slept(ctx context.Context, pause time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(pause):
+		return true
+	}
+}
+
+// mayPass is whether the same call may succeed later.
+func mayPass(err error) bool { return isLimited(err) || mayPassUnlimited(err) }
+
+func mayPassUnlimited(err error) bool {
+	var refused *Error
+	if errors.As(err, &refused) {
+		return refused.Status == http.StatusServiceUnavailable || refused.Code == "outcome_unknown"
+	}
+	var other *AnswerError
+	if errors.As(err, &other) { // of a proxy that got no answer
+		switch other.Status {
+		case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+			return true
+		}
+		return false
+	}
+	var untrusted *tls.CertificateVerificationError
+	var malformed *json.SyntaxError
+	var unexpected *json.UnmarshalTypeError
+	return !errors.As(err, &untrusted) && !errors.As(err, &malformed) && !errors.As(err, &unexpected) // no answer
+}
+
+// wasNotStored is whether a send was certainly not stored, and may be stored later.
+func wasNotStored(err error) bool {
+	var refused *Error
+	if errors.As(err, &refused) {
+		return (isLimited(err) || refused.Status == http.StatusServiceUnavailable) && refused.RetryAfter > 0
+	}
+	var failed *net.OpError
+	return errors.As(err, &failed) && failed.Op == "dial"
+}
+
+// isLimited is whether the token made too many calls: this one had no effect.
+func isLimited(err error) bool {
+	var refused *Error
+	return errors.As(err, &refused) && refused.Status == http.StatusTooManyRequests && refused.RetryAfter > 0
+}
+
+// asked is how long the service asks to wait.
+func asked(err error) time.Duration {
+	var refused *Error
+	if errors.As(err, &refused) {
+		return refused.RetryAfter
+	}
+	return 0
 }
 
 func answer[T any](body []byte, response *http.Response) (T, error) {
 	var found T
+	other := &AnswerError{Status: response.StatusCode, Body: string(body[:min(len(body), answerBytesShown)])}
 	if response.StatusCode < http.StatusBadRequest {
-		return found, json.Unmarshal(body, &found)
+		if err := json.Unmarshal(body, &found); err != nil {
+			return found, other
+		}
+		return found, nil
 	}
 	refused := &Error{}
-	if err := json.Unmarshal(body, &refused.Problem); err != nil {
-		return found, fmt.Errorf("HTTP %d without a problem: %q", response.StatusCode, body)
+	if err := json.Unmarshal(body, &refused.Problem); err != nil || refused.Code == "" {
+		return found, other
 	}
 	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil {
 		refused.RetryAfter = time.Duration(seconds) * time.Second

@@ -29,10 +29,12 @@ class Request(NamedTuple):
 
 
 class ScriptedHttp:
-    """Repeats the last reply when the list has ended."""
+    """Repeats the last reply when a list has ended."""
 
     def __init__(self, replies: Sequence[Reply | str]) -> None:
         self.replies = list(replies)
+        self.by_end: dict[str, list[Reply | str]] = {}
+        """Replies to the paths with these ends, instead of `replies`."""
         self.requests: list[Request] = []
         self.url = ""
         self.server: asyncio.Server | None = None
@@ -45,7 +47,7 @@ class ScriptedHttp:
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 method, path, _ = line.split(" ")
                 self.requests.append(Request(method, path, headers, json.loads(body or b"null")))
-                reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+                reply = self._next(path)
                 if reply == DIE and self.server is not None:
                     self.server.close()
                 if reply in (CLOSE, DIE):
@@ -58,6 +60,11 @@ class ScriptedHttp:
             pass
         finally:
             writer.close()
+
+    def _next(self, path: str) -> Reply | str:
+        ends = (replies for end, replies in self.by_end.items() if path.endswith(end))
+        replies = next(ends, self.replies)
+        return replies.pop(0) if len(replies) > 1 else replies[0]
 
 
 def _encoded(reply: Reply) -> bytes:

@@ -148,7 +148,8 @@ MUTANTS = [
         "worker-forgets-its-ack",
         "timerwheel/client/worker.py",
         "an acknowledgement that meets an outage is sent again after it",
-        "            self._done = [*_unanswered(done), *self._done]\n            if not is_passing(error):",
+        "            self._done = [*_unanswered(done, error), *self._done]\n"
+        "            if not is_passing(error):",
         "            if not is_passing(error):",
         ("tests/e2e/client/test_client_outage.py",),
     ),
@@ -166,8 +167,8 @@ MUTANTS = [
         "worker-calls-a-stored-ack-late",
         "timerwheel/client/worker.py",
         "an acknowledgement is called late only if an earlier one cannot have been stored",
-        "        lease.ack_unanswered = True\n",
-        "        pass\n",
+        "            lease.ack_unanswered = True\n",
+        "            pass\n",
         ("tests/integration/client/test_client_consumer.py",),
     ),
     Mutant(

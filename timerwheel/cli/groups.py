@@ -44,6 +44,8 @@ COLUMNS = (
     "#oldest",
 )
 
+_DIGITS_MAX = 18
+
 
 StartOption = Annotated[
     str | None,
@@ -191,9 +193,10 @@ async def _seen(handle: Group) -> str | None:
 
 
 async def _changed(handle: Group, changes: dict[str, Any], if_match: str | None) -> GroupInfo:
-    """Change the group with this tag, or create it without one."""
+    """Change the group with this tag, or create it without one; ConflictError if that has changed."""
     config = GroupConfig() if if_match is None else config_of(await handle.info())
-    return await handle.put(msgspec.structs.replace(config, **changes), if_match=if_match)
+    wanted = msgspec.structs.replace(config, **changes)
+    return await handle.put(wanted, if_match=if_match, if_new=if_match is None)
 
 
 def delete(
@@ -255,9 +258,13 @@ def config_of(info: GroupInfo) -> GroupConfig:
 
 def _offsets(texts: list[str]) -> dict[int, int]:
     pairs = parse_pairs(texts, "--offset", "QUEUE=N")
-    if not all(text.isascii() and text.isdigit() for pair in pairs.items() for text in pair):
+    if not all(_is_number(text) for pair in pairs.items() for text in pair):
         raise typer.BadParameter("give QUEUE=N, two numbers from 0", param_hint="--offset")
     return {int(queue): int(offset) for queue, offset in pairs.items()}
+
+
+def _is_number(text: str) -> bool:
+    return len(text) <= _DIGITS_MAX and text.isascii() and text.isdigit()
 
 
 def _oldest(info: GroupInfo) -> str:

@@ -13,6 +13,7 @@ import typer
 
 from timerwheel.cli.options import DATA_DEFAULT, DataOption
 from timerwheel.cli.output import IdLineOutput, Output, body_shown, console
+from timerwheel.model.admission import ENVELOPE_PROPERTY
 from timerwheel.model.text import printable
 from timerwheel.store.errors import CorruptionError, OffsetError
 
@@ -46,7 +47,7 @@ def log(
         if place == 0 and output.for_people and not _is_narrow():
             output.line(_HEADING)
         output.result(
-            _document(record, with_body=body),
+            as_json(record, with_body=body),
             *_lines(record, output, with_body=body),
             ids=[str(record.offset)],
         )
@@ -119,6 +120,9 @@ def _until(records: "Iterator[LogRecord]", end: int) -> "Iterator[LogRecord]":
 
 
 _HIDDEN = "(hidden)"
+_SECRET = frozenset({"secrets", "headers", "envelope"})
+"""Names of fields that hold secrets, in settings of any table; an envelope has the headers of a task."""
+_UNREADABLE = b"(not shown, as it cannot be read and may have secrets)"
 _HEADING = f"{'offset':>20} {'bytes':>8} {'kind':7} {'stored':29} {'due':29} {'id':24} topic/queue"
 
 
@@ -142,13 +146,14 @@ def _lines(record: "LogRecord", output: Output, *, with_body: bool) -> list[str]
     lines = _heads(record, output)
     if with_body:
         indent = " " * 21
-        properties = record.properties.items()
+        properties = _properties(record).items()
         lines += [f"{indent}{printable(name)}={printable(value)}" for name, value in properties]
         lines.append(f"{indent}body {body_shown(_body(record))}")
     return lines
 
 
-def _document(record: "LogRecord", *, with_body: bool) -> dict[str, object]:
+def as_json(record: "LogRecord", *, with_body: bool) -> dict[str, object]:
+    """Return a record as `--json` shows it, without secrets."""
     document: dict[str, object] = {
         "offset": record.offset,
         "size": record.size,
@@ -160,7 +165,7 @@ def _document(record: "LogRecord", *, with_body: bool) -> dict[str, object]:
         "due_ms": record.due_ms,
         "origin": record.origin,
         "level": record.level,
-        "properties": record.properties,
+        "properties": _properties(record),
     }
     if with_body:
         body = _body(record)
@@ -171,17 +176,33 @@ def _document(record: "LogRecord", *, with_body: bool) -> dict[str, object]:
     return document
 
 
+def _properties(record: "LogRecord") -> dict[str, str]:
+    """The properties, without what the service keeps beside them: headers of a task, which may be secrets."""
+    return {name: value for name, value in record.properties.items() if name != ENVELOPE_PROPERTY}
+
+
 def _body(record: "LogRecord") -> bytes:
-    """The body, without the secrets of push subscriptions."""
+    """The body, without the secrets of settings: of subscriptions, task queues, and schedules of tasks."""
     if record.kind != "control":
         return record.body
     try:
-        puts = msgspec.json.decode(record.body, type=list[dict[str, Any]])
+        return msgspec.json.encode(_masked(msgspec.json.decode(record.body)))
     except msgspec.DecodeError:
-        return record.body
-    for put in puts:
-        value = put.get("value")
-        if put.get("table") == "push" and isinstance(value, dict):
-            value["secrets"] = [_HIDDEN for _ in value.get("secrets", ())]
-            value["headers"] = dict.fromkeys(value.get("headers", ()), _HIDDEN)
-    return msgspec.json.encode(puts)
+        return _UNREADABLE
+
+
+def _masked(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """A value of any table, without its secrets."""
+    if isinstance(value, list):
+        return [_masked(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: _hidden(one) if name in _SECRET else _masked(one) for name, one in value.items()}
+
+
+def _hidden(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    if isinstance(value, dict):
+        return dict.fromkeys(value, _HIDDEN)
+    if isinstance(value, list):
+        return [_HIDDEN for _ in value]
+    return _HIDDEN if value else value

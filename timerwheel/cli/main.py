@@ -28,6 +28,7 @@ UNREACHABLE = 3
 INTERRUPTED = 130
 STDERR = 2
 _ELSEWHERE = "illegal_answer"  # the code when the URL leads to something else
+_SHOWN = 100
 
 
 class ErrorBoundary(TyperGroup):
@@ -77,8 +78,8 @@ class ErrorBoundary(TyperGroup):
         except ClientError as error:
             hint = "; is --url the service itself, without a path?" if error.code == _ELSEWHERE else ""
             raise _exit(f"{error}{hint}", FAILED) from None
-        except SettingsError as error:
-            raise _exit(error, USAGE) from None
+        except (SettingsError, UnicodeEncodeError) as error:
+            raise _exit(_usage_reason(error), USAGE) from None
         except (TimerwheelError, StoreError) as error:
             raise _exit(error, FAILED) from None
         except OSError as error:
@@ -114,6 +115,13 @@ def _advice(error: UnreachableError) -> str:
     if isinstance(cause, BrokenConnectionError) and not isinstance(cause, UnsentError):
         return "whether it did what was asked is not known"
     return "is the service running there? --url selects another"
+
+
+def _usage_reason(error: SettingsError | UnicodeEncodeError) -> str:
+    """The text of an error; an argument that is not UTF-8 is found out where it is used."""
+    if isinstance(error, UnicodeEncodeError):
+        return f"{error.object[:_SHOWN]!a} cannot be written as {error.encoding.upper()}"
+    return str(error)
 
 
 def _os_reason(error: OSError) -> str:

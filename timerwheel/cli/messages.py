@@ -1,6 +1,7 @@
 """`send`, `get`: one message at a time, through the service."""
 
 import datetime as dt
+import re
 from typing import Annotated, Any, cast
 
 import typer
@@ -24,6 +25,7 @@ from timerwheel.client.connection import given
 
 _WINS = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")  # these override a time in the properties
 _TIMES = ("TIMER_DELIVER_MS", "__STARTDELIVERTIME")
+_match_time = re.compile(r"-?[0-9]{1,19}").fullmatch
 
 DelayOption = Annotated[
     int | None,
@@ -170,7 +172,9 @@ def _requested_time(properties: dict[str, str]) -> int | None:
     if any(name in properties for name in _WINS):
         return None
     found = next((properties[name] for name in _TIMES if name in properties), None)
-    return None if found is None else int(found)
+    if found is None or _match_time(found) is None:
+        return None  # the service says what is wrong with it
+    return int(found)
 
 
 def show_sent(sent: Sent, output: Output, *, asked_ms: int | None = None) -> None:

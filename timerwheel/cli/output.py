@@ -129,10 +129,10 @@ class Output:
         return self._form in (Form.TABLE, Form.WIDE)
 
     def ids(self, ids: Iterable[str]) -> None:
-        """Prints ids or names, one per line; nothing at all if there are none."""
+        """Prints ids or names, one per line and without control characters; nothing if there are none."""
         with _to_stdout():
             for one in ids:
-                print(one)
+                print(printable(one))
             sys.stdout.flush()
 
     def json(self, content: object) -> None:
@@ -278,7 +278,7 @@ def message_facts(message: "Message", output: Output) -> list[tuple[str, str]]:
     if message.recalled_ms is not None:
         facts.append(("recalled", output.time_and_distance(message.recalled_ms)))
     if message.problem is not None:
-        facts.append(("problem", message.problem))
+        facts.append(("problem", printable(message.problem)))
     facts += [(f"property {printable(k)}", printable(v)) for k, v in message.properties.items()]
     facts.append(("body", body_shown(message.body)))
     return facts

@@ -10,12 +10,13 @@ from timerwheel.cli.output import IdLineOutput, Output, content_shown
 from timerwheel.client import BEGINNING, END, Client, Message, NotFoundError
 
 _PLACES = {"beginning": BEGINNING, "end": END}
+_DIGITS_MAX = 18
 
 
 def _place(text: str) -> int:
     if text in _PLACES:
         return _PLACES[text]
-    if text.isascii() and text.isdecimal():
+    if len(text) <= _DIGITS_MAX and text.isascii() and text.isdecimal():
         return int(text)
     raise typer.BadParameter(f"{text!r}: give beginning, end or an offset from 0")
 

@@ -1,6 +1,6 @@
 """Later acknowledgements: what a receiver of pushes or tasks says after it has answered."""
 
-from timerwheel.client.connection import Connection, given, part
+from timerwheel.client.connection import Connection, given, part, said
 from timerwheel.wire.acks import AckAnswer
 
 
@@ -28,7 +28,7 @@ class Acks:
         reason: str | None = None,
     ) -> AckAnswer:
         """The attempt failed: the next one comes after the delay, by default the backoff."""
-        content = given(delay=delay, delay_ms=delay_ms, reason=reason)
+        content = given(delay=delay, delay_ms=delay_ms, reason=said(reason))
         return await self._connection.call("POST", f"{_path(url)}/nack", AckAnswer, content=content)
 
     async def extend(self, url: str, invisible_ms: int) -> AckAnswer:

@@ -23,6 +23,7 @@ import signal
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from timerwheel.client.client import Client
@@ -32,7 +33,7 @@ from timerwheel.client.errors import ClientError, NotFoundError
 from timerwheel.client.group import HOLD_MS_MAX, INVISIBLE_MS, RETRY_MS, Group
 from timerwheel.client.handler_threads import HandlerThreads
 from timerwheel.client.handlers import Handler, Reject, Retry
-from timerwheel.client.lease import Lease, is_passing
+from timerwheel.client.lease import Lease, as_let, is_passing, pause_after
 from timerwheel.client.loop_thread import RunningLoop
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.groups.config import RECEIVE_MAX, Exponential, GroupConfig, Ladder, Start
@@ -364,7 +365,7 @@ class App:
                 if not is_passing(error):
                     raise
                 logger.warning("%s: waiting for the service: %s", worker.name, error)
-                await self._clock.sleep_for(RETRY_MS)
+                await self._clock.sleep_for(pause_after(error, RETRY_MS))
             else:
                 return
 
@@ -416,7 +417,8 @@ async def _give_back(group: Group, worker: Worker) -> None:
     try:
         async with asyncio.timeout(GIVE_BACK_MS_MAX / 1000):
             for first in range(0, len(receipts), RECEIVE_MAX):
-                await group.nack(receipts[first : first + RECEIVE_MAX], delay_ms=0, reason=_STOPPED)
+                part = receipts[first : first + RECEIVE_MAX]
+                await as_let(group.clock, partial(group.nack, part, delay_ms=0, reason=_STOPPED))
     except (ClientError, TimeoutError) as error:
         why = str(error) or f"the service did not answer within {GIVE_BACK_MS_MAX} ms"
         logger.warning("%s: they will be redelivered when their leases end: %s", worker.name, why)

@@ -5,8 +5,9 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from io import BytesIO
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -130,34 +131,51 @@ class Connection:
         wait_ms: int = 0,
         limit_ms: int | None = None,
         if_match: str | None = None,
+        if_new: bool = False,
     ) -> _Answer:
         """Return the service's response; a long poll may take `wait_ms` on top of each call's timeout.
 
-        `limit_ms` replaces both. With `if_match`, an ETag, only what still has it is changed.
+        `limit_ms` replaces both. With `if_match`, an ETag, only what still has it is changed; with `if_new`,
+        only what does not exist is made.
         """
         limit_ms = self._timeout_ms + wait_ms if limit_ms is None else limit_ms
-        return self._decoded(await self._sent(method, path, content, limit_ms, if_match), answer)
+        condition = {} if if_match is None else {"If-Match": if_match if if_match == "*" else f'"{if_match}"'}
+        if if_new:
+            condition["If-None-Match"] = "*"
+        return self._decoded(await self._sent(method, path, content, limit_ms, condition), answer)
 
     async def etag(self, path: str) -> str:
         """Return the ETag of what is at this path, without its quotes."""
-        return (await self._sent("GET", path, None, self._timeout_ms, None)).etag.strip('"')
+        return (await self._sent("GET", path, None, self._timeout_ms)).etag.strip('"')
 
     async def _sent(
-        self, method: str, path: str, content: object, limit_ms: int, if_match: str | None
+        self,
+        method: str,
+        path: str,
+        content: object,
+        limit_ms: int,
+        condition: Mapping[str, str] = MappingProxyType({}),
     ) -> "_Response":
-        """Return the response of the service, or of the leader that it names."""
+        return await self._following(partial(self._call, method, path, content, limit_ms, condition))
+
+    async def _following(self, call: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """Return the answer of the service, or of the leader that it names."""
         while True:
             try:
-                return await self._call(method, path, content, limit_ms, if_match)
+                return await call()
             except ClientError as error:
                 if not self._follows(error):
                     raise
 
     async def _call(
-        self, method: str, path: str, content: object, limit_ms: int, if_match: str | None
+        self,
+        method: str,
+        path: str,
+        content: object,
+        limit_ms: int,
+        condition: Mapping[str, str] = MappingProxyType({}),
     ) -> "_Response":
         limit = aiohttp.ClientTimeout(total=limit_ms / 1000)
-        condition = {} if if_match is None else {"If-Match": if_match if if_match == "*" else f'"{if_match}"'}
         async with self._request(method, path, limit, limit_ms, content, condition) as response:
             body = await response.read()
             if not response.ok:
@@ -174,18 +192,22 @@ class Connection:
 
     async def call_arrow(self, method: str, path: str, *, content: object = None, wait_ms: int = 0) -> Any:  # noqa: ANN401 - a pyarrow Table
         """Return the response as a pyarrow Table; `content` may be a `Stream`, and is JSON otherwise."""
-        pa = load()
-        limit_ms = self._timeout_ms + wait_ms
+        call = partial(self._call_arrow, method, path, content, self._timeout_ms + wait_ms)
+        body = await self._following(call)
+        return load().ipc.open_stream(body).read_all()
+
+    async def _call_arrow(self, method: str, path: str, content: object, limit_ms: int) -> bytes:
+        load()  # without pyarrow, nothing is called
         limit = aiohttp.ClientTimeout(total=limit_ms / 1000)
         async with self._request(method, path, limit, limit_ms, content, {"Accept": MEDIA_TYPE}) as response:
             body = await response.read()
             if not response.ok:
-                raise_problem(response.status, body)
+                raise_problem(response.status, body, response.headers.get("Retry-After"))
             if response.content_type != MEDIA_TYPE:
                 here = without_user(self.url)
                 detail = f"{here} answered {response.content_type}, not Arrow; is it an older service?"
                 raise ClientError(response.status, "illegal_answer", detail)
-            return pa.ipc.open_stream(body).read_all()
+            return body
 
     async def stream(self, path: str, silence_ms: int) -> AsyncIterator[bytes]:
         """Yield the bytes of an endless response as they arrive; `silence_ms` without any is a failure.
@@ -196,22 +218,26 @@ class Connection:
             total=None, connect=self._timeout_ms / 1000, sock_read=silence_ms / 1000
         )
         began = False
-        try:
-            async with self._request("GET", path, limit, silence_ms, None) as response:
-                if not response.ok:
-                    raise_problem(response.status, await response.read())
-                began = True
-                async for part in response.content.iter_any():
-                    yield part
-        except UnreachableError as error:
-            if began:
-                await self._check_admitted(error)
-            raise
+        while True:
+            try:
+                async with self._request("GET", path, limit, silence_ms, None) as response:
+                    if not response.ok:
+                        problem = await response.read()
+                        raise_problem(response.status, problem, response.headers.get("Retry-After"))
+                    began = True
+                    async for part in response.content.iter_any():
+                        yield part
+                    return
+            except ClientError as error:
+                if began and isinstance(error, UnreachableError):
+                    await self._check_admitted(error)
+                if not self._follows(error) or began:
+                    raise
 
     async def _check_admitted(self, broken: UnreachableError) -> None:
         """Raise DeniedError if that is why a response broke off."""
         try:
-            await self._call("GET", "/v1/token", None, min(self._timeout_ms, _CHECK_MS), None)
+            await self._call("GET", "/v1/token", None, min(self._timeout_ms, _CHECK_MS))
         except DeniedError as error:
             raise error from broken
         except ClientError:
@@ -250,12 +276,13 @@ class Connection:
         kind = MEDIA_TYPE if isinstance(content, Stream) else "application/json"
         headers = _SIGN if content is None else {"Content-Type": kind} | current_context()
         headers = {**headers, **more}
+        data = None if content is None else _data(content)  # raises UnicodeEncodeError for lone surrogates
         url = self._leader_url or self.url
         try:
             async with self._session.request(
                 method,
                 URL(url + path, encoded=True),
-                data=None if content is None else _data(content),
+                data=data,
                 headers=headers,
                 timeout=limit,
                 allow_redirects=False,
@@ -325,6 +352,11 @@ def with_query(path: str, query: dict[str, Any]) -> str:
     """Return the path with the given parameters."""
     given = {name: value for name, value in query.items() if value is not None}
     return f"{path}?{urlencode(given)}" if given else path
+
+
+def said(reason: str | None) -> str | None:
+    """Return a reason without lone surrogates, which UTF-8 cannot have, and texts of errors may."""
+    return None if reason is None else reason.encode(errors="replace").decode()
 
 
 def given(**values: object) -> dict[str, object]:

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from timerwheel.client.connection import Connection, given, part, raise_problem, with_query
+from timerwheel.client.connection import Connection, given, part, raise_problem, said, with_query
 from timerwheel.client.drafts import length_ms, time_ms
 from timerwheel.client.errors import ClientError, LeaseEndedError, NotFoundError
 from timerwheel.client.events import EventParser
 from timerwheel.client.lease import Keeper, Lease
 from timerwheel.client.worker import Consumer, Handler
+from timerwheel.clock import Clock
 from timerwheel.groups.config import RECEIVE_MAX, GroupConfig, Start, value_of
 from timerwheel.model.messages import GroupInfo, TopicInfo
 from timerwheel.wire.groups import Held, Received, Settled, SettledAll
@@ -56,6 +57,11 @@ class Group:
     def path(self) -> str:
         """The group's path below the service's URL."""
         return self._path
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the client."""
+        return self._connection.clock
 
     # ------------------------------------------------------------------ one call each
 
@@ -147,7 +153,7 @@ class Group:
         if isinstance(delay, dt.timedelta):
             delay_ms = length_ms(delay)
             delay = None
-        content = given(receipts=receipts, delay=delay, delay_ms=delay_ms, reason=reason)
+        content = given(receipts=receipts, delay=delay, delay_ms=delay_ms, reason=said(reason))
         if dead_letter:
             content["dead_letter"] = True
         return await self._post_receipts("nack", content)
@@ -164,10 +170,17 @@ class Group:
         """Return the tag of the group's configuration, for `if_match`; see `Client.etag`."""
         return await self._connection.etag(self._path)
 
-    async def put(self, config: GroupConfig | None = None, *, if_match: str | None = None) -> GroupInfo:
-        """Create or configure the group; `start` applies only when it is created."""
+    async def put(
+        self, config: GroupConfig | None = None, *, if_match: str | None = None, if_new: bool = False
+    ) -> GroupInfo:
+        """Create or configure the group; `start` applies only when it is created.
+
+        With `if_new` it is created only: `ConflictError` with the code `precondition_failed` if it exists.
+        """
         content = value_of(config or GroupConfig())
-        return await self._connection.call("PUT", self._path, GroupInfo, content=content, if_match=if_match)
+        return await self._connection.call(
+            "PUT", self._path, GroupInfo, content=content, if_match=if_match, if_new=if_new
+        )
 
     async def delete(self, *, if_match: str | None = None) -> GroupInfo:
         """Delete the group, with its position and leases; its dead letters stay. Returns its last state."""

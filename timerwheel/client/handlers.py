@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from timerwheel.client.handler_threads import HandlerThreads
-from timerwheel.client.lease import REASON_CHARACTERS_MAX, Lease
+from timerwheel.client.lease import Lease, give_back
 from timerwheel.client.loop_thread import Portal
 from timerwheel.client.sync_client import SyncLease
 from timerwheel.wire.groups import Held
@@ -78,9 +78,9 @@ class Handler:
             else:
                 await threads.run(lambda: self.function(*arguments))
         except Retry as outcome:
-            await lease.nack(delay=outcome.delay, reason=_reason(outcome))
+            await give_back(lease, delay=outcome.delay, reason=str(outcome))
         except Reject as outcome:
-            await lease.nack(dead_letter=True, reason=_reason(outcome))
+            await give_back(lease, dead_letter=True, reason=str(outcome))
             raise
 
     async def _awaited(self, arguments: list[object]) -> None:
@@ -101,7 +101,3 @@ class Handler:
         if kind is str:
             return lease.text
         return lease.body if kind is bytes else lease.as_(kind)
-
-
-def _reason(outcome: Exception) -> str:
-    return str(outcome)[:REASON_CHARACTERS_MAX]

@@ -12,13 +12,15 @@
 import asyncio
 import datetime as dt
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 from weakref import WeakSet
 
 from timerwheel.client.connection import keep_forever
 from timerwheel.client.errors import ClientError, LeaseEndedError, UnreachableError
+from timerwheel.client.retries import PAUSE_MS
 from timerwheel.clock import Clock
 from timerwheel.groups.config import RECEIVE_MAX
 from timerwheel.wire.groups import Held, Settled
@@ -27,6 +29,8 @@ from timerwheel.wire.messages import Kind
 EXTENSIONS_PER_LEASE = 3
 REASON_CHARACTERS_MAX = 500
 _SERVER_FAULT = 500
+_TOO_MANY = 429
+_Answer = TypeVar("_Answer")
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +41,10 @@ class Leasing(Protocol):
     @property
     def path(self) -> str:
         """The group's path below the service's URL."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of waits."""
 
     async def ack(self, receipts: Sequence[str]) -> list[Settled]:
         """Acknowledge messages."""
@@ -173,9 +181,34 @@ class Lease(LeasedMessage):
     async def failed(self, error: BaseException) -> None:
         """Return the message with this error as the reason; after a cancellation, release it silently."""
         if isinstance(error, Exception):
-            await self.nack(reason=f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX])
+            await give_back(self, reason=f"{type(error).__name__}: {error}")
         else:
             self.lost = True
+
+
+async def give_back(
+    lease: Lease, *, reason: str, delay: str | dt.timedelta | None = None, dead_letter: bool = False
+) -> None:
+    """Return a message as `Lease.nack` does, as soon as a limited rate allows.
+
+    Of the reason, the service gets the beginning, since it refuses longer ones.
+    """
+    shown = reason[:REASON_CHARACTERS_MAX]
+    nack = partial(lease.nack, delay=delay, reason=shown, dead_letter=dead_letter)
+    await as_let(lease.group.clock, nack)
+
+
+async def as_let(clock: Clock, call: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    """Make a call as soon as a limited rate allows."""
+    while True:
+        try:
+            return await call()
+        except ClientError as error:
+            if not is_rate_limited(error):
+                raise
+            logger.info("trying again later: %s", error)
+            wait_ms = pause_after(error)
+        await clock.sleep_for(wait_ms)
 
 
 class Keeper:
@@ -213,13 +246,17 @@ class Keeper:
     async def _keep(self, key: tuple[str, int], group: Leasing) -> None:
         """Extend all leases of one group and length together."""
         path, invisible_ms = key
+        period_ms = pause_ms = max(invisible_ms // EXTENSIONS_PER_LEASE, 1)
         try:
             while self._held[key]:
-                await self._clock.sleep_for(max(invisible_ms // EXTENSIONS_PER_LEASE, 1))
+                await self._clock.sleep_for(pause_ms)
+                pause_ms = period_ms
                 try:
                     await self._extend(self._held[key], group, invisible_ms)
                 except ClientError as error:
                     logger.warning("cannot extend leases at %s: %s", path, error)
+                    if is_rate_limited(error):
+                        pause_ms = min(period_ms, pause_after(error))
         finally:
             self._held.pop(key, None)
             self._tasks.pop(key, None)
@@ -245,5 +282,17 @@ class Keeper:
 
 
 def is_passing(error: ClientError) -> bool:
-    """Whether the same call may succeed later: no response, or a failure of the service."""
-    return isinstance(error, UnreachableError) or (error.status or 0) >= _SERVER_FAULT
+    """Whether the same call may succeed later: no response, a failure of the service, or a limited rate."""
+    if isinstance(error, UnreachableError):
+        return not error.final
+    return (error.status or 0) >= _SERVER_FAULT or is_rate_limited(error)
+
+
+def is_rate_limited(error: ClientError) -> bool:
+    """Whether the token made too many calls: this one had no effect, and may be made later."""
+    return error.status == _TOO_MANY and error.retry_after_ms is not None
+
+
+def pause_after(error: ClientError, least_ms: int = PAUSE_MS) -> int:
+    """Return how many ms to wait before the next try: as the service says, and at least so long."""
+    return max(error.retry_after_ms or 0, least_ms)

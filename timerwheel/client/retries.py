@@ -26,6 +26,7 @@ PAUSE_MS_MAX = 2_000
 KEY_PREFIX = "auto:"
 _KEY_BYTES = 15
 _ATTEMPT_MS_MIN = 1_000
+_SECONDS_DIGITS_MAX = 9
 _BETWEEN = frozenset({502, 503, 504})  # statuses of a proxy that got no answer either
 _REFUSED = frozenset({429, 503})
 _Answer = TypeVar("_Answer")
@@ -51,7 +52,7 @@ def _has_key(message: dict[str, object]) -> bool:
     properties = message.get("properties")
     if isinstance(properties, dict) and "DEDUP_KEY" in properties:
         return True
-    return "dedup_key" in message or "after_recall" in message
+    return not message.keys().isdisjoint(("dedup_key", "after_recall", "on_duplicate"))
 
 
 class Retries:
@@ -100,10 +101,12 @@ def retry_after_ms(text: str | None) -> int | None:
     """Return the header `Retry-After` in milliseconds from now; None if it is missing or malformed."""
     if text is None:
         return None
-    if text.isdecimal():
-        return int(text) * 1000
+    if text.isascii() and text.isdecimal():
+        return int(text) * 1000 if len(text) <= _SECONDS_DIGITS_MAX else None
     try:
         at = email.utils.parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
+    if at.tzinfo is None:  # a date without a zone, or with -0000, is in UTC
+        at = at.replace(tzinfo=dt.UTC)
     return max(round((at - dt.datetime.now(dt.UTC)) / dt.timedelta(milliseconds=1)), 0)

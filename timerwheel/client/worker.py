@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from timerwheel.client.errors import ClientError
-from timerwheel.client.lease import Lease, is_passing
+from timerwheel.client.lease import Lease, is_passing, is_rate_limited, pause_after
 from timerwheel.clock import Clock
 from timerwheel.groups.config import RECEIVE_MAX
 from timerwheel.wire.groups import Held
@@ -25,7 +25,8 @@ class Consumer:
     either itself. Messages are taken only for free handlers.
 
     An acknowledgement is sent with the call that takes the next message. While such a call waits for
-    messages, acknowledgements are sent separately. After an outage they are sent again while the lease lasts.
+    messages, acknowledgements are sent separately. After an outage they are sent again while the lease lasts,
+    and so are those that a limited rate refused, when the service says.
     """
 
     def __init__(
@@ -89,11 +90,11 @@ class Consumer:
         try:
             leases = await self._take(free, done)
         except ClientError as error:
-            self._done = [*_unanswered(done), *self._done]
+            self._done = [*_unanswered(done, error), *self._done]
             if not is_passing(error):
                 raise
             self._log_outage(error)
-            await self._clock.sleep_for(self._retry_ms)
+            await self._clock.sleep_for(pause_after(error, self._retry_ms))
             return []
         except asyncio.CancelledError:
             self._done = [*_unanswered(done), *self._done]
@@ -116,13 +117,20 @@ class Consumer:
         self._acking = None
 
     async def _ack_done(self) -> None:
-        """Acknowledge in separate calls; during an outage, leave the rest for the next receive."""
+        """Acknowledge in separate calls, as soon as a limited rate allows.
+
+        During an outage, leave the rest for the next receive.
+        """
         while self._done:
             done, self._done = self._done[:RECEIVE_MAX], self._done[RECEIVE_MAX:]
             try:
                 await self._ack(done)
             except ClientError as error:
-                self._done = [*_unanswered(done), *self._done]
+                self._done = [*_unanswered(done, error), *self._done]
+                if is_rate_limited(error):
+                    self._log_outage(error)
+                    await self._clock.sleep_for(pause_after(error))
+                    continue
                 if is_passing(error):
                     self._log_outage(error)
                 else:
@@ -158,11 +166,12 @@ class Consumer:
             self._finish(lease)
 
 
-def _unanswered(leases: Sequence[Lease]) -> list[Lease]:
-    """Return the leases to be acknowledged again, as a call that did so was not answered."""
+def _unanswered(leases: Sequence[Lease], error: ClientError | None = None) -> list[Lease]:
+    """Return the leases to be acknowledged again, as a call that did so failed; `error` is its answer."""
     again = [lease for lease in leases if not (lease.settled or lease.lost)]
-    for lease in again:
-        lease.ack_unanswered = True
+    if error is None or not is_rate_limited(error):
+        for lease in again:
+            lease.ack_unanswered = True
     return again
 
 

@@ -353,13 +353,13 @@ class Chooser:
         """
         topic, found = self._group.topic, dict[int, tuple[int, int]]()
         ordered, queues = self._parts.topics.ordered(topic), self._parts.queues.queues_of(topic)
-        there = (key for key in set(keys) if key >> OFFSET_BITS < queues or key >> OFFSET_BITS == DEAD_QUEUE)
+        there = (key for key in set(keys) if ItemKey.queue(key) < queues or ItemKey.queue(key) == DEAD_QUEUE)
         chosen = sorted(there)
         async for place, run in self._runs(Choices(len(chosen)), chosen):
             key = chosen[place]
-            if run.has(key & _OFFSETS):
-                data = run.data[(key & _OFFSETS) - run.first]
-                is_in_lane = ordered and key >> OFFSET_BITS != DEAD_QUEUE
+            if run.has(ItemKey.offset(key)):
+                data = run.data[ItemKey.offset(key) - run.first]
+                is_in_lane = ordered and ItemKey.queue(key) != DEAD_QUEUE
                 found[key] = mark_of(data), _tag_and_lane(data)[1] if is_in_lane else 0
         return found
 

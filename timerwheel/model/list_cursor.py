@@ -18,6 +18,7 @@ from timerwheel.model.messages import LevelInfo, SlotInfo
 
 T = TypeVar("T")
 Key = tuple[str, ...]
+_DIGITS = 20  # of a number in a cursor; `int` raises for one with thousands
 
 
 def encode(key: Key) -> str:
@@ -58,13 +59,13 @@ def name_key(name: str) -> Key:
 
 def number_key(number: int) -> Key:
     """Return the key of what has a number, from 0."""
-    return (f"{number:020d}",)
+    return (f"{number:0{_DIGITS}d}",)
 
 
 def number_of(cursor: str) -> int:
     """Return the number in a cursor that `number_key` made; IllegalCursorError."""
     match decode(cursor):
-        case (text,) if text.isascii() and text.isdigit():
+        case (text,) if len(text) <= _DIGITS and text.isascii() and text.isdigit():
             return int(text)
     raise IllegalCursorError(cursor)
 

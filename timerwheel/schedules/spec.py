@@ -31,6 +31,7 @@ OWN_PROPERTIES = frozenset({NAME_PROPERTY, RUN_PROPERTY, RUN_KEY_PROPERTY}) | DE
 Missed = Literal["skip", "once", "all"]
 
 _match_name = re.compile(r"[A-Za-z0-9_.-]{1,127}").fullmatch
+_STEPS = frozenset({".", ".."})
 
 
 class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +114,9 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_name(name: str) -> str:
-    """Return the name; ScheduleError unless it is 1 to 127 of `[A-Za-z0-9_.-]`."""
+    """Return the name; ScheduleError unless it is 1 to 127 of `[A-Za-z0-9_.-]`, and no step in a path."""
+    if name in _STEPS:
+        raise ScheduleError("name", f"{name!r} is a step in a path, which browsers take out of the URL")
     if _match_name(name) is None:
         raise ScheduleError("name", f"{name[:128]!r} is not 1 to 127 characters of A-Z a-z 0-9 _ . -")
     return name

@@ -83,8 +83,7 @@ class Bulk:
             found = await self._by_id(request, route, body, wanted)
             if not isinstance(found, list):
                 return found
-            results = _outcomes(wanted.ids, found, kinds)
-            return responses.json(kinds.ids(results, sum(one.ok for one in results)))
+            return responses.json(kinds.ids(*_outcomes(wanted.ids, found, kinds)))
 
         return answer
 
@@ -273,17 +272,19 @@ def _problem_of(said: Said) -> _Problem:
 
 def _outcomes(
     ids: Sequence[str], found: Iterable[tuple[list[int], Said | Failure]], kinds: _Kinds
-) -> list[Any]:
-    """Return the result of each id, in order."""
+) -> tuple[list[Any], int]:
+    """Return the result of each id, in order, and how many messages were changed: a shard counts one once."""
     each: dict[int, Any] = {}
+    changed = 0
     for places, one in found:
         if isinstance(one, Said) and one.status < ERROR:
-            results = msgspec.json.decode(one.body, type=kinds.ids).results
+            results, count = msgspec.structs.astuple(msgspec.json.decode(one.body, type=kinds.ids))
+            changed += count
             each.update(zip(places, results, strict=True))
         else:
             code = _problem_of(one).code if isinstance(one, Said) else one.code
             each.update((place, kinds.outcome(id=ids[place], ok=False, code=code)) for place in places)
-    return [each[place] for place in range(len(ids))]
+    return [each[place] for place in range(len(ids))], changed
 
 
 def _sum(found: Iterable[Said], kind: type[msgspec.Struct]) -> msgspec.Struct:

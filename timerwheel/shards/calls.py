@@ -12,7 +12,7 @@ its topics and its rate are checked by the shards, which get the token.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from urllib.parse import quote
 from weakref import WeakValueDictionary
@@ -29,6 +29,8 @@ from timerwheel.model.ids import shard_in
 from timerwheel.model.messages import State
 from timerwheel.model.shards import SHARED_PREFIXES, shard_of_topic
 from timerwheel.push import ack_urls
+from timerwheel.schedules.errors import ScheduleError
+from timerwheel.schedules.spec import check_name
 from timerwheel.shards import merging
 from timerwheel.shards.bulk import Bulk, first_wrong, shards_with_dead, those_that_know
 from timerwheel.shards.forwarder import Call, Forwarder, Said, headers_for_shard, said_to_client
@@ -184,13 +186,6 @@ class Calls:
 
         return answer
 
-    def _create_task(self, route: Route) -> Handler:
-        async def answer(request: web.Request) -> web.StreamResponse:
-            queue = await self._sends.queue_of(await bodies.whole(request))
-            return await self._pass_on(request, route, self._sends.shard_of(queue))
-
-        return answer
-
     def _list_tasks(self, route: Route) -> Handler:
         async def answer(request: web.Request) -> web.StreamResponse:
             return await self._pass_on(
@@ -226,6 +221,22 @@ class Calls:
     def _put_schedule(self, route: Route) -> Handler:
         return self._named(route, lambda request, _: request.rel_url.raw_path)
 
+    def _create_task(self, route: Route) -> Handler:
+        """Return what makes a task, or with `cron` a schedule: then its name may be in another shard."""
+
+        class Named(msgspec.Struct):
+            cron: object = None
+            schedule: str = ""
+
+        def path(_: web.Request, body: bytes | bytearray) -> str | None:
+            try:
+                found = msgspec.json.decode(body, type=Named)
+                return None if found.cron is None else f"/v1/schedules/{check_name(found.schedule)}"
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ScheduleError):
+                return None  # none is named, or the shard says what is wrong
+
+        return self._named(route, path, self._sends.queue_of)
+
     def _create_subscription(self, route: Route) -> Handler:
         class Named(msgspec.Struct):
             id: str = ""
@@ -233,7 +244,7 @@ class Calls:
         def path(_: web.Request, body: bytes | bytearray) -> str | None:
             try:
                 name = msgspec.json.decode(body, type=Named).id
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 return None
             plain = name.replace("_", "").replace("-", "")
             return f"/v1/subscriptions/{name}" if plain.isascii() and plain.isalnum() else None
@@ -250,17 +261,21 @@ class Calls:
         return answer
 
     def _named(
-        self, route: Route, path_of: Callable[[web.Request, bytes | bytearray], str | None]
+        self,
+        route: Route,
+        path_of: Callable[[web.Request, bytes | bytearray], str | None],
+        topic_of: Callable[[bytes | bytearray], Awaitable[object]] | None = None,
     ) -> Handler:
         """Return what makes a thing with a name in the shard of its topic, unless another shard has the name.
 
+        `topic_of` finds the topic, or the task queue, in the body; by default that is the topic.
         One at a time of each name on this node; two nodes that make one name at the same moment may both
         succeed.
         """
 
         async def answer(request: web.Request) -> web.StreamResponse:
             body = await bodies.whole(request, bytes_max=bodies.JSON_BYTES_MAX)
-            topic = await self._sends.topic_of(body)
+            topic = await (topic_of or self._sends.topic_of)(body)
             shard = self._sends.shard_of(topic)
             path = path_of(request, body)
             if path is None:

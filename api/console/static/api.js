@@ -43,12 +43,24 @@ export function keepToken(text) {
   else sessionStorage.removeItem(TOKEN);
 }
 
-/** Return the JSON of the answer; throws ApiError. */
-export async function call(method, path, body) {
-  const headers = body === undefined ? {} : { "Content-Type": "application/json" };
+/** Return the JSON of the answer; throws ApiError. `more` are further headers, such as a condition. */
+export async function call(method, path, body, more = {}) {
+  const headers = { ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...more };
   const response = await request(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
   return response.json();
 }
+
+/** Return what is at a path, and its tag; throws ApiError. */
+export async function seen(path) {
+  const response = await request(path, { method: "GET", headers: {} });
+  return [await response.json(), response.headers.get("ETag")];
+}
+
+/** The condition that nobody has changed a thing since it had this tag. */
+export const ifSame = (tag) => (tag ? { "If-Match": tag } : {});
+
+/** The condition that a thing does not exist. */
+export const IF_NEW = { "If-None-Match": "*" };
 
 /** Return the answer of a GET as a stream of text; throws ApiError. EventSource cannot send a token. */
 export async function stream(path, signal) {

@@ -1,7 +1,7 @@
 // Consumer groups: how far behind they are, and what they hold.
 
 import * as address from "./address.js";
-import { call, path } from "./api.js";
+import { IF_NEW, call, path } from "./api.js";
 import { button, el, field, form } from "./dom.js";
 import { count, duration } from "./format.js";
 import { attempt, confirm, open, tell } from "./notices.js";
@@ -48,7 +48,7 @@ function remove(topic, group, changed) {
 /** Ask for the name of a group and create it. */
 function create(changed) {
   const dialog = open("New group", form({ class: "stack" }, ({ topic, group, tags, start, max_attempts: most }) => attempt(async () => {
-    await call("PUT", place(topic, group), { start, ...(tags ? { tags } : {}), ...(most ? { max_attempts: Number(most) } : {}) });
+    await call("PUT", place(topic, group), { start, ...(tags ? { tags } : {}), ...(most ? { max_attempts: Number(most) } : {}) }, IF_NEW);
     dialog.close();
     tell(`Group ${topic}/${group}: created.`);
     await changed();

@@ -1,6 +1,6 @@
 // Schedules: recurring messages with their next runs; create, change, pause, resume, run now, delete.
 
-import { call, path } from "./api.js";
+import { IF_NEW, call, ifSame, path, seen } from "./api.js";
 import { cronWords } from "./cron.js";
 import { button, el, field, form } from "./dom.js";
 import { counted, duration, exact, time } from "./format.js";
@@ -29,11 +29,11 @@ function inZone(ms, zone) {
 
 /** Show one schedule; returns the dialog. */
 export async function showSchedule(name, feed) {
-  const [schedule, { runs }] = await Promise.all([call("GET", one(name)), call("GET", `${one(name)}/runs?count=${RUNS}`)]);
+  const [[schedule, tag], { runs }] = await Promise.all([seen(one(name)), call("GET", `${one(name)}/runs?count=${RUNS}`)]);
   const changed = () => Promise.all([feed.renew(), reopen("schedule", name)]);
   const zone = schedule.zone;
   return open(`Schedule ${name}`, el("div", { class: "stack" },
-    acts(schedule, changed, feed),
+    acts(schedule, tag, changed, feed),
     facts([
       ["Topic", schedule.topic], ["Recurs", recurs(schedule)], ["Rule", schedule.cron && el("code", {}, schedule.cron)], ["Zone", schedule.cron && zone],
       ["Missed runs", missed(schedule)], ["Jitter", schedule.jitter_ms ? duration(schedule.jitter_ms) : null], ["Problem", schedule.problem],
@@ -55,12 +55,12 @@ const missed = ({ missed: policy, missed_runs: number = 0, missed_last_ms: lastM
   return number ? `${counted(number, "run")} since the service started, the last ${time(lastMs)}; ${sent}` : sent;
 };
 
-function acts(schedule, changed, feed) {
+function acts(schedule, tag, changed, feed) {
   if (!may("send")) return null;
   const { name } = schedule;
   return el("div", { class: "row" },
     button("Run now", () => runNow(name)),
-    button("Edit…", () => editSchedule(schedule, changed)),
+    button("Edit…", () => editSchedule(schedule, tag, changed)),
     schedule.paused ? button("Resume", () => change(name, "resume", changed)) : button("Pause", () => change(name, "pause", changed)),
     button("Delete", () => attempt(async () => {
       if (!(await confirm(`Delete the schedule ${name}?`, "The run that it sent ahead is recalled.", "Delete it"))) return;
@@ -84,19 +84,22 @@ const change = (name, verb, changed) => attempt(async () => {
   await changed();
 });
 
-/** Ask for a schedule, new or changed, and store it. */
-function editSchedule(schedule, changed) {
+/** A text as a text area returns it. */
+const lines = (text) => (text ?? "").replace(/\r\n?/g, "\n");
+
+/** Ask for a schedule, new or changed, and store it: unless others have made it, or changed it since it had this tag. */
+function editSchedule(schedule, tag, changed) {
   const isNew = schedule === null;
   const known = schedule ?? {};
   const keeps = known.body_base64 !== undefined; // the form has text only
   const store = async (given) => {
     const { name = known.name, topic, body, cron, every, zone, missed, jitter } = given;
-    const spec = { topic, ...(keeps ? { body_base64: known.body_base64 } : { body: body ?? "" }), missed, jitter_ms: Math.round(Number(jitter ?? 0) * 1000) };
+    const spec = { topic, ...(keeps ? { body_base64: known.body_base64 } : { body: lines(body) === lines(known.body) ? known.body ?? "" : lines(body) }), missed, jitter_ms: Math.round(Number(jitter ?? 0) * 1000) };
     if (cron) Object.assign(spec, { cron, zone: zone ?? "UTC" });
     if (every) spec.every = every;
     if (known.properties) spec.properties = known.properties;
     for (const kept of ["start_ms", "end_ms", "skipped_hour", "repeated_hour", "paused"]) if (known[kept] !== undefined && known[kept] !== null) spec[kept] = known[kept];
-    await call("PUT", one(name), spec);
+    await call("PUT", one(name), spec, isNew ? IF_NEW : ifSame(tag));
     dialog.close();
     tell(`Schedule ${name}: ${isNew ? "created" : "changed"}.`);
     await changed(name);
@@ -139,7 +142,7 @@ export function schedules(feed) {
     words: (schedule) => `${schedule.name} ${schedule.topic}`,
     noun: "schedule", how: "A schedule sends a message by cron or at an interval.",
     teaches: ["timerwheel schedules put nightly reports 'make it' --cron '30 2 * * *'", "timerwheel schedules runs nightly", "timerwheel schedules run nightly"],
-    acts: () => offer("send", button("New schedule…", () => editSchedule(null, renew), { class: "primary" })),
+    acts: () => offer("send", button("New schedule…", () => editSchedule(null, null, renew), { class: "primary" })),
     columns: [
       { head: "Schedule", kind: "mono name", cell: (schedule) => opener("schedule", schedule.name) },
       { head: "Topic", kind: "mono name", cell: (schedule) => schedule.topic },

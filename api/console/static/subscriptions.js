@@ -1,6 +1,6 @@
 // Push subscriptions: targets, their state and their last attempts; create, change, pause, resume, test, delete.
 
-import { call, path } from "./api.js";
+import { call, ifSame, path, seen } from "./api.js";
 import { copy } from "./clipboard.js";
 import { button, el, field, form } from "./dom.js";
 import { count, duration, exact, time } from "./format.js";
@@ -32,12 +32,12 @@ const told = ({ attempt: number, latency_ms: tookMs, next_attempt_ms: nextMs }) 
 
 /** Show one subscription with its last attempts; returns the dialog. */
 export async function showSubscription(id, feed) {
-  const [subscription, stats, { attempts }] = await Promise.all([
-    call("GET", one(id)), call("GET", `${one(id)}/stats`), call("GET", `${one(id)}/attempts`),
+  const [[subscription, tag], stats, { attempts }] = await Promise.all([
+    seen(one(id)), call("GET", `${one(id)}/stats`), call("GET", `${one(id)}/attempts`),
   ]);
   const changed = () => Promise.all([feed.renew(), reopen("subscription", id)]);
   return open(`Subscription ${id}`, el("div", { class: "stack" },
-    acts(subscription, changed, feed),
+    acts(subscription, tag, changed, feed),
     facts([
       ["URL", subscription.url], ["Topic", subscription.topic],
       ["Group", opener("group", `${subscription.topic}/${subscription.group}`, subscription.group)], ["Tags", subscription.tags === "*" ? "any" : subscription.tags],
@@ -65,12 +65,12 @@ export async function showSubscription(id, feed) {
     ], attempts, "None since the service started.")), { side: true });
 }
 
-function acts(subscription, changed, feed) {
+function acts(subscription, tag, changed, feed) {
   if (!may("receive")) return null;
   const { id } = subscription;
   return el("div", { class: "row" },
     button("Test", () => attempt(() => test(subscription, changed))),
-    button("Edit…", () => edit(subscription, changed)),
+    button("Edit…", () => edit(subscription, tag, changed)),
     pauseButton(subscription, changed),
     button("Delete", () => attempt(async () => {
       if (!(await confirm(`Delete the subscription ${id}?`, "Requests in progress are cut off, and its group goes if it was created for it.", "Delete it"))) return;
@@ -93,16 +93,16 @@ function pauseButton(subscription, changed) {
   }), { "data-key": `pause ${id}`, "aria-label": `${verb === "pause" ? "Pause" : "Resume"} ${id}` });
 }
 
-/** Ask for a subscription, new or changed, and store it. */
-function edit(subscription, changed) {
+/** Ask for a subscription, new or changed, and store it: unless others have changed it since it had this tag. */
+function edit(subscription, tag, changed) {
   const isNew = subscription === null;
   const known = subscription ?? { concurrency: 8, max_attempts: 16, timeout_ms: 15_000 };
   const store = async ({ id, topic, url, tags, concurrency, max_attempts, timeout_s: timeoutS, rate_limit }) => {
     const spec = {
       url, concurrency: Number(concurrency), max_attempts: Number(max_attempts), timeout_ms: Math.round(Number(timeoutS) * 1000),
-      ...(tags ? { tags } : {}), ...(rate_limit ? { rate_limit: Number(rate_limit) } : isNew ? {} : { rate_limit: null }),
+      ...(tags ? { tags } : isNew ? {} : { tags: "*" }), ...(rate_limit ? { rate_limit: Number(rate_limit) } : isNew ? {} : { rate_limit: null }),
     };
-    if (!isNew) await call("PATCH", one(known.id), spec);
+    if (!isNew) await call("PATCH", one(known.id), spec, ifSame(tag));
     const made = isNew ? await call("POST", "/v1/subscriptions", { ...spec, topic, ...(id ? { id } : {}) }) : null;
     dialog.close();
     if (made) showSecret(made);
@@ -143,7 +143,7 @@ export function subscriptions(feed) {
       "timerwheel subscriptions add orders https://example.com/orders --id hook --paused", "timerwheel subscriptions attempts hook",
       "timerwheel listen orders --forward-to localhost:3000",
     ],
-    acts: () => offer("receive", button("New subscription…", () => edit(null, renew), { class: "primary" })),
+    acts: () => offer("receive", button("New subscription…", () => edit(null, null, renew), { class: "primary" })),
     columns: [
       { head: "Subscription", kind: "mono name", cell: (one) => opener("subscription", one.id) },
       { head: "Topic", kind: "mono name", cell: (one) => one.topic },

@@ -1,13 +1,16 @@
-// Runs clients/scenarios.json against the service at TIMERWHEEL_URL; prints a line for each scenario.
+// Runs clients/scenarios.json against the service at TIMERWHEEL_URL; prints a line for each scenario. A call may take
+// TIMERWHEEL_TIMEOUT_MS.
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -29,6 +32,9 @@ type step struct {
 	LastsMs                                                 int64  `json:"lasts_ms"`
 	BackoffMs                                               int64  `json:"backoff_ms"`
 	FailOnce                                                string `json:"fail_once"`
+	FailWith                                                string `json:"fail_with"`
+	OnDuplicate                                             string `json:"on_duplicate"`
+	AfterRecall                                             string `json:"after_recall"`
 }
 
 type scenario struct {
@@ -40,6 +46,9 @@ func main() {
 	service, err := timerwheel.New(os.Getenv("TIMERWHEEL_URL"))
 	if err != nil {
 		panic(err)
+	}
+	if ms, err := strconv.Atoi(os.Getenv("TIMERWHEEL_TIMEOUT_MS")); err == nil {
+		service.Timeout = time.Duration(ms) * time.Millisecond
 	}
 	text, err := os.ReadFile(os.Args[1])
 	if err != nil {
@@ -112,6 +121,13 @@ func message(step step) timerwheel.NewMessage {
 	made := timerwheel.NewMessage{Topic: step.Topic, Body: step.Body, Json: step.JSON, DelayMs: step.DelayMs}
 	if step.Key != "" {
 		made.DedupKey = &step.Key
+	}
+	if step.OnDuplicate != "" {
+		chosen := timerwheel.NewMessageOnDuplicate(step.OnDuplicate)
+		made.OnDuplicate = &chosen
+	}
+	if step.AfterRecall != "" {
+		made.AfterRecall = &step.AfterRecall
 	}
 	return made
 }
@@ -209,7 +225,7 @@ func consume(ctx context.Context, group *timerwheel.ConsumerGroup, step step) er
 			done()
 		}
 		if body == step.FailOnce && handled[body] == 1 {
-			return errors.New("not at first")
+			return errors.New(cmp.Or(step.FailWith, "not at first"))
 		}
 		return nil
 	})

@@ -1,4 +1,5 @@
-// Runs clients/scenarios.json against the service at TIMERWHEEL_URL; prints a line for each scenario.
+// Runs clients/scenarios.json against the service at TIMERWHEEL_URL; prints a line for each scenario. A call may take
+// TIMERWHEEL_TIMEOUT_MS.
 import { readFileSync } from "node:fs";
 import { isDeepStrictEqual } from "node:util";
 import { Timerwheel, TimerwheelError, bytesOf, jsonOf, type Held, type NewMessage } from "../src/index.js";
@@ -25,13 +26,19 @@ interface Step {
   reason: string;
   concurrency: number;
   fail_once?: string;
+  fail_with?: string;
+  on_duplicate?: "replace" | "return";
+  after_recall?: string;
   until: number;
   handled?: Record<string, number>;
 }
 type Fields = Record<string, unknown>;
 
 const [, , file = "", prefix = ""] = process.argv;
-const timerwheel = new Timerwheel({ url: process.env["TIMERWHEEL_URL"] ?? "" });
+const timerwheel = new Timerwheel({
+  url: process.env["TIMERWHEEL_URL"] ?? "",
+  timeoutMs: Number(process.env["TIMERWHEEL_TIMEOUT_MS"] ?? 30_000),
+});
 const text = readFileSync(file, "utf8").replaceAll("{p}", prefix);
 const { scenarios } = JSON.parse(text) as { scenarios: { name: string; steps: Step[] }[] };
 
@@ -50,6 +57,8 @@ function message(step: Step, body = step.body): NewMessage {
     ...(step.json === undefined ? {} : { json: step.json }),
     ...(step.delay_ms === undefined ? {} : { delay_ms: step.delay_ms }),
     ...(step.key === undefined ? {} : { dedup_key: step.key }),
+    ...(step.on_duplicate === undefined ? {} : { on_duplicate: step.on_duplicate }),
+    ...(step.after_recall === undefined ? {} : { after_recall: step.after_recall }),
   };
 }
 
@@ -110,7 +119,7 @@ async function consume(step: Step): Promise<void> {
     const body = textOf(found);
     handled[body] = (handled[body] ?? 0) + 1;
     if (++total === step.until) working.abort();
-    if (body === step.fail_once && handled[body] === 1) throw new Error("not at first");
+    if (body === step.fail_once && handled[body] === 1) throw new Error(step.fail_with ?? "not at first");
   };
   const { concurrency } = step;
   await timerwheel.group(step.topic, step.group).consume(handle, { concurrency, signal: working.signal });

@@ -23,6 +23,10 @@ export type Problem = Schemas["Problem"];
 export const SEND_TRIES = 6;
 const FIRST_PAUSE_MS = 100;
 const LONGEST_PAUSE_MS = 5_000;
+/** How long a send waits at most for the time that the service names; for a later one it fails. */
+const LONGEST_WAIT_MS = 15_000;
+const TIMEOUT_MS = 30_000;
+const RECEIVE_MAX = 1_000;
 const LEASE_MS = 30_000;
 const WAIT_MS = 20_000;
 const REASON_CHARACTERS_MAX = 500;
@@ -47,11 +51,21 @@ export class TimerwheelError extends Error {
   }
 }
 
+/** What came in place of an answer of the service, such as the page of a proxy. */
+export class AnswerError extends Error {
+  constructor(readonly status: number) {
+    super(`HTTP ${status} without a problem`);
+    this.name = "AnswerError";
+  }
+}
+
 export interface Options {
   /** The service's address; `http://127.0.0.1:8686` by default. */
   url?: string;
   /** A token, for a service that demands one. */
   token?: string;
+  /** How long a call may take, besides what `receive` waits; 30 s by default. Not for calls of `http`. */
+  timeoutMs?: number;
   /** Instead of the global `fetch`. */
   fetch?: (request: Request) => Promise<Response>;
 }
@@ -60,8 +74,10 @@ export interface Options {
 export class Timerwheel {
   /** Every call as it is. */
   readonly http: Client<paths>;
+  readonly #timeoutMs: number;
 
   constructor(options: Options = {}) {
+    this.#timeoutMs = options.timeoutMs ?? TIMEOUT_MS;
     this.http = createClient<paths>({
       baseUrl: options.url ?? "http://127.0.0.1:8686",
       ...(options.token === undefined ? {} : { headers: { authorization: `Bearer ${options.token}` } }),
@@ -71,38 +87,51 @@ export class Timerwheel {
 
   /**
    * Stores a message. If no answer comes, it sends again under the same deduplication key, so the message is
-   * stored once; a message without a key gets a random one for that.
+   * stored once; a message without a key gets a random one for that. One with `on_duplicate` or `after_recall`
+   * gets none. What replaces, or has no key, is sent again only if it was certainly not stored.
    */
   async send(message: NewMessage): Promise<Accepted> {
-    const found = await this.#send(keyed(message));
+    const found = await this.#send([keyed(message)], true);
     if (Array.isArray(found)) throw new Error("one message was answered with an array");
     return found;
   }
 
   /** Stores messages as one unit: all or none. It tries again as `send` does. */
   async sendMany(messages: readonly NewMessage[]): Promise<Accepted[]> {
-    const found = await this.#send(messages.map(keyed));
+    const found = await this.#send(messages.map(keyed), false);
     return Array.isArray(found) ? found : [found];
   }
 
-  #send(body: NewMessage | NewMessage[]): Promise<Accepted | Accepted[]> {
+  #send(messages: NewMessage[], single: boolean): Promise<Accepted | Accepted[]> {
+    const [first] = messages;
+    const body = single && first ? first : messages;
+    const mayRepeat = messages.every(isStoredOnce) ? mayPass : wasNotStored;
     // A part of an array is stored only for a call that asks for that, which this one does not.
-    return retried(async () => answer(await this.http.POST("/v1/messages", { body })) as Accepted | Accepted[]);
+    const send = async (): Promise<Accepted | Accepted[]> =>
+      answer(await this.http.POST("/v1/messages", { body, signal: this.limit() })) as Accepted | Accepted[];
+    return retried(send, mayRepeat);
+  }
+
+  /** Returns the signal that ends a call which takes too long, or is not wanted any more. */
+  limit(waitMs = 0, signal?: AbortSignal): AbortSignal {
+    const late = AbortSignal.timeout(this.#timeoutMs + waitMs);
+    return signal === undefined ? late : AbortSignal.any([late, signal]);
   }
 
   /** Returns a message and its state. */
   async get(id: string): Promise<Message> {
-    return answer(await this.http.GET("/v1/messages/{id}", { params: { path: { id } } }));
+    return answer(await this.http.GET("/v1/messages/{id}", { params: { path: { id } }, signal: this.limit() }));
   }
 
   /** Ends a scheduled message: it will not be delivered. */
   async recall(id: string): Promise<Message> {
-    return answer(await this.http.DELETE("/v1/messages/{id}", { params: { path: { id } } }));
+    return answer(await this.http.DELETE("/v1/messages/{id}", { params: { path: { id } }, signal: this.limit() }));
   }
 
   /** Changes the due time of a scheduled message, counted from now (`"2h"`); the id stays. */
   async reschedule(id: string, delay: string): Promise<Accepted> {
-    return answer(await this.http.PATCH("/v1/messages/{id}", { params: { path: { id } }, body: { delay } }));
+    const call = { params: { path: { id } }, body: { delay }, signal: this.limit() };
+    return answer(await this.http.PATCH("/v1/messages/{id}", call));
   }
 
   /** Returns a consumer group of a topic. It calls nothing. */
@@ -130,13 +159,17 @@ export class Group {
     this.#path = { topic, group };
   }
 
-  /** Leases up to `max` messages. It waits up to `waitMs` for the first one. */
-  async receive(max = 1, waitMs = 0, signal?: AbortSignal): Promise<Held[]> {
+  /**
+   * Leases up to `max` messages. It waits up to `waitMs` for the first one. The leases last `lastsMs`, by default as
+   * long as the group says.
+   */
+  async receive(max = 1, waitMs = 0, signal?: AbortSignal, lastsMs?: number): Promise<Held[]> {
+    const lasts = lastsMs === undefined ? {} : { invisible_ms: lastsMs };
     const found = answer(
       await this.service.http.POST("/v1/topics/{topic}/groups/{group}/receive", {
         params: { path: this.#path },
-        body: { max, wait_ms: waitMs, create: true },
-        ...(signal === undefined ? {} : { signal }),
+        body: { max, wait_ms: waitMs, create: true, ...lasts },
+        signal: this.service.limit(waitMs, signal),
       }),
     );
     return found.messages;
@@ -144,7 +177,7 @@ export class Group {
 
   /** Acknowledges messages by their receipts: the group never gets them again. */
   async ack(...receipts: string[]): Promise<void> {
-    const call = { params: { path: this.#path }, body: { receipts } };
+    const call = { params: { path: this.#path }, body: { receipts }, signal: this.service.limit() };
     check(answer(await this.service.http.POST("/v1/topics/{topic}/groups/{group}/ack", call)));
   }
 
@@ -154,28 +187,32 @@ export class Group {
    */
   async nack(receipt: string, reason: string, delayMs?: number): Promise<void> {
     const delay = delayMs === undefined ? {} : { delay_ms: delayMs };
-    const body = { receipts: [receipt], reason: reason.slice(0, REASON_CHARACTERS_MAX), ...delay };
-    const call = { params: { path: this.#path }, body };
+    const body = { receipts: [receipt], reason: shown(reason), ...delay };
+    const call = { params: { path: this.#path }, body, signal: this.service.limit() };
     check(answer(await this.service.http.POST("/v1/topics/{topic}/groups/{group}/nack", call)));
   }
 
   /** Makes a lease last `lastsMs` from now. */
   async extend(receipt: string, lastsMs: number): Promise<void> {
-    const call = { params: { path: this.#path }, body: { receipts: [receipt], invisible_ms: lastsMs } };
+    const body = { receipts: [receipt], invisible_ms: lastsMs };
+    const call = { params: { path: this.#path }, body, signal: this.service.limit() };
     check(answer(await this.service.http.POST("/v1/topics/{topic}/groups/{group}/extend", call)));
   }
 
   /**
    * Runs a handler on each message of the group until `signal` aborts. It extends leases while handlers work,
-   * acknowledges what they finished, and gives back what they failed: that is delivered again later.
+   * acknowledges what they finished, and gives back what they failed: that is delivered again later. A limited rate
+   * makes it wait as long as the service says.
    */
   async consume(handle: (message: Held) => Promise<void> | void, options: ConsumeOptions = {}): Promise<void> {
     const { concurrency = 1, signal } = options;
+    if (!(concurrency >= 1)) throw new RangeError(`concurrency = ${concurrency}: must be at least 1`);
     const running = new Set<Promise<void>>();
+    const free = (): number => Math.min(concurrency - running.size, RECEIVE_MAX);
     let pauseMs = FIRST_PAUSE_MS;
     while (!signal?.aborted) {
       try {
-        for (const message of await this.receive(concurrency - running.size, WAIT_MS, signal)) {
+        for (const message of await this.receive(free(), WAIT_MS, signal, LEASE_MS)) {
           const work = this.#work(message, handle).finally(() => running.delete(work));
           running.add(work);
         }
@@ -186,7 +223,7 @@ export class Group {
           await Promise.allSettled(running);
           throw error;
         }
-        await pause(pauseMs, signal); // the service starts again
+        await pause(Math.max(pauseMs, askedMs(error)), signal); // the service starts again, or the rate is limited
         pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS);
       }
       while (running.size >= concurrency) await Promise.race(running);
@@ -195,20 +232,36 @@ export class Group {
   }
 
   async #work(message: Held, handle: (message: Held) => Promise<void> | void): Promise<void> {
-    const extending = setInterval(() => {
-      this.extend(message.receipt, LEASE_MS).catch(() => undefined); // it is delivered again then
-    }, LEASE_MS / 3);
+    const settled = new AbortController();
+    void this.#extend(message.receipt, settled.signal);
     let failure: unknown;
     try {
       await handle(message);
     } catch (error) {
       failure = error ?? new Error("the handler failed");
-    } finally {
-      clearInterval(extending);
     }
     // An outage here costs a repeated delivery, which every worker of a group has to bear.
-    if (failure === undefined) await retried(() => this.ack(message.receipt)).catch(() => undefined);
-    else await this.nack(message.receipt, String(failure)).catch(() => undefined);
+    if (failure === undefined) {
+      await patiently(() => retried(() => this.ack(message.receipt), mayPassUnlimited)).catch(() => undefined);
+    } else {
+      await patiently(() => this.nack(message.receipt, String(failure))).catch(() => undefined);
+    }
+    settled.abort();
+  }
+
+  /** Extends a lease until a signal; if that fails for too long, the message is delivered again. */
+  async #extend(receipt: string, settled: AbortSignal): Promise<void> {
+    let pauseMs = LEASE_MS / 3;
+    while (!settled.aborted) {
+      await pause(pauseMs, settled);
+      if (settled.aborted) return;
+      pauseMs = LEASE_MS / 3;
+      try {
+        await this.extend(receipt, LEASE_MS);
+      } catch (error) {
+        if (isLimited(error)) pauseMs = Math.min(pauseMs, Math.max(askedMs(error), FIRST_PAUSE_MS));
+      }
+    }
   }
 }
 
@@ -224,13 +277,29 @@ export function jsonOf<T>(message: Message | Held): T {
 }
 
 function keyed(message: NewMessage): NewMessage {
-  return message.dedup_key === undefined ? { ...message, dedup_key: crypto.randomUUID() } : message;
+  const chosen = message.on_duplicate !== undefined || message.after_recall !== undefined;
+  return chosen || hasKey(message) ? message : { ...message, dedup_key: crypto.randomUUID() };
+}
+
+function hasKey(message: NewMessage): boolean {
+  return message.dedup_key !== undefined || message.properties?.["DEDUP_KEY"] !== undefined;
+}
+
+/** Whether the service stores a message once, however often it is sent. */
+function isStoredOnce(message: NewMessage): boolean {
+  return hasKey(message) && message.on_duplicate !== "replace";
+}
+
+/** Returns a reason as the service takes it: of its length, and without halves of surrogate pairs. */
+function shown(reason: string): string {
+  const characters = Array.from(reason.slice(0, 2 * REASON_CHARACTERS_MAX)).slice(0, REASON_CHARACTERS_MAX);
+  return characters.join("").replace(/\p{Surrogate}/gu, "\uFFFD");
 }
 
 function answer<T>(found: { data?: T | undefined; error?: unknown; response: Response }): T {
   if (found.data !== undefined) return found.data;
   const problem = found.error as Problem | undefined;
-  if (problem?.code === undefined) throw new Error(`HTTP ${found.response.status} without a problem`);
+  if (problem?.code === undefined) throw new AnswerError(found.response.status);
   const seconds = Number(found.response.headers.get("retry-after") ?? Number.NaN);
   throw new TimerwheelError(problem, Number.isFinite(seconds) ? seconds * 1_000 : undefined);
 }
@@ -244,24 +313,68 @@ function check(settled: Schemas["SettledAll"]): void {
   }
 }
 
-/** Calls until there is an answer, or tries are used up. What another try cannot change is thrown at once. */
-async function retried<T>(call: () => Promise<T>): Promise<T> {
+/** Calls until there is an answer, or tries are used up. What another try may not repeat, or not change, is thrown. */
+async function retried<T>(call: () => Promise<T>, mayRepeat: (error: unknown) => boolean): Promise<T> {
   let pauseMs = FIRST_PAUSE_MS;
   for (let tries = 1; ; tries++) {
     try {
       return await call();
     } catch (error) {
-      if (tries === SEND_TRIES || !mayPass(error)) throw error;
-      const asked = error instanceof TimerwheelError ? (error.retryAfterMs ?? 0) : 0;
-      await pause(Math.max(Math.min(asked, LONGEST_PAUSE_MS), pauseMs * (0.5 + Math.random())));
+      const asked = askedMs(error);
+      if (tries === SEND_TRIES || asked > LONGEST_WAIT_MS || !mayRepeat(error)) throw error;
+      await pause(Math.max(asked, pauseMs * (0.5 + Math.random())));
       pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS);
     }
   }
 }
 
+/** Calls as soon as a limited rate allows. */
+async function patiently<T>(call: () => Promise<T>): Promise<T> {
+  for (;;) {
+    try {
+      return await call();
+    } catch (error) {
+      if (!isLimited(error)) throw error;
+      await pause(Math.max(askedMs(error), FIRST_PAUSE_MS));
+    }
+  }
+}
+
+/** Whether the same call may succeed later. */
 function mayPass(error: unknown): boolean {
-  if (!(error instanceof TimerwheelError)) return error instanceof TypeError; // fetch got no answer
-  return error.status === 503 || error.code === "outcome_unknown";
+  return isLimited(error) || mayPassUnlimited(error);
+}
+
+function mayPassUnlimited(error: unknown): boolean {
+  if (error instanceof TimerwheelError) return error.status === 503 || error.code === "outcome_unknown";
+  if (error instanceof AnswerError) return [502, 503, 504].includes(error.status); // of a proxy without an answer
+  if ((error as { name?: string }).name === "TimeoutError") return true;
+  return error instanceof TypeError && !FINAL.test(causeOf(error)); // fetch got no answer
+}
+
+/** Whether a send was certainly not stored, and may be stored later. */
+function wasNotStored(error: unknown): boolean {
+  if (error instanceof TimerwheelError) return [429, 503].includes(error.status) && error.retryAfterMs !== undefined;
+  return error instanceof TypeError && UNSENT.test(causeOf(error));
+}
+
+/** Whether the token made too many calls: this one had no effect. */
+function isLimited(error: unknown): boolean {
+  return error instanceof TimerwheelError && error.status === 429 && error.retryAfterMs !== undefined;
+}
+
+function askedMs(error: unknown): number {
+  return error instanceof TimerwheelError ? (error.retryAfterMs ?? 0) : 0;
+}
+
+/** What Node says of calls that fail each time: a certificate that is not trusted, an address that is none. */
+const FINAL = /CERT|UNABLE_TO_|^ERR_INVALID|^ERR_TLS/;
+const UNSENT = /^(ECONNREFUSED|ENOTFOUND|EAI_AGAIN|UND_ERR_CONNECT_TIMEOUT)$/;
+
+/** Returns the code of what made `fetch` fail; empty in a browser, which does not say. */
+function causeOf(error: TypeError): string {
+  const { cause } = error as { cause?: { code?: unknown } };
+  return typeof cause?.code === "string" ? cause.code : "";
 }
 
 function pause(ms: number, signal?: AbortSignal): Promise<void> {

@@ -115,6 +115,8 @@ OTHERS = {
     "no JSON": call(b"receive", b"{"),
     "no receipts": call(b"ack"),
     "a query": call(b"receive?a=1"),
+    "a malformed group": call(b"ack", acked(), path=b"/v1/topics/orders/groups/a.b"),
+    "a malformed topic": call(b"receive", path=b"/v1/topics/or.ders/groups/g"),
     "an escaped name": call(b"receive", path=b"/v1/topics/order%73/groups/g"),
     "a page of another origin": call(b"receive", b"{}", b"Origin: http://evil.example"),
     "an id of the client's": call(b"receive", b"{}", b"X-Request-Id: mine"),

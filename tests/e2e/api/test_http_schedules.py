@@ -220,3 +220,20 @@ async def test_a_run_on_demand_that_cannot_be_is_refused(service, name, content,
     answer = await service.call("POST", f"/v1/schedules/{name}/run", json=content)
     assert (answer.status, answer.code) == (status, code)
     assert (await service.read("reports", "offset=0")).content["messages"] == []
+
+
+@pytest.mark.parametrize("number", ["9" * 5_000, "9" * 21, "-1", "x"])
+async def test_a_cursor_that_somebody_made_up_is_refused(service, number):
+    await service.call("PUT", AT, json=DAILY)
+    cursor = base64.urlsafe_b64encode(f'["{number}"]'.encode()).decode().rstrip("=")
+    answer = await service.call("GET", f"{AT}/runs?cursor={cursor}")
+    assert (answer.status, answer.code) == (400, "illegal_cursor")
+
+
+@pytest.mark.parametrize("number", ["9" * 5_000, "9" * 20, "-" + "9" * 20])
+async def test_a_number_that_is_too_large_is_out_of_range(service, number):
+    await service.call("PUT", AT, json=DAILY)
+    answer = await service.call("GET", f"{AT}/runs?limit={number}")
+    assert (answer.status, answer.code) == (400, "invalid_parameter")
+    assert answer.content["detail"].endswith("out of range")
+    assert len(answer.content["detail"]) < 100

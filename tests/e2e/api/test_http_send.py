@@ -111,6 +111,8 @@ async def test_newline_delimited_messages_are_an_array(service):
         "application/json",
         "Application/JSON; charset=UTF-8",
         'application/json;charset="utf-8"',
+        "application/json; charset=utf-8; profile=x",
+        'application/json; profile="charset=x"; Charset=UTF-8',
         "application/x-www-form-urlencoded",
     ],
 )
@@ -130,6 +132,9 @@ async def test_a_missing_content_type_means_json(service):
     [
         ({"Content-Type": "text/plain"}, "unsupported_media_type"),
         ({"Content-Type": "application/json; charset=latin-1"}, "unsupported_media_type"),
+        ({"Content-Type": "application/json; Charset=latin-1"}, "unsupported_media_type"),
+        ({"Content-Type": "application/json; charset = latin-1"}, "unsupported_media_type"),
+        ({"Content-Type": "application/json; charset=utf-8; charset=latin-1"}, "unsupported_media_type"),
         ({"Content-Type": "application/json", "Content-Encoding": "gzip"}, "unsupported_encoding"),
     ],
 )

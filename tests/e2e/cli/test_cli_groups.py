@@ -72,6 +72,17 @@ def test_a_message_that_is_given_back_comes_again_and_is_a_dead_letter_in_the_en
     assert run("dlq", "redrive", "g", "--topic", "flaky", "--all").out == "0 redriven\n"
 
 
+def test_a_reason_drives_no_terminal_in_any_form(run):
+    run("groups", "put", "loud", "g", "--max-attempts", 1)
+    run("send", "loud", "x")
+    [message] = _receive(run, "loud", "--wait", "20s")
+    run("groups", "nack", "loud", "g", message["receipt"], "--reason", "\x1b]0;owned\x07\nsecond line")
+    for form in ("table", "wide", "id"):
+        shown = run("dlq", "reasons", "loud/g", "-o", form).out
+        assert r"\x1b]0;owned\x07\nsecond line" in shown
+        assert "\x1b" not in shown
+
+
 def test_dead_letters_are_found_counted_and_settled_by_reason_key_and_time(run):
     run("groups", "put", "sieved", "s", "--max-attempts", 1)
     for reason, *flags in (("no paper",), ("no paper",), ("no ink", "--dedup-key", "order-17")):

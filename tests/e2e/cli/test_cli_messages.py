@@ -44,6 +44,29 @@ def test_a_sent_message_can_be_looked_at_while_it_waits(run):
         assert fact in shown
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["send", "wrong", "x", "--tags", "\udcff"],
+        ["send", "wrong", "\udcff"],
+        ["topics", "show", "\udcff"],
+        ["receive", "wrong", "--from", "9" * 5_000],
+        ["groups", "rewind", "wrong", "g", "--offset", "0=" + "9" * 5_000],
+    ],
+)
+def test_what_cannot_be_an_argument_is_one_line_and_exit_code_2(run, arguments):
+    refused = run(*arguments)
+    assert (refused.code, refused.out, len(refused.err.splitlines())) == (2, "", 1)
+    assert len(refused.err) < 6_000
+
+
+@pytest.mark.parametrize("time", ["soon", "", "1" * 5_000, "٣"])
+def test_the_service_says_what_is_wrong_with_a_time_in_a_property(run, time):
+    refused = run("send", "wrong", "x", "--property", f"TIMER_DELIVER_MS={time}")
+    assert (refused.code, refused.out, len(refused.err.splitlines())) == (1, "", 1)
+    assert "TIMER_DELIVER_MS" in refused.err
+
+
 def test_messages_are_found_by_key_state_and_tag(run):
     first = run("send", "found", "one", "--keys", "4711 x", "--tags", "vip", "--delay", "1h", "--json").json
     second = run("send", "found", "two", "--keys", "4711", "--json").json

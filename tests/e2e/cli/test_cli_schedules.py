@@ -1,5 +1,7 @@
 """`schedules` and `subscriptions` against a service in a process of its own."""
 
+import json
+import urllib.request
 from functools import partial
 
 import msgspec
@@ -144,12 +146,25 @@ def test_the_log_shows_settings_but_no_secrets(tmp_path):
     with serving(tmp_path / "data", "--push-private-targets") as service:
         add = ("subscriptions", "add", "t", HOOK, "--header", "X-Key=hush", "--json", "--url", service.url)
         secret = timerwheel(*add).json["secret"]
-    for flags in ([], ["--json"]):
-        shown = timerwheel("log", "--body", "--data", tmp_path / "data", *flags).out
-        assert HOOK in shown
-        assert "X-Key" in shown
+        url = f"{service.url}/v1"
+        queue = _ask("PUT", f"{url}/task-queues/mail", {})["secret"]
+        task = {"url": "https://example.com/", "headers": {"X-Key": "hush"}, "queue": "mail"}
+        _ask("POST", f"{url}/tasks", task | {"delay": "1h"})
+        _ask("POST", f"{url}/tasks", task | {"cron": "@yearly", "schedule": "yearly"})
+    for flags in (["--body"], ["--body", "--json"], ["--json"]):
+        shown = timerwheel("log", "--data", tmp_path / "data", *flags).out
+        assert HOOK in shown or "--body" not in flags
+        assert "X-Key" in shown or "--body" not in flags
+        assert "%TASK%mail" in shown
         assert "hush" not in shown
         assert secret not in shown
+        assert queue not in shown
+
+
+def _ask(method, url, content):
+    data = json.dumps(content).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, data, method=method)) as answer:
+        return json.load(answer)
 
 
 @pytest.mark.parametrize(

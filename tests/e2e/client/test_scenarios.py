@@ -11,13 +11,14 @@ import shutil
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.harness.processes import ROOT, serving
+from tests.harness.scripted_http import CLOSE, HANG, Reply, ScriptedHttp, problem, scripted
 from timerwheel import Client, SyncClient
 from timerwheel.client import ClientError, Exponential, GroupConfig
 
@@ -240,3 +241,142 @@ def test_the_go_example_closes_the_order_that_is_not_paid(tmp_path: Path, go: Pa
     with serving(tmp_path / "data") as service:
         out = run(go / "ordertimeout", cwd=go, TIMERWHEEL_URL=service.url)
     assert out == "closed order 18\n"
+
+
+# ---------------------------------------------------------------------- TypeScript and Go, when calls fail
+
+STORED = {"id": "1", "topic": "t", "due_ms": 1, "state": "scheduled"}
+GOOD = Reply(201, STORED)
+LIMITED = problem(429, "rate_limited", 1)
+HELD = {
+    **STORED,
+    "queue": 0,
+    "enqueue_ms": 1,
+    "properties": {},
+    "state": "delivered",
+    "body": "x",
+    "receipt": "r",
+    "attempt": 1,
+    "invisible_until_ms": 1,
+}
+TAKEN = Reply(200, {"messages": [HELD]})
+SETTLED = Reply(200, {"results": [{"receipt": "r", "ok": True}]})
+SEND = {"do": "send", "topic": "t", "body": "x"}
+CONSUME = {"do": "consume", "topic": "t", "group": "g", "concurrency": 1, "until": 1, "handled": {"x": 1}}
+LIMIT_S = 120  # only keeps a failure from hanging
+
+
+class Program:
+    """The program of a client that takes steps."""
+
+    def __init__(self, command: Sequence[object], cwd: Path, file: Path) -> None:
+        self._command = [*map(str, command), str(file), ""]
+        self._cwd = cwd
+        self._file = file
+
+    async def takes(self, service: ScriptedHttp, step: dict[str, Any], *, timeout_ms: int = 30_000) -> bool:
+        """Whether the step succeeded."""
+        self._file.write_text(json.dumps({"scenarios": [{"name": "one", "steps": [step]}]}))
+        limits = {"TIMERWHEEL_URL": service.url, "TIMERWHEEL_TIMEOUT_MS": str(timeout_ms)}
+        environment = {**os.environ, **limits}
+        process = await asyncio.create_subprocess_exec(*self._command, cwd=self._cwd, env=environment)
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                return await process.wait() == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+@pytest.fixture(params=["typescript", "go"])
+def program(request: pytest.FixtureRequest, tmp_path: Path) -> Program:
+    made = request.getfixturevalue(request.param)
+    command = {"typescript": ["node", "dist/scenarios/run.js"], "go": [made / "scenarios"]}[request.param]
+    return Program(command, made, tmp_path / "steps.json")
+
+
+def _ends(service: ScriptedHttp) -> list[str]:
+    return [request.path.rpartition("/")[2] for request in service.requests]
+
+
+async def test_a_worker_waits_for_a_limited_rate_and_goes_on(program: Program) -> None:
+    async with scripted(GOOD) as service:
+        service.by_end = {"/receive": [LIMITED, TAKEN], "/ack": [*[LIMITED] * 2, SETTLED]}
+        assert await program.takes(service, CONSUME)
+        assert _ends(service) == ["receive", "receive", "ack", "ack", "ack"]
+        service.by_end = {"/receive": [TAKEN], "/nack": [LIMITED, SETTLED]}
+        assert await program.takes(service, CONSUME | {"fail_once": "x"})
+        assert _ends(service)[5:] == ["receive", "nack", "nack"]
+
+
+async def test_a_send_waits_for_a_limited_rate(program: Program) -> None:
+    async with scripted(LIMITED, GOOD) as service:
+        assert await program.takes(service, SEND)
+        assert len(service.requests) == 2
+    async with scripted(problem(429, "rate_limited", 60), GOOD) as service:
+        assert not await program.takes(service, SEND), "that is beyond the time for repeats"
+        assert len(service.requests) == 1
+
+
+async def test_a_worker_leases_for_as_long_as_it_extends(program: Program) -> None:
+    async with scripted(GOOD) as service:
+        service.by_end = {"/receive": [TAKEN], "/ack": [SETTLED]}
+        assert await program.takes(service, CONSUME | {"concurrency": 2_000})
+        wanted = service.requests[0].content
+        assert (wanted["invisible_ms"], wanted["max"]) == (30_000, 1_000)
+
+
+async def test_what_replaces_is_sent_again_only_if_it_was_certainly_not_stored(program: Program) -> None:
+    replacing = SEND | {"key": "k", "on_duplicate": "replace"}
+    async with scripted(CLOSE, GOOD) as service:
+        assert not await program.takes(service, replacing)
+        assert len(service.requests) == 1
+    async with scripted(problem(500, "outcome_unknown"), GOOD) as service:
+        assert not await program.takes(service, replacing)
+        assert len(service.requests) == 1
+    async with scripted(LIMITED, problem(503, "not_ready", 1), GOOD) as service:
+        assert await program.takes(service, replacing)
+        assert len(service.requests) == 3
+    async with scripted(CLOSE, GOOD) as service:
+        assert await program.takes(service, SEND | {"key": "k", "on_duplicate": "return"})
+        assert [request.content["dedup_key"] for request in service.requests] == ["k", "k"]
+
+
+@pytest.mark.parametrize("chosen", [{"on_duplicate": "replace"}, {"after_recall": "0" * 24}])
+async def test_no_key_is_made_for_what_says_something_of_its_key(
+    program: Program, chosen: dict[str, str]
+) -> None:
+    async with scripted(problem(400, "illegal_key")) as service:
+        assert await program.takes(service, SEND | chosen | {"error": "illegal_key"})
+        assert "dedup_key" not in service.requests[0].content
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/html"])
+async def test_what_no_service_answers_ends_a_worker(program: Program, kind: str) -> None:
+    async with scripted(Reply(404, "<h1>gone</h1>", {"Content-Type": kind})) as service:
+        assert not await program.takes(service, CONSUME)
+        assert len(service.requests) == 1
+
+
+async def test_a_proxy_without_an_answer_is_waited_for(program: Program) -> None:
+    async with scripted(Reply(502, "<h1>bad gateway</h1>", {"Content-Type": "text/html"}), GOOD) as service:
+        assert await program.takes(service, SEND)
+
+
+async def test_a_call_that_takes_too_long_is_given_up(program: Program) -> None:
+    async with scripted(HANG, GOOD) as service:
+        assert await program.takes(service, SEND, timeout_ms=1_000)
+        assert len({request.content["dedup_key"] for request in service.requests}) == 1
+
+
+async def test_a_reason_is_cut_between_characters(program: Program) -> None:
+    async with scripted(GOOD) as service:
+        service.by_end = {"/receive": [TAKEN], "/nack": [SETTLED]}
+        for before in (499, 498, 492, 491):  # with "Error: ", or without
+            failing = CONSUME | {"fail_once": "x", "fail_with": "x" * before + "\N{ALARM CLOCK}" * 20}
+            assert await program.takes(service, failing)
+    for request in service.requests:
+        if request.path.endswith("/nack"):
+            request.content["reason"].encode()  # refuses half of a pair
+            assert len(request.content["reason"]) == 500

@@ -1050,6 +1050,58 @@ def test_a_schedule_is_made_in_words_changed_run_now_and_deleted(page, url):
     assert "count the stock" in [message["body"] for message in sent]
 
 
+def test_a_schedule_that_others_have_changed_is_not_overwritten(browser, url):
+    ask(url, "PUT", "/v1/schedules/shared", {"topic": "planned", "body": "x", "every": "1h"})
+    with looking(browser, f"{url}/#schedules", expected=("status of 412",)) as page:
+        page.get_by_role("link", name="shared").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Edit").click()
+        dialog.last.get_by_label("Jitter").fill("5")
+        ask(url, "POST", "/v1/schedules/shared/pause")
+        dialog.last.get_by_role("button", name="Save").click()
+        expect(page.get_by_role("alert")).to_be_visible()
+    kept = ask(url, "GET", "/v1/schedules/shared")
+    assert (kept["paused"], kept["jitter_ms"]) == (True, 0)
+
+
+def test_a_new_schedule_does_not_replace_one_of_its_name(browser, url):
+    ask(url, "PUT", "/v1/schedules/taken", {"topic": "planned", "body": "first", "every": "1h"})
+    with looking(browser, f"{url}/#schedules", expected=("status of 412",)) as page:
+        page.get_by_role("button", name="New schedule").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Name").fill("taken")
+        dialog.get_by_label("Topic").fill("planned")
+        dialog.get_by_label("Or at an interval").fill("15m")
+        dialog.get_by_role("button", name="Create").click()
+        expect(page.get_by_role("alert")).to_be_visible()
+    assert ask(url, "GET", "/v1/schedules/taken")["body"] == "first"
+
+
+def test_what_is_not_edited_stays_as_it_was(page, url):
+    text = "one\r\ntwo"
+    ask(url, "PUT", "/v1/schedules/lines", {"topic": "planned", "body": text, "every": "1h"})
+    open_tab(page, "Schedules").get_by_role("link", name="lines").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Edit").click()
+    dialog.last.get_by_label("Jitter").fill("5")
+    dialog.last.get_by_role("button", name="Save").click()
+    expect(dialog).to_contain_text("Jitter")
+    kept = ask(url, "GET", "/v1/schedules/lines")
+    assert (kept["body"], kept["jitter_ms"]) == (text, 5_000)
+
+
+def test_the_tags_of_a_subscription_are_taken_away(page, url):
+    target = {"topic": "pushed", "url": "https://hooks.example/x", "id": "tagged", "paused": True}
+    ask(url, "POST", "/v1/subscriptions", target | {"tags": "paid"})
+    open_tab(page, "Subscriptions").get_by_role("link", name="tagged", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Edit").click()
+    dialog.last.get_by_label("Tags").fill("")
+    dialog.last.get_by_role("button", name="Save").click()
+    expect(dialog.locator("dl").first).to_contain_text("Tagsany")
+    assert ask(url, "GET", "/v1/subscriptions/tagged")["tags"] == "*"
+
+
 def test_a_subscription_is_made_with_its_secret_shown_once_and_its_attempts_listed(browser, url):
     attempts = [
         {"at_ms": 1_800_000_000_000, "message_id": "0" * 24, "attempt": 3, "kind": "failed", "latency_ms": 12}

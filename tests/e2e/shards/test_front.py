@@ -388,6 +388,29 @@ async def test_bulk_reschedules_go_over_all_shards(node: Node) -> None:
     assert (where.content["matched"], where.content["rescheduled"]) == (3, 3)
 
 
+async def test_a_reschedule_counts_a_message_once_however_often_it_is_named(node: Node) -> None:
+    ids = [(await send(node, topic, delay="1h"))["id"] for topic in TOPICS.values()]
+    wanted = {"ids": [*ids, ids[0], *ids], "delay": "2h"}
+    done = (await call(node, "POST", "/v1/messages/reschedule", json=wanted)).content
+    assert [one["ok"] for one in done["results"]] == [True] * 7
+    assert done["rescheduled"] == 3
+
+
+async def test_a_task_with_cron_does_not_take_a_name_that_another_shard_has(node: Node) -> None:
+    task = {"url": "https://example.com/", "cron": "@yearly", "schedule": "yearly"}
+    for queue, status in (("a", 201), ("b", 409), ("a", 201)):
+        made = await call(node, "POST", "/v1/tasks", json=task | {"queue": queue})
+        assert made.status == status, made.raw
+    refused = await call(node, "PUT", "/v1/schedules/yearly", json={"topic": "b", "every": "1h"})
+    assert (refused.status, refused.content["code"]) == (409, "name_in_use")
+    assert len((await call(node, "GET", "/v1/schedules")).content["schedules"]) == 1
+    for unnamed in ({"schedule": None}, {"schedule": "a/b"}, {"cron": None}):
+        wrong = await call(node, "POST", "/v1/tasks", json=task | {"queue": "b"} | unnamed)
+        assert (wrong.status, wrong.content["code"]) in {(400, "invalid_field"), (400, "illegal_schedule")}
+    own = await call(node, "POST", "/v1/tasks", json={"url": task["url"], "cron": "@yearly", "queue": "b"})
+    assert own.status == 201
+
+
 async def test_calls_to_a_process_that_was_replaced_end_and_so_do_streams(
     shards: Shards, node: Node, hung: str
 ) -> None:

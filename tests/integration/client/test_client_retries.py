@@ -5,7 +5,14 @@ import asyncio
 import pytest
 
 from tests.harness.scripted_http import CLOSE, HANG, Reply, problem, scripted
-from timerwheel.client import Client, ClientError, ConflictError, OutcomeUnknownError, UnreachableError
+from timerwheel.client import (
+    Client,
+    ClientError,
+    ConflictError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnreachableError,
+)
 
 STORED = {"id": "1", "topic": "t", "due_ms": 1, "state": "scheduled"}
 GOOD = Reply(200, STORED)
@@ -61,7 +68,16 @@ async def test_a_send_that_took_too_long_is_repeated(clock):
         assert (await client.send("t", "x")).id == "1"
 
 
-@pytest.mark.parametrize("own", [{"dedup_key": "mine"}, {"properties": {"DEDUP_KEY": "mine"}}])
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"dedup_key": "mine"},
+        {"properties": {"DEDUP_KEY": "mine"}},
+        {"on_duplicate": "replace"},
+        {"dedup_key": "mine", "on_duplicate": "replace"},
+        {"after_recall": "0" * 24},
+    ],
+)
 async def test_a_send_with_a_key_of_its_own_is_not_repeated_without_an_answer(clock, own):
     async with scripted(CLOSE, GOOD) as service, Client(service.url, clock=clock) as client:
         with pytest.raises(UnreachableError):
@@ -71,6 +87,13 @@ async def test_a_send_with_a_key_of_its_own_is_not_repeated_without_an_answer(cl
         with pytest.raises(UnreachableError):
             await client.send_many([{"topic": "t"}, {"topic": "t", **own}])
         assert "dedup_key" not in service.requests[0].content[0]
+
+
+@pytest.mark.parametrize("chosen", [{"on_duplicate": "replace"}, {"after_recall": "0" * 24}])
+async def test_no_key_is_made_for_what_says_something_of_its_key(clock, chosen):
+    async with scripted(GOOD) as service, Client(service.url, clock=clock) as client:
+        await client.send("t", "x", **chosen)
+    assert "dedup_key" not in service.requests[0].content
 
 
 async def test_turned_off_nothing_is_repeated_and_there_is_no_key(clock):
@@ -177,6 +200,53 @@ async def test_a_leader_that_died_is_looked_for_at_the_first_address_again(clock
             await client.send("t", "x")
     assert [len(service.requests) for service in (first, standby, second)] == [2, 3, 1]
     assert first.requests[1].content["dedup_key"] == second.requests[0].content["dedup_key"]
+
+
+async def _arrow(client):
+    await client.group("t", "g").receive_arrow(create=False)
+
+
+async def _stream(client):
+    async for _ in client.group("t", "g").stream(create=False):
+        pass
+
+
+@pytest.mark.parametrize("call", [_arrow, _stream], ids=["arrow", "stream"])
+async def test_tables_and_streams_follow_the_leader_and_leave_one_that_died(clock, call):
+    unknown = problem(404, "unknown_topic")
+    async with scripted(unknown) as second, scripted(unknown) as first, scripted(unknown) as standby:
+        standby.replies = [problem(503, "not_ready", 1, leader=one.url) for one in (first, second)]
+        async with Client(standby.url, clock=clock) as client:
+            with pytest.raises(NotFoundError):
+                await call(client)
+            first.replies = [CLOSE]
+            with pytest.raises(UnreachableError):
+                await call(client)
+            with pytest.raises(NotFoundError):
+                await call(client)
+    assert [len(service.requests) for service in (standby, second)] == [2, 1]
+    assert len(first.requests) >= 2  # a GET on a connection from before is made again when that was closed
+
+
+@pytest.mark.parametrize("call", [_arrow, _stream], ids=["arrow", "stream"])
+async def test_tables_and_streams_say_when_to_come_back(clock, call):
+    async with (
+        scripted(problem(429, "rate_limited", 7)) as service,
+        Client(service.url, clock=clock) as client,
+    ):
+        with pytest.raises(ClientError) as caught:
+            await call(client)
+    assert caught.value.retry_after_ms == 7_000
+
+
+@pytest.mark.parametrize("fields", [{"body": "\udcff"}, {"body": "", "tags": "\udcff"}])
+async def test_what_no_service_could_take_is_not_called_unreachable(clock, fields):
+    async with scripted(GOOD) as service, Client(service.url, clock=clock) as client:
+        with pytest.raises(UnicodeEncodeError):
+            await client.send("t", **fields)
+        with pytest.raises(UnicodeEncodeError):
+            await client.purge_topic("\udcff")
+    assert (service.requests, clock.waits) == ([], [])
 
 
 @pytest.mark.parametrize("leader", ["not a url", "ftp://x", ""])

@@ -7,6 +7,7 @@ import pytest
 from timerwheel.model.authorization import limited_to, permitted
 from timerwheel.push.push import Push
 from timerwheel.push.subscription import Changes, Draft, UnknownSubscriptionError
+from timerwheel.push.tasks.task import Task
 from timerwheel.schedules.errors import UnknownScheduleError
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
@@ -38,6 +39,18 @@ async def test_a_schedule_that_became_anothers_is_neither_changed_nor_deleted(wo
             with pytest.raises(UnknownScheduleError):
                 await change
     assert await schedules.get("s") == theirs
+
+
+async def test_a_schedule_that_became_anothers_is_not_made_one_of_tasks(world):
+    engine = await world.open()
+    push = Push(engine, allow_private=True)
+    await push.start()
+    theirs = await engine.schedules.put("s", spec("theirs"))
+    of_tasks = spec("%TASK%queue")
+    with pytest.raises(UnknownScheduleError):
+        await push.tasks.schedule("queue", Task(url=URL), "s", of_tasks, mine)
+    assert await engine.schedules.get("s") == theirs
+    await push.close()
 
 
 async def test_a_subscription_that_became_anothers_is_neither_changed_nor_deleted(world):

@@ -311,7 +311,7 @@ async def test_a_task_with_cron_whose_schedule_is_refused_makes_no_queue(site, m
     monkeypatch.setattr(scheduler, "SCHEDULES_MAX", 0)
     spec = ScheduleSpec(topic="%TASK%mail", recurrence=Recurrence(cron="0 9 * * *", zone="UTC"))
     with pytest.raises(TooManySchedulesError):
-        await site.tasks.schedule("mail", Task(url=site.receiver.url("hook")), None, spec)
+        await site.tasks.schedule("mail", Task(url=site.receiver.url("hook")), None, spec, lambda _: True)
     assert site.tasks.queue_names() == []
 
 
@@ -322,7 +322,7 @@ async def test_a_task_with_cron_whose_topic_has_no_room_makes_no_queue(site):
     await site.start()
     spec = ScheduleSpec(topic="%TASK%mail", recurrence=Recurrence(cron="0 9 * * *", zone="UTC"))
     with pytest.raises(RefusedError) as caught:
-        await site.tasks.schedule("mail", Task(url=site.receiver.url("hook")), None, spec)
+        await site.tasks.schedule("mail", Task(url=site.receiver.url("hook")), None, spec, lambda _: True)
     assert [fault.code for fault in caught.value.faults] == ["too_many_topics"]
     assert (site.tasks.queue_names(), site.world.engine.schedules.names()) == ([], [])
 

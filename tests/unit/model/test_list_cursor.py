@@ -44,3 +44,13 @@ def test_topics_of_the_service_come_last():
 def test_what_is_not_a_cursor_is_refused(text):
     with pytest.raises(IllegalCursorError):
         list_cursor.decode(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 5_000, "9" * 21, "-1", "1_0", "٣", ""])
+def test_what_is_no_number_of_a_cursor_is_refused(text):
+    with pytest.raises(IllegalCursorError):
+        list_cursor.number_of(list_cursor.encode((text,)))
+
+
+def test_the_number_of_a_cursor_comes_back():
+    assert list_cursor.number_of(list_cursor.encode(list_cursor.number_key(2**63))) == 2**63

@@ -33,7 +33,7 @@ PAIRS = [
 # What only the asynchronous client itself uses.
 INTERNAL = {
     Client: {"open", "forget"},
-    Group: {"path"},
+    Group: {"path", "clock"},
     Lease: {"acknowledged", "failed"},
 }
 

@@ -76,7 +76,7 @@ def test_the_longest_name_makes_a_legal_key():
     check_key(run_key(check_name("n" * 127), 2**53, 253_370_764_800_000))
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a/b", "n" * 128, "ü", "a\n"])
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "n" * 128, "ü", "a\n", ".", ".."])
 def test_names_that_are_refused(name):
     with pytest.raises(ScheduleError, match=r"^name: "):
         check_name(name)

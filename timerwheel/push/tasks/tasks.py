@@ -23,6 +23,7 @@ from timerwheel.engine import Engine
 from timerwheel.errors import RefusedError, TimerwheelError, UnknownMessageError
 from timerwheel.groups.config import GroupConfig, GroupDiffersError
 from timerwheel.groups.receipts import attempt_in
+from timerwheel.model.authorization import limited_to
 from timerwheel.model.messages import MessageView, Outgoing, Receipt, State
 from timerwheel.push.ack_urls import AckUrls
 from timerwheel.push.dispatcher import RETRY_MS
@@ -147,8 +148,13 @@ class Tasks:
             (receipt,) = await self._traces.send([message], sender.send)
         return receipt
 
-    async def schedule(self, queue: str, task: Task, name: str | None, spec: ScheduleSpec) -> ScheduleInfo:
-        """Make a schedule, or change that of this name, whose runs are tasks; as `create` otherwise."""
+    async def schedule(
+        self, queue: str, task: Task, name: str | None, spec: ScheduleSpec, may: Callable[[str], bool]
+    ) -> ScheduleInfo:
+        """Make a schedule, or change that of this name, whose runs are tasks; as `create` otherwise.
+
+        Raises UnknownScheduleError for one of this name whose topic the caller may not see, by `may`.
+        """
         check_queue(queue)
         checked = task.checked(spec.body, allow_private=self._allow_private)
         spec = msgspec.structs.replace(spec, topic=topic_of(queue), envelope=checked.text())
@@ -158,7 +164,8 @@ class Tasks:
         if sender.topics_without_room([spec.topic]):
             raise RefusedError([sender.too_many_topics(0)])
         await self.queue(queue)
-        return await schedules.put(name, spec)
+        with limited_to(may):
+            return await schedules.put(name, spec)
 
     async def get(self, task_id: str) -> TaskView:
         """Return a task with its state; UnknownTaskError."""

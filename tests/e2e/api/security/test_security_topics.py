@@ -221,3 +221,18 @@ async def test_tasks_of_other_queues_can_neither_be_created_nor_seen_nor_cancell
         assert [one["queue"] for one in queues] == ["mine"]
         assert (await receiver.does("GET", f"/v1/tasks/{theirs['id']}"))["state"] == "scheduled"
         assert (await owner.does("DELETE", f"/v1/tasks/{own['id']}"))["state"] == "cancelled"
+
+
+async def test_a_task_with_cron_does_not_take_over_a_schedule_of_another_topic(data):
+    admin = grant(data, "admin", Scope.ADMIN)
+    owner = grant(data, "owner", Scope.SEND, Scope.RECEIVE, topics=("%TASK%mine",))
+    async with guarded(data) as service:
+        admin, owner = Caller(service, admin), Caller(service, owner)
+        await admin.does("PUT", "/v1/schedules/theirs", {"topic": "bills", "every": "1h"})
+        task = {"url": "https://example.com/", "queue": "mine", "cron": "@yearly"}
+        await owner.may_not("POST", "/v1/tasks", task | {"schedule": "theirs"})
+        assert (await admin.does("GET", "/v1/schedules/theirs"))["topic"] == "bills"
+        assert (await admin.does("GET", "/v1/task-queues"))["queues"] == [], "a refusal made a queue"
+        for cron in ("@yearly", "@monthly"):
+            await owner.does("POST", "/v1/tasks", task | {"schedule": "own", "cron": cron})
+        assert (await owner.does("GET", "/v1/schedules/own"))["cron"] == "@monthly"
