@@ -1822,7 +1822,7 @@ type NewPurge struct {
 	Scheduled *bool `json:"scheduled,omitempty"`
 }
 
-// NewRecall Either `ids`, or conditions that a waiting message must all meet: `due_from_ms` ≤ due < `due_to_ms`.
+// NewRecall Either `ids`, or conditions that a scheduled message must all meet: `due_from_ms` ≤ due < `due_to_ms`.
 type NewRecall struct {
 	DryRun    *bool     `json:"dry_run,omitempty"`
 	DueFromMs *int64    `json:"due_from_ms,omitempty"`
@@ -2023,7 +2023,7 @@ type NewTask_Backoff struct {
 // NewTaskMethod Default: "POST"
 type NewTaskMethod string
 
-// NewTime A new due time for a waiting message: one delay field, or delay properties by RocketMQ's names.
+// NewTime A new due time for a scheduled message: one delay field, or delay properties by RocketMQ's names.
 type NewTime struct {
 	// Delay Examples: 90s, 1h30m, PT90S
 	Delay      *string `json:"delay,omitempty"`
@@ -4798,35 +4798,35 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/messages (the `SendMessages` operationId).
 	SendMessages(ctx context.Context, params *SendMessagesParams, body SendMessagesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RecallMessagesWithBody Recall many waiting messages: by id, or all that match conditions
+	// RecallMessagesWithBody Recall many scheduled messages: by id, or all that match conditions
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/messages/recall (the `RecallMessages` operationId).
 	RecallMessagesWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RecallMessages Recall many waiting messages: by id, or all that match conditions
+	// RecallMessages Recall many scheduled messages: by id, or all that match conditions
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/messages/recall (the `RecallMessages` operationId).
 	RecallMessages(ctx context.Context, body RecallMessagesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RescheduleMessagesWithBody Reschedule many waiting messages: by id, or all that match conditions
+	// RescheduleMessagesWithBody Reschedule many scheduled messages: by id, or all that match conditions
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/messages/reschedule (the `RescheduleMessages` operationId).
 	RescheduleMessagesWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RescheduleMessages Reschedule many waiting messages: by id, or all that match conditions
+	// RescheduleMessages Reschedule many scheduled messages: by id, or all that match conditions
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/messages/reschedule (the `RescheduleMessages` operationId).
 	RescheduleMessages(ctx context.Context, body RescheduleMessagesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RecallMessage Recall a waiting message: it will not be delivered
+	// RecallMessage Recall a scheduled message: it will not be delivered
 	//
 	// Corresponds with DELETE /v1/messages/{id} (the `RecallMessage` operationId).
 	RecallMessage(ctx context.Context, id string, params *RecallMessageParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -4836,14 +4836,14 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/messages/{id} (the `GetMessage` operationId).
 	GetMessage(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RescheduleMessageWithBody Reschedule a waiting message; its id stays
+	// RescheduleMessageWithBody Reschedule a scheduled message; its id stays
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with PATCH /v1/messages/{id} (the `RescheduleMessage` operationId).
 	RescheduleMessageWithBody(ctx context.Context, id string, params *RescheduleMessageParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RescheduleMessage Reschedule a waiting message; its id stays
+	// RescheduleMessage Reschedule a scheduled message; its id stays
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -5062,7 +5062,7 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/task-queues/{queue}/rotate-secret (the `RotateTaskQueueSecret` operationId).
 	RotateTaskQueueSecret(ctx context.Context, queue string, body RotateTaskQueueSecretJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListTasks List the tasks of a queue: those that wait, then the others, newest first
+	// ListTasks List the tasks of a queue: scheduled ones first, then the others, newest first
 	//
 	// Corresponds with GET /v1/tasks (the `ListTasks` operationId).
 	ListTasks(ctx context.Context, params *ListTasksParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -5091,21 +5091,21 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/tasks/{id} (the `GetTask` operationId).
 	GetTask(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RescheduleTaskWithBody Give a task that waits another time
+	// RescheduleTaskWithBody Reschedule a task
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with PATCH /v1/tasks/{id} (the `RescheduleTask` operationId).
 	RescheduleTaskWithBody(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RescheduleTask Give a task that waits another time
+	// RescheduleTask Reschedule a task
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with PATCH /v1/tasks/{id} (the `RescheduleTask` operationId).
 	RescheduleTask(ctx context.Context, id string, body RescheduleTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RunTask Call a task that waits now
+	// RunTask Run a scheduled task now
 	//
 	// Corresponds with POST /v1/tasks/{id}/run (the `RunTask` operationId).
 	RunTask(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -5281,7 +5281,7 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/topics/{topic}/groups/{group}/stream (the `Stream` operationId).
 	Stream(ctx context.Context, topic string, group string, params *StreamParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RecallKeyedMessage Recall the waiting message with this deduplication key
+	// RecallKeyedMessage Recall the scheduled message with this deduplication key
 	//
 	// Corresponds with DELETE /v1/topics/{topic}/keys/{key} (the `RecallKeyedMessage` operationId).
 	RecallKeyedMessage(ctx context.Context, topic string, key string, params *RecallKeyedMessageParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -5291,14 +5291,14 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/topics/{topic}/keys/{key} (the `GetKeyedMessage` operationId).
 	GetKeyedMessage(ctx context.Context, topic string, key string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RescheduleKeyedMessageWithBody Reschedule the waiting message with this deduplication key
+	// RescheduleKeyedMessageWithBody Reschedule the scheduled message with this deduplication key
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with PATCH /v1/topics/{topic}/keys/{key} (the `RescheduleKeyedMessage` operationId).
 	RescheduleKeyedMessageWithBody(ctx context.Context, topic string, key string, params *RescheduleKeyedMessageParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RescheduleKeyedMessage Reschedule the waiting message with this deduplication key
+	// RescheduleKeyedMessage Reschedule the scheduled message with this deduplication key
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -5736,7 +5736,7 @@ func (c *Client) SendMessages(ctx context.Context, params *SendMessagesParams, b
 	return c.Client.Do(req)
 }
 
-// RecallMessagesWithBody Recall many waiting messages: by id, or all that match conditions
+// RecallMessagesWithBody Recall many scheduled messages: by id, or all that match conditions
 //
 // Takes any type of body and a specified content type.
 //
@@ -5753,7 +5753,7 @@ func (c *Client) RecallMessagesWithBody(ctx context.Context, contentType string,
 	return c.Client.Do(req)
 }
 
-// RecallMessages Recall many waiting messages: by id, or all that match conditions
+// RecallMessages Recall many scheduled messages: by id, or all that match conditions
 //
 // Takes a body of the `application/json` content type.
 //
@@ -5770,7 +5770,7 @@ func (c *Client) RecallMessages(ctx context.Context, body RecallMessagesJSONRequ
 	return c.Client.Do(req)
 }
 
-// RescheduleMessagesWithBody Reschedule many waiting messages: by id, or all that match conditions
+// RescheduleMessagesWithBody Reschedule many scheduled messages: by id, or all that match conditions
 //
 // Takes any type of body and a specified content type.
 //
@@ -5787,7 +5787,7 @@ func (c *Client) RescheduleMessagesWithBody(ctx context.Context, contentType str
 	return c.Client.Do(req)
 }
 
-// RescheduleMessages Reschedule many waiting messages: by id, or all that match conditions
+// RescheduleMessages Reschedule many scheduled messages: by id, or all that match conditions
 //
 // Takes a body of the `application/json` content type.
 //
@@ -5804,7 +5804,7 @@ func (c *Client) RescheduleMessages(ctx context.Context, body RescheduleMessages
 	return c.Client.Do(req)
 }
 
-// RecallMessage Recall a waiting message: it will not be delivered
+// RecallMessage Recall a scheduled message: it will not be delivered
 //
 // Corresponds with DELETE /v1/messages/{id} (the `RecallMessage` operationId).
 func (c *Client) RecallMessage(ctx context.Context, id string, params *RecallMessageParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -5834,7 +5834,7 @@ func (c *Client) GetMessage(ctx context.Context, id string, reqEditors ...Reques
 	return c.Client.Do(req)
 }
 
-// RescheduleMessageWithBody Reschedule a waiting message; its id stays
+// RescheduleMessageWithBody Reschedule a scheduled message; its id stays
 //
 // Takes any type of body and a specified content type.
 //
@@ -5851,7 +5851,7 @@ func (c *Client) RescheduleMessageWithBody(ctx context.Context, id string, param
 	return c.Client.Do(req)
 }
 
-// RescheduleMessage Reschedule a waiting message; its id stays
+// RescheduleMessage Reschedule a scheduled message; its id stays
 //
 // Takes a body of the `application/json` content type.
 //
@@ -6440,7 +6440,7 @@ func (c *Client) RotateTaskQueueSecret(ctx context.Context, queue string, body R
 	return c.Client.Do(req)
 }
 
-// ListTasks List the tasks of a queue: those that wait, then the others, newest first
+// ListTasks List the tasks of a queue: scheduled ones first, then the others, newest first
 //
 // Corresponds with GET /v1/tasks (the `ListTasks` operationId).
 func (c *Client) ListTasks(ctx context.Context, params *ListTasksParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6519,7 +6519,7 @@ func (c *Client) GetTask(ctx context.Context, id string, reqEditors ...RequestEd
 	return c.Client.Do(req)
 }
 
-// RescheduleTaskWithBody Give a task that waits another time
+// RescheduleTaskWithBody Reschedule a task
 //
 // Takes any type of body and a specified content type.
 //
@@ -6536,7 +6536,7 @@ func (c *Client) RescheduleTaskWithBody(ctx context.Context, id string, contentT
 	return c.Client.Do(req)
 }
 
-// RescheduleTask Give a task that waits another time
+// RescheduleTask Reschedule a task
 //
 // Takes a body of the `application/json` content type.
 //
@@ -6553,7 +6553,7 @@ func (c *Client) RescheduleTask(ctx context.Context, id string, body RescheduleT
 	return c.Client.Do(req)
 }
 
-// RunTask Call a task that waits now
+// RunTask Run a scheduled task now
 //
 // Corresponds with POST /v1/tasks/{id}/run (the `RunTask` operationId).
 func (c *Client) RunTask(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -7009,7 +7009,7 @@ func (c *Client) Stream(ctx context.Context, topic string, group string, params 
 	return c.Client.Do(req)
 }
 
-// RecallKeyedMessage Recall the waiting message with this deduplication key
+// RecallKeyedMessage Recall the scheduled message with this deduplication key
 //
 // Corresponds with DELETE /v1/topics/{topic}/keys/{key} (the `RecallKeyedMessage` operationId).
 func (c *Client) RecallKeyedMessage(ctx context.Context, topic string, key string, params *RecallKeyedMessageParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -7039,7 +7039,7 @@ func (c *Client) GetKeyedMessage(ctx context.Context, topic string, key string, 
 	return c.Client.Do(req)
 }
 
-// RescheduleKeyedMessageWithBody Reschedule the waiting message with this deduplication key
+// RescheduleKeyedMessageWithBody Reschedule the scheduled message with this deduplication key
 //
 // Takes any type of body and a specified content type.
 //
@@ -7056,7 +7056,7 @@ func (c *Client) RescheduleKeyedMessageWithBody(ctx context.Context, topic strin
 	return c.Client.Do(req)
 }
 
-// RescheduleKeyedMessage Reschedule the waiting message with this deduplication key
+// RescheduleKeyedMessage Reschedule the scheduled message with this deduplication key
 //
 // Takes a body of the `application/json` content type.
 //
@@ -12562,35 +12562,35 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/messages (the `SendMessages` operationId).
 	SendMessagesWithResponse(ctx context.Context, params *SendMessagesParams, body SendMessagesJSONRequestBody, reqEditors ...RequestEditorFn) (*SendMessagesResponse, error)
 
-	// RecallMessagesWithBodyWithResponse Recall many waiting messages: by id, or all that match conditions
+	// RecallMessagesWithBodyWithResponse Recall many scheduled messages: by id, or all that match conditions
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/messages/recall (the `RecallMessages` operationId).
 	RecallMessagesWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RecallMessagesResponse, error)
 
-	// RecallMessagesWithResponse Recall many waiting messages: by id, or all that match conditions
+	// RecallMessagesWithResponse Recall many scheduled messages: by id, or all that match conditions
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/messages/recall (the `RecallMessages` operationId).
 	RecallMessagesWithResponse(ctx context.Context, body RecallMessagesJSONRequestBody, reqEditors ...RequestEditorFn) (*RecallMessagesResponse, error)
 
-	// RescheduleMessagesWithBodyWithResponse Reschedule many waiting messages: by id, or all that match conditions
+	// RescheduleMessagesWithBodyWithResponse Reschedule many scheduled messages: by id, or all that match conditions
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/messages/reschedule (the `RescheduleMessages` operationId).
 	RescheduleMessagesWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RescheduleMessagesResponse, error)
 
-	// RescheduleMessagesWithResponse Reschedule many waiting messages: by id, or all that match conditions
+	// RescheduleMessagesWithResponse Reschedule many scheduled messages: by id, or all that match conditions
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/messages/reschedule (the `RescheduleMessages` operationId).
 	RescheduleMessagesWithResponse(ctx context.Context, body RescheduleMessagesJSONRequestBody, reqEditors ...RequestEditorFn) (*RescheduleMessagesResponse, error)
 
-	// RecallMessageWithResponse Recall a waiting message: it will not be delivered
+	// RecallMessageWithResponse Recall a scheduled message: it will not be delivered
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -12604,14 +12604,14 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/messages/{id} (the `GetMessage` operationId).
 	GetMessageWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetMessageResponse, error)
 
-	// RescheduleMessageWithBodyWithResponse Reschedule a waiting message; its id stays
+	// RescheduleMessageWithBodyWithResponse Reschedule a scheduled message; its id stays
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with PATCH /v1/messages/{id} (the `RescheduleMessage` operationId).
 	RescheduleMessageWithBodyWithResponse(ctx context.Context, id string, params *RescheduleMessageParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RescheduleMessageResponse, error)
 
-	// RescheduleMessageWithResponse Reschedule a waiting message; its id stays
+	// RescheduleMessageWithResponse Reschedule a scheduled message; its id stays
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12870,7 +12870,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/task-queues/{queue}/rotate-secret (the `RotateTaskQueueSecret` operationId).
 	RotateTaskQueueSecretWithResponse(ctx context.Context, queue string, body RotateTaskQueueSecretJSONRequestBody, reqEditors ...RequestEditorFn) (*RotateTaskQueueSecretResponse, error)
 
-	// ListTasksWithResponse List the tasks of a queue: those that wait, then the others, newest first
+	// ListTasksWithResponse List the tasks of a queue: scheduled ones first, then the others, newest first
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -12905,21 +12905,21 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/tasks/{id} (the `GetTask` operationId).
 	GetTaskWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetTaskResponse, error)
 
-	// RescheduleTaskWithBodyWithResponse Give a task that waits another time
+	// RescheduleTaskWithBodyWithResponse Reschedule a task
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with PATCH /v1/tasks/{id} (the `RescheduleTask` operationId).
 	RescheduleTaskWithBodyWithResponse(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RescheduleTaskResponse, error)
 
-	// RescheduleTaskWithResponse Give a task that waits another time
+	// RescheduleTaskWithResponse Reschedule a task
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with PATCH /v1/tasks/{id} (the `RescheduleTask` operationId).
 	RescheduleTaskWithResponse(ctx context.Context, id string, body RescheduleTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*RescheduleTaskResponse, error)
 
-	// RunTaskWithResponse Call a task that waits now
+	// RunTaskWithResponse Run a scheduled task now
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -13115,7 +13115,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/topics/{topic}/groups/{group}/stream (the `Stream` operationId).
 	StreamWithResponse(ctx context.Context, topic string, group string, params *StreamParams, reqEditors ...RequestEditorFn) (*StreamResponse, error)
 
-	// RecallKeyedMessageWithResponse Recall the waiting message with this deduplication key
+	// RecallKeyedMessageWithResponse Recall the scheduled message with this deduplication key
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -13129,14 +13129,14 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/topics/{topic}/keys/{key} (the `GetKeyedMessage` operationId).
 	GetKeyedMessageWithResponse(ctx context.Context, topic string, key string, reqEditors ...RequestEditorFn) (*GetKeyedMessageResponse, error)
 
-	// RescheduleKeyedMessageWithBodyWithResponse Reschedule the waiting message with this deduplication key
+	// RescheduleKeyedMessageWithBodyWithResponse Reschedule the scheduled message with this deduplication key
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with PATCH /v1/topics/{topic}/keys/{key} (the `RescheduleKeyedMessage` operationId).
 	RescheduleKeyedMessageWithBodyWithResponse(ctx context.Context, topic string, key string, params *RescheduleKeyedMessageParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RescheduleKeyedMessageResponse, error)
 
-	// RescheduleKeyedMessageWithResponse Reschedule the waiting message with this deduplication key
+	// RescheduleKeyedMessageWithResponse Reschedule the scheduled message with this deduplication key
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -18565,7 +18565,7 @@ func (c *ClientWithResponses) SendMessagesWithResponse(ctx context.Context, para
 	return ParseSendMessagesResponse(rsp)
 }
 
-// RecallMessagesWithBodyWithResponse Recall many waiting messages: by id, or all that match conditions
+// RecallMessagesWithBodyWithResponse Recall many scheduled messages: by id, or all that match conditions
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -18578,7 +18578,7 @@ func (c *ClientWithResponses) RecallMessagesWithBodyWithResponse(ctx context.Con
 	return ParseRecallMessagesResponse(rsp)
 }
 
-// RecallMessagesWithResponse Recall many waiting messages: by id, or all that match conditions
+// RecallMessagesWithResponse Recall many scheduled messages: by id, or all that match conditions
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -18591,7 +18591,7 @@ func (c *ClientWithResponses) RecallMessagesWithResponse(ctx context.Context, bo
 	return ParseRecallMessagesResponse(rsp)
 }
 
-// RescheduleMessagesWithBodyWithResponse Reschedule many waiting messages: by id, or all that match conditions
+// RescheduleMessagesWithBodyWithResponse Reschedule many scheduled messages: by id, or all that match conditions
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -18604,7 +18604,7 @@ func (c *ClientWithResponses) RescheduleMessagesWithBodyWithResponse(ctx context
 	return ParseRescheduleMessagesResponse(rsp)
 }
 
-// RescheduleMessagesWithResponse Reschedule many waiting messages: by id, or all that match conditions
+// RescheduleMessagesWithResponse Reschedule many scheduled messages: by id, or all that match conditions
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -18617,7 +18617,7 @@ func (c *ClientWithResponses) RescheduleMessagesWithResponse(ctx context.Context
 	return ParseRescheduleMessagesResponse(rsp)
 }
 
-// RecallMessageWithResponse Recall a waiting message: it will not be delivered
+// RecallMessageWithResponse Recall a scheduled message: it will not be delivered
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -18643,7 +18643,7 @@ func (c *ClientWithResponses) GetMessageWithResponse(ctx context.Context, id str
 	return ParseGetMessageResponse(rsp)
 }
 
-// RescheduleMessageWithBodyWithResponse Reschedule a waiting message; its id stays
+// RescheduleMessageWithBodyWithResponse Reschedule a scheduled message; its id stays
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -18656,7 +18656,7 @@ func (c *ClientWithResponses) RescheduleMessageWithBodyWithResponse(ctx context.
 	return ParseRescheduleMessageResponse(rsp)
 }
 
-// RescheduleMessageWithResponse Reschedule a waiting message; its id stays
+// RescheduleMessageWithResponse Reschedule a scheduled message; its id stays
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -19137,7 +19137,7 @@ func (c *ClientWithResponses) RotateTaskQueueSecretWithResponse(ctx context.Cont
 	return ParseRotateTaskQueueSecretResponse(rsp)
 }
 
-// ListTasksWithResponse List the tasks of a queue: those that wait, then the others, newest first
+// ListTasksWithResponse List the tasks of a queue: scheduled ones first, then the others, newest first
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -19202,7 +19202,7 @@ func (c *ClientWithResponses) GetTaskWithResponse(ctx context.Context, id string
 	return ParseGetTaskResponse(rsp)
 }
 
-// RescheduleTaskWithBodyWithResponse Give a task that waits another time
+// RescheduleTaskWithBodyWithResponse Reschedule a task
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -19215,7 +19215,7 @@ func (c *ClientWithResponses) RescheduleTaskWithBodyWithResponse(ctx context.Con
 	return ParseRescheduleTaskResponse(rsp)
 }
 
-// RescheduleTaskWithResponse Give a task that waits another time
+// RescheduleTaskWithResponse Reschedule a task
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -19228,7 +19228,7 @@ func (c *ClientWithResponses) RescheduleTaskWithResponse(ctx context.Context, id
 	return ParseRescheduleTaskResponse(rsp)
 }
 
-// RunTaskWithResponse Call a task that waits now
+// RunTaskWithResponse Run a scheduled task now
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -19592,7 +19592,7 @@ func (c *ClientWithResponses) StreamWithResponse(ctx context.Context, topic stri
 	return ParseStreamResponse(rsp)
 }
 
-// RecallKeyedMessageWithResponse Recall the waiting message with this deduplication key
+// RecallKeyedMessageWithResponse Recall the scheduled message with this deduplication key
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -19618,7 +19618,7 @@ func (c *ClientWithResponses) GetKeyedMessageWithResponse(ctx context.Context, t
 	return ParseGetKeyedMessageResponse(rsp)
 }
 
-// RescheduleKeyedMessageWithBodyWithResponse Reschedule the waiting message with this deduplication key
+// RescheduleKeyedMessageWithBodyWithResponse Reschedule the scheduled message with this deduplication key
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -19631,7 +19631,7 @@ func (c *ClientWithResponses) RescheduleKeyedMessageWithBodyWithResponse(ctx con
 	return ParseRescheduleKeyedMessageResponse(rsp)
 }
 
-// RescheduleKeyedMessageWithResponse Reschedule the waiting message with this deduplication key
+// RescheduleKeyedMessageWithResponse Reschedule the scheduled message with this deduplication key
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

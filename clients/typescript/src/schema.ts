@@ -86,11 +86,11 @@ export interface paths {
         get: operations["getMessage"];
         put?: never;
         post?: never;
-        /** Recall a waiting message: it will not be delivered */
+        /** Recall a scheduled message: it will not be delivered */
         delete: operations["recallMessage"];
         options?: never;
         head?: never;
-        /** Reschedule a waiting message; its id stays */
+        /** Reschedule a scheduled message; its id stays */
         patch: operations["rescheduleMessage"];
         trace?: never;
     };
@@ -105,11 +105,11 @@ export interface paths {
         get: operations["getKeyedMessage"];
         put?: never;
         post?: never;
-        /** Recall the waiting message with this deduplication key */
+        /** Recall the scheduled message with this deduplication key */
         delete: operations["recallKeyedMessage"];
         options?: never;
         head?: never;
-        /** Reschedule the waiting message with this deduplication key */
+        /** Reschedule the scheduled message with this deduplication key */
         patch: operations["rescheduleKeyedMessage"];
         trace?: never;
     };
@@ -122,7 +122,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Recall many waiting messages: by id, or all that match conditions */
+        /** Recall many scheduled messages: by id, or all that match conditions */
         post: operations["recallMessages"];
         delete?: never;
         options?: never;
@@ -139,7 +139,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Reschedule many waiting messages: by id, or all that match conditions */
+        /** Reschedule many scheduled messages: by id, or all that match conditions */
         post: operations["rescheduleMessages"];
         delete?: never;
         options?: never;
@@ -828,7 +828,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the tasks of a queue: those that wait, then the others, newest first */
+        /** List the tasks of a queue: scheduled ones first, then the others, newest first */
         get: operations["listTasks"];
         put?: never;
         /** Call a URL now, later, or again and again; the token needs both send and receive */
@@ -854,7 +854,7 @@ export interface paths {
         delete: operations["cancelTask"];
         options?: never;
         head?: never;
-        /** Give a task that waits another time */
+        /** Reschedule a task */
         patch: operations["rescheduleTask"];
         trace?: never;
     };
@@ -867,7 +867,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Call a task that waits now */
+        /** Run a scheduled task now */
         post: operations["runTask"];
         delete?: never;
         options?: never;
@@ -1492,7 +1492,7 @@ export interface components {
         };
         /**
          * NewTime
-         * @description A new due time for a waiting message: one delay field, or delay properties by RocketMQ's names.
+         * @description A new due time for a scheduled message: one delay field, or delay properties by RocketMQ's names.
          */
         NewTime: {
             delay_ms?: number;
@@ -1539,7 +1539,7 @@ export interface components {
         };
         /**
          * NewRecall
-         * @description Either `ids`, or conditions that a waiting message must all meet: `due_from_ms` ≤ due < `due_to_ms`.
+         * @description Either `ids`, or conditions that a scheduled message must all meet: `due_from_ms` ≤ due < `due_to_ms`.
          */
         NewRecall: {
             ids?: string[];
@@ -3774,7 +3774,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Recall a waiting message: it will not be delivered */
+            /** @description Recall a scheduled message: it will not be delivered */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -3935,7 +3935,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Reschedule a waiting message; its id stays */
+            /** @description Reschedule a scheduled message; its id stays */
             200: {
                 headers: {
                     /** @description The tag of this state */
@@ -4241,7 +4241,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Recall the waiting message with this deduplication key */
+            /** @description Recall the scheduled message with this deduplication key */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4403,7 +4403,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Reschedule the waiting message with this deduplication key */
+            /** @description Reschedule the scheduled message with this deduplication key */
             200: {
                 headers: {
                     /** @description The tag of this state */
@@ -4579,7 +4579,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Recall many waiting messages: by id, or all that match conditions */
+            /** @description Recall many scheduled messages: by id, or all that match conditions */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4726,7 +4726,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Reschedule many waiting messages: by id, or all that match conditions */
+            /** @description Reschedule many scheduled messages: by id, or all that match conditions */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -12274,7 +12274,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description List the tasks of a queue: those that wait, then the others, newest first */
+            /** @description List the tasks of a queue: scheduled ones first, then the others, newest first */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -12847,7 +12847,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Give a task that waits another time */
+            /** @description Reschedule a task */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -13010,7 +13010,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Call a task that waits now */
+            /** @description Run a scheduled task now */
             200: {
                 headers: {
                     [name: string]: unknown;
