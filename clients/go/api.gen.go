@@ -1822,7 +1822,7 @@ type NewPurge struct {
 	Scheduled *bool `json:"scheduled,omitempty"`
 }
 
-// NewRecall Either `ids`, or conditions that a scheduled message must all meet: `due_from_ms` ≤ due < `due_to_ms`.
+// NewRecall Either `ids`, or conditions that a scheduled message must meet: `due_from_ms` ≤ due < `due_to_ms`.
 type NewRecall struct {
 	DryRun    *bool     `json:"dry_run,omitempty"`
 	DueFromMs *int64    `json:"due_from_ms,omitempty"`

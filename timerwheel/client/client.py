@@ -447,7 +447,7 @@ class Client:
         reserved: bool = False,
         dry_run: bool = False,
     ) -> RecallCount:
-        """Recall all scheduled messages that match all conditions, of which one is required; `dry_run` counts.
+        """Recall all scheduled messages that match all conditions; one is required. `dry_run` only counts.
 
         `tags` is a tag or `A || B`; `key_prefix` begins the deduplication key or one of the keys;
         `due_from` ≤ due < `due_to`, both aware datetimes; `due_from_ms` and `due_to_ms` are the same in epoch

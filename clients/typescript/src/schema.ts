@@ -1539,7 +1539,7 @@ export interface components {
         };
         /**
          * NewRecall
-         * @description Either `ids`, or conditions that a scheduled message must all meet: `due_from_ms` ≤ due < `due_to_ms`.
+         * @description Either `ids`, or conditions that a scheduled message must meet: `due_from_ms` ≤ due < `due_to_ms`.
          */
         NewRecall: {
             ids?: string[];
