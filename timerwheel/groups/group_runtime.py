@@ -157,9 +157,7 @@ class GroupRuntime:
             (lease, leasing.outlook(config, lease, due_ms(lease.attempt) - now_ms)) for lease in said.leases
         )
         stored = leasing.fail(again, [due_ms(lease.attempt) for lease in again], ended=True, reason=reason)
-        await self._end_attempts(
-            config, stored, endings, reason or "nacked without a reason"
-        )
+        await self._end_attempts(config, stored, endings, reason or "nacked without a reason")
         return said.results()
 
     async def give_up(self, receipts: Sequence[str], reason: str) -> list[ReceiptResult]:
