@@ -232,7 +232,7 @@ def test_why_no_broker_can_be_talked_to_is_told_by_the_journal_and_the_bridge(ow
 
 def test_a_topic_of_the_bridge_that_may_not_be_seen_is_told(own: Own) -> None:
     cluster = Cluster(own.address.servers, own.user.properties, KafkaTopics("timers"))
-    with pytest.raises(BridgeError, match="cannot create .* which is missing or hidden from this user"):
+    with pytest.raises(BridgeError, match=r"cannot create .* which is missing or hidden from this user"):
         cluster.make_topics()
 
 
