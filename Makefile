@@ -1,4 +1,4 @@
-# The verbs of this project; `make help` lists them. Needed: Python 3.11 or later with venv, make, git.
+# The targets of this project; `make help` lists them. You need Python 3.11 or later with venv, make and git.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help run demo test lint format torture clients mutants bench pictures docs cluster dist clean
 
-help: ## list the verbs
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.installed ## start the service: 127.0.0.1:8686, data in ./data; ARGS="--port 9000" changes that

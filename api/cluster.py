@@ -162,8 +162,8 @@ class Cluster:
                 if leaders and leaders != [self.url]:
                     return leaders[0]
         raise NoStandbyError(
-            "this node has begun to hand over, but no other is seen to have taken over in time; look at its "
-            "log, and at `timerwheel cluster status`"
+            "the hand-over began, but no node took over in time. Check this node's log and "
+            "`timerwheel cluster status`"
         )
 
     async def _find_standby(self) -> None:

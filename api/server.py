@@ -61,7 +61,7 @@ from timerwheel.tracing.collector import open_traces
 
 FINISH_S_MAX = 10.0
 HEARD_BYTES = 4096
-"""Of what the node says at once: each byte says the same."""
+"""Bytes read from the node at once; each byte says the same."""
 NODE_GONE_S_MAX = 20.0
 """How long a shard may take to stop in order once its node has gone."""
 JOURNAL_RETRY_MS = 1_000

@@ -123,7 +123,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float], middle: float | None = None) -> "Spread":
-        """Of at least one value."""
+        """Return the spread of at least one value."""
         chosen = statistics.median(values) if middle is None else middle
         return cls(chosen, min(values), max(values), len(values))
 

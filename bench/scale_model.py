@@ -2,7 +2,7 @@
 
 The model is arithmetic: it starts nothing and reads no clock. Each input is a `Measured`, with the page that
 has it. Costs are straight lines through measured points, and a shard is a process that has one core. `checks`
-gives measured points that are no inputs, each with what the model says about it and the error that is
+gives measured points that are not inputs, each with what the model says about it and the error that is
 allowed. The page is doc/scale.md.
 """
 
@@ -179,7 +179,7 @@ class Load:
     reading: Reading = Reading.GROUP
     retention_s: float = 3 * 86_400
     replicas: int = 3
-    """Of the topics of the log, on brokers; 0 for logs on the local disk."""
+    """Replicas of the topics of the log, on brokers; 0 for logs on the local disk."""
     standbys: int = 1
     through_node: bool = True
     """Whether clients call any node, or the right shard directly."""
@@ -352,7 +352,7 @@ def _untried(load: Load, shards: int) -> tuple[str, ...]:
 
 
 class Check(NamedTuple):
-    """A measured point that is no input, beside what the model says."""
+    """A measured point that is not an input, beside what the model says."""
 
     what: str
     page: str

@@ -89,8 +89,8 @@ class Admin:
             raise RefusalError(Result.NOT_SUPPORTED, detail)
         has, wanted = self._topics.permissions(topic), request.number("perm", -1, low=-1)
         if wanted not in {-1, has, has | PERM_INHERIT}:
-            detail = f"perm = {wanted}: that of topic {topic!r} is {has}, and cannot be changed"
-            raise RefusalError(Result.NOT_SUPPORTED, f"{detail}; rights are those of tokens")
+            detail = f"perm = {wanted} is not supported: topic {topic!r} has {has}; API tokens control access"
+            raise RefusalError(Result.NOT_SUPPORTED, detail)
         if request.text("order", "false") == "true":
             detail = 'order = true is not supported: set "ordered" of the topic over HTTP'
             raise RefusalError(Result.NOT_SUPPORTED, detail)
@@ -98,7 +98,7 @@ class Admin:
         return Answer()
 
     async def delete_topic(self, request: Request) -> Answer:
-        """Delete a topic; one that does not exist is no error, as with RocketMQ.
+        """Delete a topic; one that does not exist is not an error, as with RocketMQ.
 
         The answer comes when no message of it is delivered any more, or shortly after, with the last step.
         """
@@ -143,7 +143,7 @@ class Admin:
         """Forget how far a group has come in each topic, if that is asked for.
 
         Otherwise there is nothing to delete, since groups are made when they are used. A group that does not
-        exist is no error. Dead letters stay.
+        exist is not an error. Dead letters stay.
         """
         group = request.group("groupName")
         topics = self._known_in(group)

@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol):
             self._throttle()
 
     def held(self, change: int) -> None:
-        """So many more pulls are held, or fewer."""
+        """Add `change` to the number of pulls held."""
         self._held_pulls += change
 
     def write(self, data: bytes) -> None:

@@ -101,7 +101,7 @@ class Member(msgspec.Struct, frozen=True):
     """Those that it reads, and may."""
     language: str
     version: int
-    """As its last heartbeat says; the number of a version of RocketMQ."""
+    """The number of its version of RocketMQ, from its last heartbeat."""
 
 
 _decode = msgspec.json.Decoder(Heartbeat).decode

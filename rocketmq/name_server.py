@@ -47,8 +47,8 @@ async def _looked_up(host: Host) -> Host | None:
     try:
         found = await loop.getaddrinfo(host.address, host.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        detail = "the offset ids of messages have the address at which each client reached the service"
-        logger.warning("rocketmq_address: %s has no address (%s); %s", host.address, error, detail)
+        detail = "message ids will carry the address that each client used"
+        logger.warning("rocketmq_address: cannot resolve %s (%s); %s", host.address, error, detail)
         return None
     by_family = {family: place for family, _, _, _, place in reversed(found)}
     return Host(str((by_family.get(socket.AF_INET) or found[0][4])[0]), host.port)

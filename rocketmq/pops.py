@@ -121,7 +121,9 @@ class Pops:
         place = self._place(request)
         self._check_queue(request, place.topic)
         if request.text("order", "false") == "true" and not self._engine.topics.ordered(place.topic):
-            detail = f"topic {place.topic!r} is not ordered; change it with PATCH, then each sharding key is"
+            detail = (
+                f"topic {place.topic!r} is not ordered; run `timerwheel topics set {place.topic} --ordered`"
+            )
             raise RefusalError(Result.SYSTEM_ERROR, detail)
         tags = filter_of(request.text("expType", "TAG"), request.text("exp", "*")).tags
         count_max = min(max(request.number("maxMsgNums"), 1), MESSAGES_MAX)
@@ -290,7 +292,10 @@ class Pops:
 
     def _check(self, request: Request, topic: str) -> None:
         if topic.startswith(RETRY_PREFIX):
-            detail = f"messages of {topic[:127]!r} are pulled; a group that pops has its retries in its topic"
+            detail = (
+                f"{topic[:127]!r}: retry topics cannot be popped; a pop group receives its retries from its "
+                "own topic"
+            )
             raise RefusalError(Result.NO_PERMISSION, detail)
         self._topics.must_read(request, topic)
 

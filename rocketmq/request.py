@@ -94,7 +94,7 @@ class Link(Protocol):
         """Write a frame; nothing happens on a closed connection."""
 
     def held(self, change: int) -> None:
-        """So many more requests, or fewer, wait for messages; they do not count as in progress."""
+        """Add `change` to the requests that wait for messages; they do not count as in progress."""
 
     def ended(self, size_bytes: int) -> None:
         """A request of so many bytes was answered, or needs no answer."""

@@ -53,7 +53,7 @@ class Retries:
         tries_max = request.number("maxReconsumeTimes", TRIES_MAX, low=-1, high=INT32_MAX)
         found = await self._lookups.find(request, request.number("offset"))
         if not found.is_delivered:
-            raise RefusalError(Result.SYSTEM_ERROR, "a message that waits cannot be sent back")
+            raise RefusalError(Result.SYSTEM_ERROR, "a scheduled message cannot be sent back")
         record = found.record
         properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
         envelope = envelope_of(record.header, properties)
@@ -78,7 +78,8 @@ class Retries:
         origin = properties.get(RETRY_TOPIC)
         if not origin:
             raise RefusalError(
-                Result.NO_PERMISSION, f"only consumers send to {topic!r}, what they could not process"
+                Result.NO_PERMISSION,
+                f"only consumers can send to {topic!r}, to return a message that they have read",
             )
         request.must_have(Scope.RECEIVE, origin)
         check_copy(body, properties, self._engine.sender.rules)

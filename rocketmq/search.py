@@ -32,7 +32,7 @@ RECORDS_MAX: Final = 20_000_000
 BYTES_MAX: Final = 512 << 20
 PAGE_BYTES: Final = 1 << 20
 BEFORE_MS: Final = 2_000
-"""So much earlier than its client made it a message may have been stored, by the clock of the service."""
+"""How much earlier, by the clock of the service, a message may be stored than its client made it."""
 _KINDS: Final = (Kind.MESSAGE, Kind.TIMER)
 _IDS_OF_CLIENTS: Final = (32, 56)
 Take = Callable[[int], Awaitable[bool]]

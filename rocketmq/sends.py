@@ -84,7 +84,7 @@ LONG_NAMES = Names(
 
 
 class Waiting(NamedTuple):
-    """What a recall handle says of a message that waits."""
+    """What a recall handle says of a scheduled message."""
 
     due_ms: int
     message_id: str
@@ -452,7 +452,7 @@ class Sends:
     # ------------------------------------------------------------------ recall
 
     async def recall(self, request: Request) -> Answer:
-        """End a message that waits; refused with the truth if it was delivered or recalled."""
+        """End a scheduled message; refused with the truth if it was delivered or recalled."""
         handle = RecallHandle.decode(request.text("recallHandle"))
         topic = request.text("topic", handle.topic)
         request.must_have(Scope.SEND, handle.topic, topic)
@@ -472,7 +472,7 @@ def _properties(text: str) -> dict[str, str]:
         raise RefusalError(Result.MESSAGE_ILLEGAL, detail)
     properties = properties_text.decode(text)
     if CANCEL_PROPERTY in properties and not DELAY_PROPERTIES.isdisjoint(properties):
-        detail = f"{CANCEL_PROPERTY}: no message cancels another one here; recall that by its handle"
+        detail = f"{CANCEL_PROPERTY}: cancel messages are not supported; recall by handle"
         raise RefusalError(Result.MESSAGE_ILLEGAL, detail)
     return properties
 

@@ -255,8 +255,8 @@ def _system_error(error: lmdb.Error) -> Exception:
 
 
 def _forbidden(path: Path) -> PermissionError:
-    """The error of a user who may read the index, but not note in its lock file that he does."""
-    reason = "even to read the index, one must be able to write here; run this as the user of the service"
+    """The error of a user who can read the index, but cannot write to its lock file."""
+    reason = "reading the index needs write access to its lock file; run this as the service's user"
     return PermissionError(errno.EACCES, reason, str(path / LOCK_FILE))
 
 

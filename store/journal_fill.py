@@ -61,7 +61,7 @@ def fill(
             "--from-copy puts the copy into another one, without what it lacks"
         )
     if mark is None and from_copy:
-        raise JournalMismatchError(f"{directory} is no copy of a journal; fill without --from-copy")
+        raise JournalMismatchError(f"{directory} is not a copy of a journal; omit --from-copy")
     log = LogReader(directory, files)
     log.open_readonly(keep_from=keep_from)
     with closing(log):

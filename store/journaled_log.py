@@ -63,7 +63,7 @@ FOLLOW_RUNS_MAX = 1_000
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Of which journal a directory is a copy, and up to where it is synced: `offset` of the log.
+    """Names the journal that a directory copies, and how far the copy is synced: `offset` of the log.
 
     The runs behind that offset are at `position` in the journal and after it. An offset of 0 stands for an
     empty copy.

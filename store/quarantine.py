@@ -50,7 +50,7 @@ def keep(files: Files, directory: Path, log_id: bytes, offset: int, data: bytes,
 def listed(files: ReadFiles, directory: Path) -> list[Quarantined]:
     """Returns the quarantine files of a log, in the order of their offsets, ignoring other files.
 
-    One that is damaged, or is no file, is of the time 0.
+    One that is damaged, or is not a file, has the time 0.
     """
     found = []
     for name in files.names(directory):

@@ -100,7 +100,7 @@ _waiting: "WeakKeyDictionary[asyncio.AbstractEventLoop, deque[asyncio.Future[Non
 
 
 def _give_turn(waiting: deque[asyncio.Future[None]]) -> None:
-    """Let the first that still waits take its step, and come again in the next turn for the others."""
+    """Let the first that still waits take its step; the next turn of the loop does so for the others."""
     while waiting:
         turn = waiting.popleft()
         if not turn.done():

@@ -70,7 +70,8 @@ class UnitTooLargeError(TimerwheelError):
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(
-            f"the request has {size} bytes in the log, the journal takes {limit} at once; part it"
+            f"the request needs {size} bytes in the log; the journal stores at most {limit} at once. "
+            "Split the request"
         )
 
 
@@ -175,13 +176,13 @@ class OpenTransactionError(TimerwheelError):
 
 
 class NoOpenTransactionError(TimerwheelError):
-    """The message waits for its due time: it was committed, or is no half message."""
+    """The message is scheduled: it was committed, or was never a half message."""
 
     code = "no_open_transaction"
 
     def __init__(self, message_id: str) -> None:
         super().__init__(
-            f"message {message_id} is no open transaction: it was committed, or sent without one"
+            f"message {message_id} is not an open transaction: it was committed, or was sent without one"
         )
 
 

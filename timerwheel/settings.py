@@ -130,7 +130,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     queues_per_topic: Annotated[
         int,
         Setting(
-            "Queues of each topic without a number of its own, which every ordered topic has.",
+            "Default number of queues per topic; an ordered topic keeps its own.",
             ge=1,
             le=TOPIC_QUEUES_MAX,
         ),
@@ -145,7 +145,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     offset_commit_interval_ms: Annotated[
         int,
         Setting(
-            "How often committed offsets of groups are stored; a crash loses those of that time.",
+            "How often committed offsets of groups are stored; a crash loses the commits of one interval.",
             ge=1,
             le=3_600_000,
         ),
@@ -155,7 +155,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Setting("Most messages that one group holds: leased, ready, delayed or parked.", ge=1, le=10_000_000),
     ] = 100_000
     transaction_timeout_ms: Annotated[
-        int, Setting("How long after a transaction began its sender is first asked.", ge=1, le=DAY_MS)
+        int, Setting("Time from a transaction's begin to the first check with its sender.", ge=1, le=DAY_MS)
     ] = 6_000
     transaction_interval_ms: Annotated[
         int, Setting("How often the sender of an open transaction is asked again.", ge=1, le=DAY_MS)
@@ -274,8 +274,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     rocketmq_address: Annotated[
         str,
         Setting(
-            "Address (HOST:PORT) that routes name to RocketMQ's clients; unset for the one at which they "
-            "reached the service."
+            "Address (HOST:PORT) to advertise to RocketMQ clients; unset for the one that they connected to."
         ),
     ] = ""
     rocketmq_grpc: Annotated[
@@ -310,7 +309,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     kafka_inlet: Annotated[str, Setting("Kafka topic whose records are scheduled.")] = "timers"
     kafka_outlets: Annotated[
         str,
-        Setting("Topics (NAME,...) that go to Kafka, besides those that Kafka's records named."),
+        Setting("Topics (NAME,...) to forward to Kafka, besides those that inlet records name."),
     ] = ""
     kafka_properties: Annotated[
         Path | None,

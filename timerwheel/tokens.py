@@ -40,7 +40,7 @@ TOKENS_MAX = 10_000
 PATTERNS_MAX = 100
 RATE_PER_S_MAX = 1_000_000.0
 
-SECRET_START = "tw_"  # noqa: S105 - what each begins with is no secret
+SECRET_START = "tw_"  # noqa: S105 - what each begins with is not secret
 SHOWN_CHARACTERS = 9  # of a secret: enough to find out whose it is, 220 bits short of using it
 _RANDOM_CHARACTERS = 43
 _CHECK_CHARACTERS = 6

@@ -3,7 +3,7 @@
     aiohttp's parser -> plain? -> auth -> leases in memory, group commit of the receipts -> the answer's bytes
 
 A receive is served here if it finds something, or does not want to wait. To one that finds nothing the
-ordinary path listens; its receipts are acknowledged by then, and acknowledging twice is no error.
+ordinary path listens; its receipts are acknowledged by then, and acknowledging twice is not an error.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ FEW_MESSAGES = 16
 CONTENT_BYTES_MAX = 4 * FREE_BYTES
 """A larger answer takes the ordinary path, and so do bodies of more than FREE_BYTES, which it charges."""
 LARGE_RECEIVES = 100
-"""So many receives of a group take the ordinary path after one whose answer was too large here."""
+"""How many receives of a group take the ordinary path after one whose answer was too large here."""
 LARGE_GROUPS_MAX = 1_000
-"""So many groups are known to have large answers; when there are more, all are tried here again."""
+"""How many groups are known to have large answers; when there are more, all are tried here again."""
 
 _match_path = re.compile(r"/v1/topics/([^/?%]+)/groups/([^/?%]+)/(receive|ack)").fullmatch
 _decode_receive = msgspec.json.Decoder(Receive).decode

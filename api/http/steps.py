@@ -6,7 +6,7 @@ from typing import TypeVar
 from timerwheel.clock import Clock
 
 AT_ONCE = 500
-"""So many take some milliseconds."""
+"""Items of one step, which takes some milliseconds."""
 Key = TypeVar("Key")
 Made = TypeVar("Made")
 

@@ -195,13 +195,13 @@ class Messages:
     @_keyed(
         "DELETE",
         name="recallKeyedMessage",
-        summary="Recall the waiting message with this deduplication key",
+        summary="Recall the scheduled message with this deduplication key",
         needs=Need.SEND,
         answer=Message,
         problems=(*SETTLED, *STORE),
     )
     async def recall(self, request: web.Request, path: MessagePath | KeyPath) -> web.Response:
-        """Recall a waiting message: it will not be delivered."""
+        """Recall a scheduled message: it will not be delivered."""
         when = etags.precondition(request)
         view = await self._handle.engine.recalls.recall(await self._id(path), when=when)
         return etags.tagged(responses.json(Message.of(view)), view_tag(view))
@@ -216,7 +216,7 @@ class Messages:
     @_keyed(
         "PATCH",
         name="rescheduleKeyedMessage",
-        summary="Reschedule the waiting message with this deduplication key",
+        summary="Reschedule the scheduled message with this deduplication key",
         needs=Need.SEND,
         answer=Accepted,
         problems=(*DELAY, "conflicting_delay", *SETTLED, "topic_ending", *STORE),
@@ -224,7 +224,7 @@ class Messages:
     async def reschedule(
         self, request: web.Request, path: MessagePath | KeyPath, body: NewTime
     ) -> web.Response:
-        """Reschedule a waiting message; its id stays.
+        """Reschedule a scheduled message; its id stays.
 
         So does its key.
         """

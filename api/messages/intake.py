@@ -261,7 +261,7 @@ async def single_in_steps(body: Text, bounds: Bounds, breathe: Breathe) -> Outgo
 
 
 async def array(body: Text, count_max: int, bounds: Bounds, breathe: Breathe) -> Intake:
-    """The messages of a JSON array; raises `RequestError` if it is no array or too long."""
+    """The messages of a JSON array; raises `RequestError` if it is not an array or is too long."""
     parts = _Parts(Intake([], [], []), count_max, bounds, breathe)
     if len(body) <= DIRECT_BYTES:
         try:

@@ -1,4 +1,4 @@
-"""Bulk recall and reschedule: by id, or of all waiting messages that match conditions."""
+"""Bulk recall and reschedule: by id, or of all scheduled messages that match conditions."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -59,7 +59,7 @@ class RecallCalls:
         problems=(*JSON_BODY, *STORE, *CONDITIONS),
     )
     async def recall(self, request: web.Request) -> web.Response:
-        """Recall many waiting messages: by id, or all that match conditions."""
+        """Recall many scheduled messages: by id, or all that match conditions."""
         wanted = await self._wanted(request, NewRecall)
         if wanted.ids is UNSET:
             return responses.json(await self._by_condition(request, wanted))
@@ -73,7 +73,7 @@ class RecallCalls:
         problems=(*JSON_BODY, *DELAY, "conflicting_delay", *STORE, *CONDITIONS),
     )
     async def reschedule(self, request: web.Request) -> web.Response:
-        """Reschedule many waiting messages: by id, or all that match conditions."""
+        """Reschedule many scheduled messages: by id, or all that match conditions."""
         wanted = await self._wanted(request, NewTimes)
         time_of = self._time_of(wanted)
         if wanted.ids is UNSET:

@@ -157,7 +157,7 @@ class Auth:
     def of_key(self, secret: str) -> Access | None:
         """Return the access of a caller by its token, for a front without headers; None to refuse it.
 
-        An empty secret is no token: enough as long as the service is open.
+        An empty secret is not a token: enough as long as the service is open.
         """
         tokens = self._keyring.tokens
         if not tokens and self._may_be_open:

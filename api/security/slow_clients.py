@@ -1,7 +1,7 @@
 """Time limits for slow clients: each one holds a connection, and a thousand hold a thousand.
 
 A head that is not whole in time, and a connection that is idle for as long, is closed. A body must come at a
-least rate, not within a total: a large one over a slow line is no attack. Both are closed without a word,
+least rate, not within a total: a large one over a slow line is not an attack. Both are closed without a word,
 since nothing that was read so far is a request to answer. So is a connection whose client does not read.
 """
 

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def pending_of(engine: Engine) -> int:
-    """Count the messages that are waiting for their time; reads nothing from the disk."""
+    """Count the scheduled messages; reads nothing from the disk."""
     return sum(engine.queues.topic(name).pending for name in SYSTEM_TOPICS)
 
 

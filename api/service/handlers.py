@@ -122,7 +122,7 @@ class ServiceCalls:
         """Let another node lead; answers once it does."""
         if params.shard is not UNSET and params.shard != self._handle.shard:
             raise RequestError(
-                "invalid_parameter", f"shard = {params.shard}: this process is not of that shard"
+                "invalid_parameter", f"shard = {params.shard}: this process serves another shard"
             )
         if self._handle.cluster is None:
             raise NoStandbyError("the service has no journal, and no other node")

@@ -217,15 +217,15 @@ def _resources(budgets: Budgets, pauses: LoopPauses) -> Iterator[Metric]:
 
 def _done(done: Counters) -> Iterator[Metric]:
     accepted = {"waiting": done.accepted_waiting, "at_once": done.accepted_at_once}
-    about = "Messages stored, whether they wait or were delivered at once"
+    about = "Messages stored, scheduled or delivered at once"
     yield counters("messages_accepted", about, ("delivery",), by(accepted))
     fired = {"due": done.fired_due, "early": done.fired_early}
-    about = "Messages delivered after waiting; early: rescheduled to now, or their delay level was shortened"
+    about = "Scheduled messages delivered; early: rescheduled to now, or their delay level was shortened"
     yield counters("messages_fired", about, ("when",), by(fired))
     for name, about, count in (
         ("messages_recalled", "Messages recalled", done.recalled),
-        ("messages_rescheduled", "Waiting messages rescheduled", done.rescheduled),
-        ("messages_moved", "Waiting messages that retention copied forward", done.moved),
+        ("messages_rescheduled", "Scheduled messages that were rescheduled", done.rescheduled),
+        ("messages_moved", "Scheduled messages that retention copied forward", done.moved),
         ("group_leases", "Messages leased to consumers of groups", done.leased),
         ("group_returns", "Retries of groups that became due", done.leases_back),
         ("group_expired", "Messages of groups whose TTL was over", done.expired),
@@ -294,18 +294,18 @@ def _held(held: GaugeValues, reserve_bytes: int) -> Iterator[Metric]:
 
 def _surveyed(survey: Survey) -> Iterator[Metric]:
     largest = "; the 100 largest topics, the rest summed without a label"
-    yield gauges("pending_messages", f"Waiting messages{largest}", ("topic",), by(survey.pending))
+    yield gauges("pending_messages", f"Scheduled messages{largest}", ("topic",), by(survey.pending))
     yield gauges(
         "visible_messages", f"Delivered messages that are retained{largest}", ("topic",), by(survey.visible)
     )
     yield gauges("dead_letter_messages", "Dead letters that are retained", ("group",), by(survey.dead))
     about = (
-        "Waiting messages due within this time from now, overdue ones included: exact to a second "
+        "Scheduled messages due within this time from now, overdue ones included: exact to a second "
         "up to 5m, to a minute up to 1h, to an hour beyond"
     )
     counts = [*zip(BOUND_NAMES, survey.within, strict=True), (ANY_TIME, survey.pending_all)]
     yield gauges("pending_due_messages", about, ("within",), by(counts))
-    yield gauge("overdue_messages", "Overdue messages that still wait, exact to a second", survey.overdue)
+    yield gauge("overdue_messages", "Overdue messages not yet delivered, exact to a second", survey.overdue)
     for name, about in (
         ("lag", "Messages that no consumer of the group has seen"),
         ("in_flight", "Messages leased to consumers"),

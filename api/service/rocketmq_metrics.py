@@ -46,10 +46,10 @@ def rocketmq_families(counters: Counters, gauges: GaugeValues) -> Iterator[Metri
         yield _store_gauge(name, about, [({}, value)])
     survey = gauges.survey
     if survey is not None:
-        about = "Overdue messages that still wait"
+        about = "Overdue messages not yet delivered"
         yield _store_gauge("timer_dequeue_lag", about, [({}, survey.overdue)])
         pending = [({"topic": topic}, count) for topic, count in survey.pending]
-        yield _store_gauge("timing_messages", "Waiting messages", pending)
+        yield _store_gauge("timing_messages", "Scheduled messages", pending)
         steps = zip(BOUNDS_S, survey.within, [0, *survey.within], strict=False)
         parts = [({"timer_bound_s": str(bound_s)}, max(upto - below, 0)) for bound_s, upto, below in steps]
         about = "Messages due within this bound and beyond the previous one"
@@ -57,7 +57,7 @@ def rocketmq_families(counters: Counters, gauges: GaugeValues) -> Iterator[Metri
         yield from _consumers(survey.groups)
     yield _store_counter("timer_enqueue", "Messages stored with a delay", counters.accepted_waiting)
     fired = counters.fired_due + counters.fired_early
-    yield _store_counter("timer_dequeue", "Messages delivered after waiting", fired)
+    yield _store_counter("timer_dequeue", "Scheduled messages delivered", fired)
     yield _delays(counters)
 
 

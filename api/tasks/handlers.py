@@ -156,7 +156,7 @@ class TaskCalls:
         problems=("illegal_cursor", "illegal_task_queue"),
     )
     async def all(self, request: web.Request, params: TasksQuery) -> web.Response:
-        """List the tasks of a queue: those that wait, then the others, newest first."""
+        """List the tasks of a queue: scheduled ones first, then the others, newest first."""
         access.of(request).check([topic_of(check_queue(params.queue))])
 
         def wanted(task: TaskView) -> bool:
@@ -172,13 +172,13 @@ class TaskCalls:
 
     @_changes("PATCH", TASK, "rescheduleTask", problems=(*DELAY, "conflicting_delay", *SETTLED))
     async def reschedule(self, _: web.Request, path: TaskPath, body: NewTime) -> web.Response:
-        """Give a task that waits another time."""
+        """Reschedule a task."""
         properties = new_time(body)
         return responses.json(await self._tasks.reschedule(path.id, properties))
 
     @_changes("POST", f"{TASK}/run", "runTask")
     async def run(self, _: web.Request, path: TaskPath) -> web.Response:
-        """Call a task that waits now."""
+        """Run a scheduled task now."""
         return responses.json(await self._tasks.run(path.id))
 
     # ------------------------------------------------------------------ queues

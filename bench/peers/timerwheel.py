@@ -91,12 +91,12 @@ class Timerwheel(System):
             await connection.call("PUT", f"/v1/topics/{topic}/groups/{GROUP}", b'{"start": "head"}')
 
     def worker(self, topic: str, count_max: int, *, ack_with_next: bool) -> Spec:
-        """As of each system, for a member of a group."""
+        """Return the spec of a worker that is a member of the group."""
         return super().worker(topic, count_max, ack_with_next=ack_with_next) | {"group": GROUP}
 
 
 class TimerwheelOnKafka(Timerwheel):
-    """The same with its log in Kafka: each start has a topic of its own there."""
+    """The service with its log in Kafka: each start has a topic of its own there."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

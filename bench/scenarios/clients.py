@@ -27,7 +27,7 @@ LEAD_S = 3
 WARM_UP_MESSAGES_PER_S = 5_000
 GRPC = "grpc"
 GRPC_TOPIC = "load"
-"""As in `GrpcSends.java`."""
+"""The topic in `GrpcSends.java`."""
 
 
 class Case(NamedTuple):

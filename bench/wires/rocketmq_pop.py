@@ -198,6 +198,6 @@ def _popped(fields: dict[str, str], stored: bytes) -> Popped:
 
 
 def _starts(said: str) -> dict[int, tuple[str, int]]:
-    """Of each queue, whether it is one of retries and where the pop began: `0 3 120;0 4 99`."""
+    """Return for each queue whether it is one of retries, and where the pop began: `0 3 120;0 4 99`."""
     parts = (part.split(" ") for part in said.split(";"))
     return {int(queue): (retry, int(offset)) for retry, queue, offset in parts}

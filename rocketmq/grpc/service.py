@@ -1,7 +1,7 @@
 """The calls of the gRPC protocol, on the parts of the engine that serve HTTP too.
 
 1. A failure is an answer with a code in `status`; the call itself succeeds. Only a Telemetry stream, and
-   bytes that are no message, end with an error of gRPC.
+   bytes that are not a message, end with an error of gRPC.
 2. Nothing is leased for a client that has gone, or while the service stops. What was leased and not written
    to the client is taken back at once.
 3. Sends in progress have at most half of `in_progress_bytes_max`, and the messages of receives about as much.

@@ -20,7 +20,7 @@ AckArgument = Annotated[
 
 
 def done(ack: AckArgument, *, service: ServiceOptions, output: JsonOutput) -> None:
-    """Acknowledge it: it is done."""
+    """Acknowledge a push or task."""
     _settle(service, output, lambda client: client.acks.acknowledge(ack))
 
 
@@ -29,13 +29,13 @@ def back(
     *,
     delay_ms: Annotated[
         int | None,
-        length_option("--delay", "Try again after this delay instead of the backoff."),
+        length_option("--delay", "Retry after this delay instead of the backoff."),
     ] = None,
     reason: Annotated[str | None, typer.Option(help="The reason, which the history records.")] = None,
     service: ServiceOptions,
     output: JsonOutput,
 ) -> None:
-    """Give it back: the attempt failed."""
+    """Report the attempt as failed."""
     _settle(service, output, lambda client: client.acks.give_back(ack, delay_ms=delay_ms, reason=reason))
 
 
@@ -44,12 +44,12 @@ def extend(
     *,
     invisible_ms: Annotated[
         int,
-        length_option("--for", "Have this long from now.", length_between(1, INVISIBLE_MS_MAX)),
+        length_option("--for", "New lease, from now.", length_between(1, INVISIBLE_MS_MAX)),
     ],
     service: ServiceOptions,
     output: JsonOutput,
 ) -> None:
-    """Have longer to acknowledge it."""
+    """Extend the lease."""
     _settle(service, output, lambda client: client.acks.extend(ack, invisible_ms))
 
 

@@ -76,7 +76,7 @@ def restore(
 ) -> None:
     """Restore a backup into a new data directory: the service as it was at that time.
 
-    Never run it beside the service that was backed up: both would deliver the waiting messages.
+    Never run it beside the service that was backed up: both would deliver the scheduled messages.
     """
     from timerwheel.offline.backup.restore import restore_backup
 

@@ -113,7 +113,7 @@ def draw_row(row: Row, scale: Scale, output: Output) -> None:
     cell_ms = begin.end_ms - begin.start_ms
     waiting = sum(slot.count for slot in row.slots)
     _draw(out, Text())
-    heading = f": {waiting:,} waiting; a cell is {format_about(cell_ms)}"
+    heading = f": {waiting:,} scheduled; a cell is {format_about(cell_ms)}"
     _draw(out, Text.assemble((f"{row.name}s", "bold"), heading))
     _draw(out, Text.assemble(_INDENT, *bars(row.cells, scale, row.held)))
     peak = max(row.slots, key=lambda slot: slot.count, default=None)

@@ -76,7 +76,7 @@ def fill(
         typer.Option(
             "--journal",
             metavar="kafka://HOST:PORT,.../CLUSTER",
-            help="The journal, which must be empty: what the service is to have as --journal from now on.",
+            help="The empty journal to fill; later start the service with it as --journal.",
         ),
     ],
     journal_replicas: Annotated[

@@ -34,7 +34,7 @@ Lookup = Callable[["Client", dict[str, Any]], Awaitable[Found]]
 
 async def _topics(client: "Client", _given: dict[str, Any]) -> Found:
     return [
-        (one.topic, f"{one.pending:,} waiting, {one.visible:,} delivered")
+        (one.topic, f"{one.pending:,} scheduled, {one.visible:,} delivered")
         for one in await client.topics(reserved=False)
     ]
 

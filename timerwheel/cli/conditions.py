@@ -1,4 +1,4 @@
-"""Conditions on waiting messages: `recall` and `reschedule` count what matches first, and ask."""
+"""Conditions on scheduled messages: `recall` and `reschedule` count what matches first, and ask."""
 
 import datetime as dt
 from collections.abc import Callable
@@ -50,7 +50,7 @@ class Conditions(NamedTuple):
             counted = run(True)
             if self.dry_run or counted.matched == 0:
                 return counted
-            confirm_or_exit(f"{verb} {counted.matched:,} waiting message(s)?")
+            confirm_or_exit(f"{verb} {counted.matched:,} scheduled message(s)?")
         return run(False)
 
 

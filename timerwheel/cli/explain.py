@@ -54,8 +54,8 @@ def _show(history: MessageHistory, output: Output) -> None:
     ]
     if history.slot is not None:
         begin, end = output.slot_time(history.slot.start_ms), output.slot_time(history.slot.end_ms)
-        count = f"{history.slot.count:,} waiting there"
-        facts.append(("waits", f"in the {history.slot.level} slot {begin} to {end}, {count}"))
+        count = f"{history.slot.count:,} messages there"
+        facts.append(("scheduled", f"in the {history.slot.level} slot {begin} to {end}, {count}"))
     if history.level:
         facts.append(("level", str(history.level)))
     output.facts(facts)
@@ -161,7 +161,7 @@ WORDS: Mapping[What, Callable[[Event, Output], str]] = {
     What.PARKED: _words("kept behind an earlier message of its sharding key"),
     What.HANDED_OUT: _leased,
     What.EXTENDED: _until("lease extended until"),
-    What.GIVEN_BACK: _failed("returned by its consumer"),
+    What.GIVEN_BACK: _failed("nacked by its consumer"),
     What.EXPIRED: _failed("not done in time"),
     What.TTL_OVER: _words("its time to live is over, so the group is done with it"),
     What.CAME_BACK: _words("ready for the next attempt"),

@@ -159,7 +159,7 @@ def _document(
 def _show(report: "Forecast", topic: str | None, output: Output) -> None:
     where = "" if topic is None else f" in the topic {printable(topic)}"
     output.line(
-        f"{report.waiting:,} waiting{where}: {report.overdue:,} overdue, {report.within:,} due from "
+        f"{report.waiting:,} scheduled{where}: {report.overdue:,} overdue, {report.within:,} due from "
         f"{output.slot_time(report.from_ms)} to {output.slot_time(report.until_ms)}, {report.later:,} later"
     )
 

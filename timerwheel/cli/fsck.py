@@ -34,7 +34,7 @@ def _show(report: "FsckReport", output: Output) -> None:
             ("log", f"{report.segments:,} segment(s), offsets {report.log_start} to {report.log_end}"),
             ("size", decimal(report.log_end - report.log_start)),
             ("records", f"{report.records:,}"),
-            ("waiting", f"{report.pending:,}"),
+            ("scheduled", f"{report.pending:,}"),
             ("delivered", f"{report.visible:,}"),
             ("checkpoint", checkpoint),
         ]

@@ -71,13 +71,13 @@ MaxAgeOption = Annotated[
     int | None,
     length_option(
         "--max-age",
-        "No other attempt later than so long after the delivery; 0 for no limit.",
+        "Start no attempt this long after delivery; 0 for no limit.",
         length_between(0, AGE_MS_MAX),
     ),
 ]
 ExpiredOption = Annotated[
     str | None,
-    word_option("--expired", "What becomes of a message whose TTL is over.", "drop", "dead_letter"),
+    word_option("--expired", "What to do with expired messages.", "drop", "dead_letter"),
 ]
 InvisibleOption = Annotated[
     int | None,

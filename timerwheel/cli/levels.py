@@ -5,11 +5,11 @@ from timerwheel.cli.output import IdTimeOutput
 
 
 def levels(*, service: ServiceOptions, output: IdTimeOutput) -> None:
-    """List the delay levels with the number of waiting messages in each."""
+    """List the delay levels with the number of scheduled messages in each."""
     found = service.ask(lambda client: client.levels())
     output.listing(
         {"levels": found},
-        ("#level", "delay", "#waiting", "next due"),
+        ("#level", "delay", "#scheduled", "next due"),
         [
             (
                 str(level.level),

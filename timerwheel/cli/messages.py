@@ -43,7 +43,7 @@ QueueOption = Annotated[
 ]
 TtlOption = Annotated[
     int | None,
-    length_option("--ttl", "Groups get it no later than so long after its delivery: 10m, 1h30m."),
+    length_option("--ttl", "Expire for groups this long after delivery: 10m, 1h30m."),
 ]
 MessageAttemptsOption = Annotated[
     int | None,

@@ -285,7 +285,7 @@ def message_facts(message: "Message", output: Output) -> list[tuple[str, str]]:
 
 
 def message_rows(messages: "Iterable[Message]", output: Output) -> list[tuple[str, ...]]:
-    """Rows of `MESSAGE_COLUMNS` for waiting messages."""
+    """Rows of `MESSAGE_COLUMNS` for scheduled messages."""
     return [
         (
             output.when(message.due_ms),

@@ -75,7 +75,7 @@ def rebuild(
         job = stack.enter_context(spark_job("rebuild", options, logs=logs, others=others))
         made = Rebuild(job.spark, job.progress, job.staging, salvage=salvage)
         report = made.run(logs, sidecars=not scan, dry_run=dry_run)
-        what = "Messages that wait in the rebuilt indexes"
+        what = "Scheduled messages in the rebuilt indexes"
         job.metrics.set("timerwheel_rebuild_pending", what, sum(node.pending for node in report.nodes))
     if output.as_data(report):
         return
@@ -92,7 +92,7 @@ def _show(node: "Rebuilt", report: "Report", output: Output) -> None:
             f"{node.records:,} in {node.segments:,} segments, {node.scanned_segments:,} read in full",
         ),
         ("timers", f"{node.timers:,} stored, {node.delivered:,} delivered, {node.recalled:,} recalled"),
-        ("waiting", f"{node.pending:,} messages and {node.leases:,} leases in {node.slots:,} slots"),
+        ("scheduled", f"{node.pending:,} messages and {node.leases:,} leases in {node.slots:,} slots"),
         ("visible", f"{node.queue_positions:,} messages in the queues of {node.topics:,} topics"),
         ("groups", f"{node.groups:,}, which hold {node.group_items:,} messages"),
         ("keys", f"{node.keys:,}"),

@@ -1,4 +1,4 @@
-"""`recall`: takes back one message, several, or all waiting messages that match conditions."""
+"""`recall`: takes back one message, several, or all scheduled messages that match conditions."""
 
 from typing import Annotated
 
@@ -27,7 +27,7 @@ def recall(
     service: ServiceOptions,
     output: TimeOutput,
 ) -> None:
-    """Take back waiting messages: they will not be delivered.
+    """Recall scheduled messages: they will not be delivered.
 
     Give ids, a key, or conditions. A message must match all conditions. The matching messages are counted
     first and recalled after you confirm.
@@ -71,6 +71,6 @@ def _result_words(result: RecallResult) -> str:
 def _show_count(count: RecallCount, output: Output) -> None:
     missed = f", {count.missed:,} missed: already delivered, or not readable" if count.missed else ""
     if count.dry_run:
-        output.result(count, f"{count.matched:,} waiting message(s) would be recalled")
+        output.result(count, f"{count.matched:,} scheduled message(s) would be recalled")
     else:
         output.result(count, f"{count.recalled:,} recalled{missed}")

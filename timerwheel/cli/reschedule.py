@@ -1,4 +1,4 @@
-"""`reschedule`: another due time for one message, or for all waiting messages that match conditions."""
+"""`reschedule`: another due time for one message, or for all scheduled messages that match conditions."""
 
 from typing import Annotated, Any
 
@@ -53,7 +53,7 @@ def reschedule(
     service: ServiceOptions,
     output: IdTimeOutput,
 ) -> None:
-    """Change the due time of a waiting message, or of all that match conditions; ids stay the same.
+    """Change the due time of a scheduled message, or of all that match conditions; ids stay the same.
 
     Give an id, a key, or conditions. A message must match all conditions. The matching messages are counted
     first and rescheduled after you confirm.
@@ -93,6 +93,6 @@ def _show(count: RescheduleCount, output: Output) -> None:
     missed = f", {count.missed:,} missed: already delivered, or not readable" if count.missed else ""
     refused = f", {count.refused:,} unchanged: too far away, or their second is full" if count.refused else ""
     if count.dry_run:
-        output.result(count, f"{count.matched:,} waiting message(s) would be rescheduled")
+        output.result(count, f"{count.matched:,} scheduled message(s) would be rescheduled")
     else:
         output.result(count, f"{count.rescheduled:,} rescheduled{missed}{refused}")

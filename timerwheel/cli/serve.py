@@ -268,8 +268,8 @@ def _journal(
         return None, None
     if on_damage is not OnDamage.REFUSE:
         raise SettingsError(
-            "journal: --salvage and --cut mend a log of the directory's own; of a copy, remove the "
-            "directory, and start again to copy the log once more"
+            "journal: --salvage and --cut repair local logs only. This directory is a copy of the journal: "
+            "delete it and restart, which copies the log again"
         )
     from timerwheel.kafka.front import journal_from
 

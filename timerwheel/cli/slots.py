@@ -83,7 +83,7 @@ def slots(
     service: Annotated[Service, service_options(None, "none: a data directory is read")],
     output: IdTimeOutput,
 ) -> None:
-    """Draw the wheel: how many messages wait in each slot, and when the next peak is.
+    """Draw the wheel: how many messages are in each slot, and when the next peak is.
 
     Reads a data directory, or with --url asks a service; --data comes first.
     """
@@ -167,7 +167,7 @@ def _peak_of(snapshot: "Snapshot", found: list[SlotInfo], now_ms: int) -> SlotIn
 
 
 def _headline(wheel: WheelInfo, output: Output) -> str:
-    text = f"{output.time(wheel.now_ms)}: {wheel.pending:,} waiting"
+    text = f"{output.time(wheel.now_ms)}: {wheel.pending:,} scheduled"
     if wheel.leases:
         text += f" and {wheel.leases:,} lease{'' if wheel.leases == 1 else 's'} of groups"
     if wheel.overdue:
@@ -231,7 +231,7 @@ def _draw_wheel(drawn: Drawn, red_per_s: float, output: Output) -> None:
 
 def _peak_words(peak: SlotInfo | None, wheel: WheelInfo, output: Output) -> str:
     if peak is None:
-        return "Next peak: none, all waiting messages are overdue." if wheel.pending else "Next peak: none."
+        return "Next peak: none, all scheduled messages are overdue." if wheel.pending else "Next peak: none."
     plural = "" if peak.count == 1 else "s"
     distance = format_distance(peak.start_ms, wheel.now_ms) if peak.start_ms > wheel.now_ms else "now"
     start = output.slot_time(peak.start_ms)
@@ -252,7 +252,7 @@ def _show_slot(listed: Listed, limit: int, output: Output) -> None:
         return
     span = f"{output.slot_time(slot.start_ms)} to {output.slot_time(slot.end_ms)}"
     leases = ", including leases of groups" if listed.has_leases else ""
-    output.line(f"The {slot.level} {span}: {slot.count:,} waiting{leases}")
+    output.line(f"The {slot.level} {span}: {slot.count:,} scheduled{leases}")
     if messages:
         output.table(MESSAGE_COLUMNS, message_rows(messages, output))
     _show_rest(slot.count, limit, output)

@@ -45,7 +45,7 @@ def create(
     at: AtOption = None,
     cron: Annotated[
         str | None,
-        typer.Option(metavar="'M H D M W'", help="Call it again and again: a cron expression, or @daily."),
+        typer.Option(metavar="'M H D M W'", help="Repeat by a cron expression, or @daily."),
     ] = None,
     zone: Annotated[str | None, typer.Option(metavar="NAME", help="Time zone of --cron.")] = None,
     schedule: Annotated[str | None, typer.Option(metavar="NAME", help="Name of --cron's schedule.")] = None,
@@ -70,7 +70,7 @@ def create(
     service: ServiceOptions,
     output: IdTimeOutput,
 ) -> None:
-    """Have a URL called: now, later, or again and again."""
+    """Create a task: call a URL now, later or repeatedly."""
     if retries is not None and max_attempts is not None:
         raise typer.BadParameter("give only one of --retries and --max-attempts")
     options: Any = given(
@@ -117,7 +117,7 @@ def list_tasks(
     service: ServiceOptions,
     output: IdTimeOutput,
 ) -> None:
-    """List the tasks of a queue: those that wait, then the others, newest first."""
+    """List the tasks of a queue: scheduled ones first, then the others, newest first."""
 
     async def work(client: Client) -> list[TaskView]:
         wanted: Any = {"queue": queue, "state": state, "host": host}
@@ -143,7 +143,7 @@ def cancel(task_id: IdArgument, *, service: ServiceOptions, output: IdTimeOutput
 
 
 def run(task_id: IdArgument, *, service: ServiceOptions, output: IdTimeOutput) -> None:
-    """Call a task that waits now."""
+    """Run a scheduled task now."""
     _show(service.ask(lambda client: client.tasks.run(task_id)), output)
 
 
@@ -155,7 +155,7 @@ def reschedule(
     service: ServiceOptions,
     output: IdTimeOutput,
 ) -> None:
-    """Give a task that waits another time."""
+    """Reschedule a task."""
     options: Any = time_of(delay, at, None, output.zone)
     if not options:
         raise typer.BadParameter("give --delay or --at")
@@ -192,7 +192,7 @@ def queue(
     ] = None,
     paused: Annotated[
         bool | None,
-        typer.Option("--pause/--resume", help="Begin no more calls, or begin again.", show_default=False),
+        typer.Option("--pause/--resume", help="Pause or resume calls.", show_default=False),
     ] = None,
     service: ServiceOptions,
     output: IdOutput,

@@ -74,7 +74,7 @@ def top(
     service: ServiceOptions,
     output: LineOutput,
 ) -> None:
-    """Watch the running service: waiting messages, rates per second, and lateness. Ctrl-C exits.
+    """Watch the running service: scheduled messages, rates per second, and lateness. Ctrl-C exits.
 
     In a pipe it prints one line per second.
     """
@@ -158,7 +158,7 @@ def frame(seen: Seen, url: str, output: Output, width: int) -> RenderableType:
 def _facts(seen: Seen, tick: Tick) -> list[Text]:
     """A line for each number, with totals at the end, where a narrow terminal cuts."""
     late = [f"p{share} {_late(tick, share)}" for share in (50, 99)]
-    lines = [_fact("waiting", f"{tick.pending:,}"), _fact("late", ", ".join(late))]
+    lines = [_fact("scheduled", f"{tick.pending:,}"), _fact("late", ", ".join(late))]
     lines.append(Text(f"{'':<{_NAME}}{'per second':>10}  since the start", style="dim"))
     for name, key in _RATES.items():
         rate = f"{seen.rates[name]:,.0f}/s" if seen.rates else "-"
@@ -233,7 +233,7 @@ def _room(width: int) -> int:
 
 def line_of(seen: Seen, tick: Tick, output: Output) -> str:
     """Return the state of the service as one line, for output that is not a terminal."""
-    words = [printable(tick.status), f"{tick.pending:,} waiting"]
+    words = [printable(tick.status), f"{tick.pending:,} scheduled"]
     words += [trouble.plain for trouble in _troubles(seen, tick)]
     words += [f"{seen.rates[name]:,.0f}/s {name}" for name in ("accepted", "fired") if seen.rates]
     words.append(f"p99 {_late(tick, 99)} late")

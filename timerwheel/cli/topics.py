@@ -14,7 +14,7 @@ from timerwheel.clock import SystemClock
 from timerwheel.model.messages import GroupInfo, QueueInfo
 
 _POLL_MS = 1_000
-_KAFKA_WORDS = {True: "goes there", False: "stays here", None: "-"}
+_KAFKA_WORDS = {True: "yes", False: "no", None: "-"}
 
 
 def list_topics(
@@ -25,11 +25,11 @@ def list_topics(
     service: ServiceOptions,
     output: IdOutput,
 ) -> None:
-    """List the topics with their numbers of waiting and delivered messages."""
+    """List the topics with their numbers of scheduled and delivered messages."""
     found = service.ask(lambda client: client.topics(reserved=everything))
     output.listing(
         {"topics": found},
-        ("topic", "#queues", "#delivered", "#waiting", "ordered", "consumers", "Kafka"),
+        ("topic", "#queues", "#delivered", "#scheduled", "ordered", "consumers", "Kafka"),
         [
             (
                 topic.topic,
@@ -68,7 +68,7 @@ def show(
         [
             ("topic", info.topic),
             ("state", state),
-            ("waiting", f"{info.pending:,}"),
+            ("scheduled", f"{info.pending:,}"),
             ("delivered", f"{info.visible:,}"),
             ("order", "by sharding key" if info.ordered else "-"),
             ("Kafka", _KAFKA_WORDS[info.to_kafka]),
@@ -108,8 +108,8 @@ def change(
         bool | None,
         typer.Option(
             "--to-kafka/--not-to-kafka",
-            help="Send messages that are delivered from now on to Kafka; or keep all here, and refuse "
-            "records of Kafka that name the topic.",
+            help="Forward newly delivered messages to Kafka; or stop, and refuse Kafka records that name "
+            "the topic.",
         ),
     ] = None,
     if_match: IfMatchOption = None,
@@ -140,7 +140,7 @@ def change(
 def pause(
     topic: Annotated[str, typer.Argument(help="The topic.")], *, service: ServiceOptions, output: JsonOutput
 ) -> None:
-    """Keep the messages of a topic from consumers until it is resumed. Sends and due times go on."""
+    """Pause a topic: consumers get nothing until resume; sends and timers continue."""
     info = service.ask(lambda client: client.pause_topic(topic))
     output.result(info, f"topic {info.topic} is paused")
 
@@ -156,18 +156,18 @@ def resume(
 def purge(
     topic: Annotated[str, typer.Argument(help="The topic.")],
     *,
-    scheduled: Annotated[bool, typer.Option("--scheduled", help="Recall its waiting messages.")] = False,
+    scheduled: Annotated[bool, typer.Option("--scheduled", help="Recall its scheduled messages.")] = False,
     delivered: Annotated[
-        bool, typer.Option("--delivered", help="Take delivered messages from all groups and readers.")
+        bool, typer.Option("--delivered", help="Remove delivered messages for all groups and readers.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be taken away.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be purged.")] = False,
     yes: YesFlag = False,
     service: ServiceOptions,
     output: JsonOutput,
 ) -> None:
-    """Take away the messages of a topic. The topic, its options, groups, schedules and subscriptions stay.
+    """Purge a topic's messages. The topic, its options, groups, schedules and subscriptions stay.
 
-    What goes is counted first, and taken away after you confirm. Ctrl-C breaks it off; repeat it to go on.
+    You see the counts and confirm before anything is purged. Ctrl-C interrupts it; repeat it to finish.
     """
     if not (scheduled or delivered):
         raise typer.BadParameter("give --scheduled, --delivered or both")
@@ -190,14 +190,14 @@ def purge(
 
 def _purge_words(purged: TopicPurged) -> str:
     groups = ", ".join(f"{one.group} ({one.dropped:,} messages left)" for one in purged.groups if one.dropped)
-    counts = f"{purged.scheduled:,} waiting and {purged.delivered:,} delivered messages"
+    counts = f"{purged.scheduled:,} scheduled and {purged.delivered:,} delivered messages"
     return f"topic {purged.topic} of {counts}" + (f"\n  groups: {groups}" if groups else "")
 
 
 def delete(
     topic: Annotated[str, typer.Argument(help="The topic.")],
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted.")] = False,
     yes: YesFlag = False,
     if_match: IfMatchOption = None,
     service: ServiceOptions,
@@ -205,8 +205,8 @@ def delete(
 ) -> None:
     """Delete a topic with its messages, groups, schedules and subscriptions.
 
-    What goes is shown first, and deleted after you confirm; an empty topic is deleted without a question.
-    Ctrl-C then only ends the waiting: the service goes on.
+    You see what will be deleted and confirm it; an empty topic is deleted without a question. Ctrl-C after
+    that ends only the command: the service finishes the deletion.
     """
     if dry_run or not yes:
         planned = service.ask(lambda client: client.delete_topic(topic, dry_run=True, if_match=if_match))
@@ -228,7 +228,7 @@ async def _deleted(client: Client, topic: str, if_match: str | None) -> TopicDel
     deletion = await client.delete_topic(topic, if_match=if_match)
     if deletion.state == "ending":
         clock = SystemClock()
-        print(f"topic {topic} takes no more messages; its timers are being ended", file=sys.stderr)
+        print(f"deleting {topic}: recalling its scheduled messages", file=sys.stderr)
         while (left := await _pending(client, topic)) is not None:
             print(f"{left:,} left", file=sys.stderr)
             await clock.sleep_for(_POLL_MS)
@@ -248,5 +248,5 @@ def _words(deletion: TopicDeletion) -> str:
     groups = [f"{one.group} ({one.left:,} messages left)" for one in deletion.groups]
     named = {"groups": groups, "schedules": deletion.schedules, "subscriptions": deletion.subscriptions}
     lines = [f"\n  {what}: {', '.join(names)}" for what, names in named.items() if names]
-    counts = f"{deletion.pending:,} waiting and {deletion.visible:,} delivered messages"
+    counts = f"{deletion.pending:,} scheduled and {deletion.visible:,} delivered messages"
     return f"topic {deletion.topic} with {counts}{''.join(lines)}"

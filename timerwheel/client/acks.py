@@ -8,7 +8,7 @@ class Acks:
     """Settles attempts by the URL that came with them in the header `timerwheel-ack-url`, or by its token.
 
     They need no API token. Of a URL, only the token at its end counts: the call goes to this client's
-    service. Each raises a `ClientError`: `unknown_ack` for what is no token, `ack_ended` if the attempt is
+    service. Each raises a `ClientError`: `unknown_ack` for what is not a token, `ack_ended` if the attempt is
     over.
     """
 

@@ -266,7 +266,7 @@ class Client:
         send the same one again, give the id of the recalled message as `after_recall`. With
         `on_duplicate="replace"` the message is stored in any case, and the one that the key names is recalled
         if it is still scheduled: its id is `replaced` in the receipt.
-        Groups get it no later than `ttl` after its delivery, and make `max_attempts`, not their own number.
+        The message expires for groups `ttl` after delivery; they make `max_attempts`, not their own number.
 
         A send without a `dedup_key` is repeated for up to the client's `retry_ms` if no answer came or the
         service could not take it; see `Client`.
@@ -368,7 +368,7 @@ class Client:
     story = history  # its older name
 
     async def recall(self, message_id: str, *, if_match: str | None = None) -> Message:
-        """Recall a waiting message: it will not be delivered. `ConflictError` if it is too late.
+        """Recall a scheduled message: it will not be delivered. `ConflictError` if it is too late.
 
         With `if_match`, a tag that `etag` returned, a message that was changed since is left as it is:
         `ConflictError` with the code `precondition_failed`. So it is with every `if_match`.
@@ -387,7 +387,7 @@ class Client:
         properties: dict[str, str] | None = None,
         if_match: str | None = None,
     ) -> Sent:
-        """Reschedule a waiting message, by one of the times of `send` or a delay property; the id stays.
+        """Reschedule a scheduled message, by one of the times of `send` or a delay property; the id stays.
 
         `ConflictError` if it was delivered or recalled. `if_match` is as in `recall`.
         """
@@ -428,7 +428,7 @@ class Client:
     # ------------------------------------------------------------------ many messages
 
     async def recall_many(self, message_ids: Iterable[str]) -> list[RecallResult]:
-        """Recall those of these that still wait; returns a result for each, in order. Not atomic."""
+        """Recall those that are still scheduled; returns a result for each, in order. Not atomic."""
         content = {"ids": list(message_ids)}
         return (
             await self._connection.call("POST", "/v1/messages/recall", RecalledIds, content=content)
@@ -447,7 +447,7 @@ class Client:
         reserved: bool = False,
         dry_run: bool = False,
     ) -> RecallCount:
-        """Recall all waiting messages that match all conditions, of which one is required; `dry_run` counts.
+        """Recall all scheduled messages that match all conditions; one is required. `dry_run` only counts.
 
         `tags` is a tag or `A || B`; `key_prefix` begins the deduplication key or one of the keys;
         `due_from` ≤ due < `due_to`, both aware datetimes; `due_from_ms` and `due_to_ms` are the same in epoch
@@ -470,7 +470,7 @@ class Client:
         deliver_at_ms: int | None = None,
         delay_level: int | None = None,
     ) -> list[RescheduleResult]:
-        """Reschedule those of these that still wait; returns a result for each, in order. Not atomic.
+        """Reschedule those that are still scheduled; returns a result for each, in order. Not atomic.
 
         Give one of the times of `send` for all, or `shift` from each one's own due time: "+2h", "-30m" or a
         timedelta.
@@ -499,7 +499,7 @@ class Client:
         deliver_at_ms: int | None = None,
         delay_level: int | None = None,
     ) -> RescheduleCount:
-        """Reschedule all waiting messages that match all conditions, as `recall_where` recalls them.
+        """Reschedule all scheduled messages that match all conditions, as `recall_where` recalls them.
 
         The new time is as for `reschedule_many`.
         """
@@ -572,7 +572,7 @@ class Client:
         due_to: dt.datetime | None = None,
         due_to_ms: int | None = None,
     ) -> AsyncIterator[Message]:
-        """Yield waiting messages with `due_from` ≤ due < `due_to`, in due order, page by page.
+        """Yield scheduled messages with `due_from` ≤ due < `due_to`, in due order, page by page.
 
         Both are aware datetimes; `due_from_ms` and `due_to_ms` are the same in epoch milliseconds.
         """
@@ -697,7 +697,7 @@ class Client:
     ) -> TopicPurged:
         """Take away the messages of a topic that were sent before; all else stays. `dry_run` only counts.
 
-        `scheduled` recalls those that wait, `delivered` hides what was delivered, from groups and readers by
+        `scheduled` recalls scheduled ones, `delivered` hides what was delivered, from groups and readers by
         offset. At least one of them is needed.
         """
         content = {"scheduled": scheduled, "delivered": delivered, "dry_run": dry_run}

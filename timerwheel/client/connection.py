@@ -56,7 +56,7 @@ class Stream(NamedTuple):
 
 
 class _Response(NamedTuple):
-    """A response that is no problem; `etag` is empty if it has none."""
+    """A response that is not a problem; `etag` is empty if it has none."""
 
     status: int
     body: bytes
@@ -387,7 +387,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorSSLError):
         return f"TLS failed: {error.os_error}"
     if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:
-        if isinstance(error.os_error, socket.gaierror):  # numbers of its own, which are no errno
+        if isinstance(error.os_error, socket.gaierror):  # numbers of its own, which are not errnos
             return error.os_error.strerror
         return os.strerror(error.os_error.errno) if error.os_error.errno else error.os_error.strerror
     return str(error) or type(error).__name__

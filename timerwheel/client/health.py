@@ -19,7 +19,7 @@ DRAINING = "draining"
 async def serving_health(address: str, look: Callable[[], Mapping[str, object]]) -> AsyncIterator[None]:
     """Answer every GET at HOST:PORT within the block with what `look` returns: `status`, and the counts.
 
-    Raises `AddressError` if that is no address, or in use.
+    Raises `AddressError` if that is not an address, or is in use.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():

@@ -89,7 +89,7 @@ def iterates(
 def leases(
     method: Callable[Concatenate[_Inner, _Given], AsyncIterator[Lease]],
 ) -> "Callable[Concatenate[_Shell[_Inner], _Given], Iterator[SyncLease]]":
-    """As `iterates`, of messages that are leased to the caller."""
+    """Return what `iterates` does, for messages that are leased to the caller."""
 
     def call(shell: _Shell[_Inner], /, *args: _Given.args, **named: _Given.kwargs) -> "Iterator[SyncLease]":
         # `map` keeps no reference to what it has yielded; see the keeper of leases.

@@ -82,7 +82,7 @@ class Tasks:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> TaskPage:
-        """Return tasks of a queue: those that wait in due order, then the others, newest first."""
+        """Return tasks of a queue: scheduled ones in due order, then the others, newest first."""
         wanted: dict[str, Any] = arguments(locals())
         return await self._connection.call("GET", with_query("/v1/tasks", wanted), TaskPage)
 
@@ -94,7 +94,7 @@ class Tasks:
         host: str | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[TaskView]:
-        """Yield the tasks of a queue, page by page, at most `limit`: those that wait, then the others."""
+        """Yield the tasks of a queue, page by page, at most `limit`: scheduled ones, then the others."""
         cursor: str | None = None
         while limit is None or limit > 0:
             size = PAGE_TASKS if limit is None else min(limit, PAGE_TASKS)
@@ -115,7 +115,7 @@ class Tasks:
         deliver_at: dt.datetime | str | None = None,
         deliver_at_ms: int | None = None,
     ) -> TaskView:
-        """Give a task that waits another time; `ConflictError` if it runs or has ended."""
+        """Reschedule a task; `ConflictError` if it runs or has ended."""
         when = arguments(locals())
         return await self._connection.call("PATCH", _task(task_id), TaskView, content=when_content(when))
 
@@ -124,7 +124,7 @@ class Tasks:
         return await self._connection.call("DELETE", _task(task_id), TaskView)
 
     async def run(self, task_id: str) -> TaskView:
-        """Have a task that waits called now; `ConflictError` if it runs or has ended."""
+        """Call a scheduled or retrying task now; `ConflictError` if it runs or has ended."""
         return await self._connection.call("POST", f"{_task(task_id)}/run", TaskView)
 
     async def queues(self) -> list[TaskQueueView]:
@@ -145,7 +145,7 @@ class Tasks:
         paused: bool | None = None,
         secret: str | None = None,
     ) -> TaskQueueWithSecret | TaskQueueView:
-        """Create a queue, whose secret no other call shows, or change what is given; None is no limit."""
+        """Create a queue, whose secret no other call shows, or change what is given; None means no limit."""
         content = arguments(locals(), "rate_limit", "concurrency")
         del content["queue"]
         found = await self._connection.call("PUT", _queue(queue), dict[str, Any], content=content)

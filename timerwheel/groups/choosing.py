@@ -254,7 +254,7 @@ class Chooser:
         return offset < self._next.get(queue, 0)
 
     def places(self, bounds: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Of the queues, which have these bounds: up to where each was looked through, and its lag.
+        """Return for each queue, given its bounds, how far it was looked through, and its lag.
 
         The lag is how many of its messages nobody has looked at.
         """
@@ -272,7 +272,7 @@ class Chooser:
         return found
 
     def _leased(self) -> dict[int, list[int]]:
-        """By queue the offsets of messages that are leased for the first time."""
+        """Return by queue the offsets of messages that are leased for the first time."""
         found: dict[int, list[int]] = {}
         for lease in self._leases:
             if lease.key not in self._group.items:
@@ -530,7 +530,7 @@ class Chooser:
         return looked
 
     def _take_all(self, queue: int, found: Found, limit: int, choices: Choices) -> int:
-        """As `_sift` of messages that nobody had, for a group that takes each of them as it comes."""
+        """Take fresh messages unfiltered, up to `limit`; return how many."""
         first = ItemKey.of(queue, found.first)
         taken = choices.take(first, found.roots, found.data, limit - len(choices.found))
         if taken:

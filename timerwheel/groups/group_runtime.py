@@ -49,11 +49,11 @@ class Look:
         self.woken = False
 
     def begin(self) -> None:
-        """It looks now."""
+        """Begin a look for messages."""
         self._arrivals = self._runtime.arrivals
 
     def end(self, *, found: bool) -> None:
-        """It has looked. If it found something and left something, another who waits shall have that."""
+        """End a look; if it found messages and left some, wake the next waiter."""
         self.woken = False
         if found and self._runtime.waiting and self._runtime.leasing.chooser.left:
             self._runtime.notify(1)
@@ -100,12 +100,12 @@ class GroupRuntime:
                 self.notify(1)
 
     def wake(self, count: int | None = None) -> None:
-        """So many messages arrived, None for any number: who looks looks again, and who waits is notified."""
+        """Notify waiting receivers of `count` arrivals, or all of them; a look in progress looks again."""
         self.arrivals += 1
         self.notify(len(self.waiting) if count is None else count)
 
     def notify(self, count: int) -> None:
-        """Let so many of those who wait look again, who waits longest first."""
+        """Wake up to `count` waiters, those that have waited longest first."""
         for waiting in list(itertools.islice(self.waiting, count)):
             del self.waiting[waiting]
             if not waiting.done():
@@ -122,7 +122,7 @@ class GroupRuntime:
     # ------------------------------------------------------------------ consuming
 
     async def take(self, count_max: int, invisible_ms: int, bytes_max: int) -> list[Delivery]:
-        """As `Leasing.take`; the leases end in time."""
+        """Call `Leasing.take`, and have its leases end in time."""
         found = await self.leasing.take(count_max, invisible_ms, bytes_max)
         if (end_ms := self.leasing.leases.next_end_ms) is not None:
             self._watch_from(end_ms)
@@ -131,7 +131,7 @@ class GroupRuntime:
     async def extend(
         self, config: GroupConfig, receipts: Sequence[str], invisible_ms: int
     ) -> list[ReceiptResult]:
-        """As `Leasing.extend`; the leases end in time."""
+        """Call `Leasing.extend`, and have its leases end in time."""
         results = await self.leasing.extend(config, receipts, invisible_ms)
         self._watch_from(self.clock.monotonic_ms() + invisible_ms)
         return results
@@ -157,9 +157,7 @@ class GroupRuntime:
             (lease, leasing.outlook(config, lease, due_ms(lease.attempt) - now_ms)) for lease in said.leases
         )
         stored = leasing.fail(again, [due_ms(lease.attempt) for lease in again], ended=True, reason=reason)
-        await self._end_attempts(
-            config, stored, endings, reason or "not acknowledged: returned by its consumer"
-        )
+        await self._end_attempts(config, stored, endings, reason or "nacked without a reason")
         return said.results()
 
     async def give_up(self, receipts: Sequence[str], reason: str) -> list[ReceiptResult]:
@@ -266,7 +264,7 @@ class GroupRuntime:
             self.state.lend(item)
         try:
             # The limit was lowered since they were given back. The others failed when their time was over.
-            reason = f"it was given back, and has no attempt left since max_attempts is {attempts_max}"
+            reason = f"nacked, and max_attempts was lowered to {attempts_max}"
             for ended, why in ((False, None), (True, reason)):
                 leases = [pending_of(item) for item in items if item.ended is ended]
                 await self.dead_lettering.bury(leases, why)
@@ -289,7 +287,7 @@ class GroupRuntime:
                 self.wake(1)
 
     async def _fail_expired(self) -> None:
-        """Have the messages of leases that ended come again, or end them."""
+        """Have the messages of leases that ended retried, or end them."""
         now_ms = self.clock.monotonic_ms()
         expired = self.leasing.leases.expired(now_ms, EXPIRED_LEASES)
         config, leases = self._parts.config(self.state), self.leasing.leases

@@ -195,7 +195,7 @@ class Groups:
         return await self._leasing(topic, group).leasing.ack(_bounded(receipts))
 
     def begin_ack(self, topic: str, group: str, receipts: Sequence[str]) -> Ending | None:
-        """As `ack`, which has begun when this returns; None, with nothing done, if it must wait first."""
+        """Start an `ack`; return None, with nothing done, if it must wait for another write."""
         return self._leasing(topic, group).leasing.begin(_bounded(receipts))
 
     async def nack(
@@ -206,7 +206,7 @@ class Groups:
         delay_ms: int | None = None,
         reason: str | None = None,
     ) -> list[ReceiptResult]:
-        """Give messages back: they come again after `delay_ms`, by default the attempt's backoff.
+        """Give messages back: each is retried after `delay_ms`, by default the backoff of its attempt.
 
         At least `redelivery_delay_ms`; after the last attempt they are dead letters, with the reason.
         """
@@ -225,7 +225,7 @@ class Groups:
         *,
         given_up: bool = False,
     ) -> ReceiptResult:
-        """As `ack` of one message, or the end of its attempts, in one unit with these records of topics."""
+        """Acknowledge one message, or with `given_up` end its attempts, in one unit with `more`."""
         return await self._leasing(topic, group).leasing.conclude(receipt, more, given_up=given_up)
 
     async def withdraw(
@@ -243,7 +243,7 @@ class Groups:
         return await finished(self._leasing(topic, group).leasing.withdraw(key, more))
 
     async def hurry(self, topic: str, group: str, place: tuple[int, int], due_ms: int) -> bool:
-        """Have a message that waits for another attempt come again then; False if it does not wait."""
+        """Change when a message is retried; False if it has no retry pending."""
         key = ItemKey.of(*place)
         return await self._leasing(topic, group).leasing.hurry(key, due_ms)
 
@@ -330,7 +330,7 @@ class Groups:
         return info
 
     async def put_own(self, topic: str, group: str, config: GroupConfig) -> None:
-        """As `put`, of a group that only the service makes and changes."""
+        """`put` of a group that only the service makes and changes."""
         await finished(self._put(self._name(topic, group), topic, config.check(), ALWAYS))
 
     async def put_or_make(
@@ -466,7 +466,7 @@ class Groups:
         return [(state.topic, state.group) for state in self._by_name(topic)]
 
     async def describe_each(self, names: Iterable[tuple[str, str]]) -> list[GroupInfo]:
-        """As `describe`, of groups by topic and group, without those that are not there."""
+        """Describe groups by topic and group; leaves out those that do not exist."""
         found: list[GroupInfo] = []
         by_name = self._parts.tables.by_name
         states = [state for name in names if (state := by_name.get(group_topic(*name))) is not None]
@@ -588,7 +588,7 @@ class Groups:
         )
 
     def _places(self, state: GroupState) -> list[GroupQueueInfo]:
-        """Of each queue: up to which offset the group has looked, and how many messages it has not seen."""
+        """Return cursor and lag of each queue."""
         bounds = self._parts.queues.bounds_of(state.topic)
         runtime = self._running(state)
         if self._parts.keeps_offsets(state):
@@ -682,7 +682,7 @@ class Groups:
             try:
                 await self._parts.control.put(notes)
             except NoSpaceError as error:
-                logger.warning("the leases of the last stop stay noted until there is space: %s", error)
+                logger.warning("cannot delete the leases saved at the last shutdown; trying again: %s", error)
                 self._forgetting = asyncio.create_task(self._forget(notes), name="timerwheel notes of leases")
 
     async def _forget(self, notes: Sequence[Put]) -> None:
@@ -697,7 +697,7 @@ class Groups:
                 return
 
     async def keep_leases(self) -> None:
-        """Note what consumers have, so that a planned restart repeats nothing. The engine is stopping."""
+        """Save the leases, so that a planned restart redelivers nothing. The engine is stopping."""
         stored = []
         stale = self._parts.control.items(ConfigTable.LEASES)  # there was no space to remove these
         for name, runtime in list(self.runtimes.items()):
@@ -718,7 +718,9 @@ class Groups:
             stored.append(self._parts.core.commit.submit([record], [CONTROL_TOPIC]))
         for outcome in await asyncio.gather(*stored, return_exceptions=True):
             if isinstance(outcome, Exception):
-                logger.warning("what consumers have is received again after the start: %s", outcome)
+                logger.warning(
+                    "cannot save leases; their messages are redelivered after the restart: %s", outcome
+                )
                 return
 
     @property

@@ -14,7 +14,7 @@ from timerwheel.state.groups import ItemKey
 
 STALE_ENDS = 64
 KEY_DIGITS = 16
-"""So many hex digits at the beginning of a receipt are the key of its message."""
+"""Hex digits of a receipt, at its beginning, that hold its message's key."""
 
 
 UNREAD = Limits(0)

@@ -238,7 +238,7 @@ class Leasing:
         return await self._ack_named(receipts, await self._decoded(receipts)).results()
 
     def begin(self, receipts: Sequence[str]) -> "Ending | None":
-        """As `ack`, which has begun when this returns; None, with nothing done, if it must wait first."""
+        """Start an `ack`; return None, with nothing done, if it must wait for another write."""
         if self._parts.drains(self._group) or len(receipts) > STEP_MESSAGES:
             return None
         named = self._read(receipts)
@@ -272,7 +272,7 @@ class Leasing:
     async def conclude(
         self, receipt: str, more: Sequence[tuple[bytes, str]], *, given_up: bool = False
     ) -> ReceiptResult:
-        """As `ack` of one message, or with `given_up` of one that failed for good, in one unit with `more`.
+        """Acknowledge one message, or with `given_up` end its attempts, in one unit with `more`.
 
         `more` are records and their topics. Unlike an `ack` it is not ok a second time, when it stores
         nothing. Raises TopicEndingError if a topic is being deleted.
@@ -308,7 +308,7 @@ class Leasing:
             return True
 
     async def hurry(self, key: int, due_ms: int) -> bool:
-        """Give a message that was given back another time to come again; False if it does not wait."""
+        """Change when a nacked message is retried; False if it has no retry pending."""
         named = Lease(key, 1, 0, 0)
         while under_way := self._under_way([named]):
             await asyncio.wait(under_way)
@@ -444,7 +444,7 @@ class Leasing:
     def _conclude(
         self, lease: Lease, more: Sequence[tuple[bytes, str]], *, given_up: bool = False
     ) -> asyncio.Future[int]:
-        """As `end` of one message, in one unit with other records and in this order after them."""
+        """End one message, in one unit with other records and in this order after them."""
         self._parts.topics.check_open([topic for _, topic in more])
         items = self._items_of([lease])
         last = self.end_record(lease, self._parts.core.clock.now_ms(), given_up=given_up)
@@ -471,7 +471,7 @@ class Leasing:
         return items
 
     def _end_fresh(self, leases: Sequence[Lease]) -> asyncio.Future[int]:
-        """As `end`: what is acknowledged in one turn of the loop is stored together, as few stretches."""
+        """End fresh messages; those of one turn of the loop are stored together, as few stretches."""
         loop = asyncio.get_running_loop()
         if self._acks is None:
             gathered, stored = self._acks = ([], loop.create_future())
@@ -561,7 +561,7 @@ class Leasing:
     def _submit_with_reason(
         self, records: list[bytes], leases: Sequence[Lease], items: Sequence[Item], reason: str | None
     ) -> asyncio.Future[int]:
-        """As `_submit`; the record that says why these attempts failed is the last, and changes nothing."""
+        """Submit records, followed by one that keeps the failure reason, and changes nothing."""
         topics = [self._group.name] * len(records)
         if reason is not None:
             places = [(lease.queue, lease.queue_offset) for lease in leases]
@@ -574,7 +574,7 @@ class Leasing:
     def retime(
         self, items: Sequence[Item], dues_ms: Sequence[int], *, ended: bool, reason: str | None = None
     ) -> asyncio.Future[int]:
-        """As `fail`, or with `ended` not set as `extend`, for items whose lease is in the log."""
+        """Do what `fail` does, or without `ended` what `extend` does, for items whose lease is in the log."""
         now_ms = self._parts.core.clock.now_ms()
         records = [
             lease_records.retime(self._name, item, now_ms, due_ms, ended=ended)

@@ -144,8 +144,8 @@ class OffsetCommits:
             lost = [group.name for group in list(self._unstored) if self._change(group) is not None]
             more = f" and {len(lost) - LOST_NAMED_MAX} more" if len(lost) > LOST_NAMED_MAX else ""
             logger.warning(
-                "the service stops without storing the last committed offsets; groups (%d): %s%s; their "
-                "consumers will read some messages again: %s",
+                "shutting down without saving the last committed offsets of %d groups: %s%s; consumers will "
+                "reread some messages: %s",
                 len(lost),
                 ", ".join(lost[:LOST_NAMED_MAX]),
                 more,

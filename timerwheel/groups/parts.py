@@ -36,7 +36,7 @@ ACKNOWLEDGED_MAX = 100_000
 
 
 STEP_MS = 1_000
-"""By so much the wall clock must gain on the monotonic one to have been stepped; it may drift by less."""
+"""Wall-clock gain over the monotonic clock that counts as a step; less is drift."""
 STEPS_MAX = 100
 """Steps that are remembered; two of the longest ago then count as one, at the time of the later."""
 
@@ -84,7 +84,7 @@ class Ages:
 
 
 class Acknowledged:
-    """The leases that were acknowledged last, over all groups: so that saying it twice is no error.
+    """The leases that were acknowledged last, over all groups: so that acknowledging twice is not an error.
 
     At least ACKNOWLEDGED_MAX of them, at most twice as many: of two sets the older is dropped when the newer
     is full.

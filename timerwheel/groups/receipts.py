@@ -91,7 +91,7 @@ class Receipts:
         return [(raw + tag).hex() for raw, tag in zip(raws, map(_Hash.digest, hashes), strict=True)]
 
     def decode(self, receipt: str) -> Lease | int | None:
-        """The lease in a receipt of this group, or the root of one in the log; None if it is no receipt.
+        """The lease in a receipt of this group, or the root of one in the log; None if it is not a receipt.
 
         Of one from before the group was rewound it is NO_ATTEMPT, which no lease is of.
         """

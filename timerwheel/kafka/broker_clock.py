@@ -4,8 +4,9 @@
     stamped   the broker's clock between the two
 
 A broker's time outside of [sent, answered] shows how much the clocks differ, at least; the time that the
-append took is no part of it. Timers fire by the clock of the node that leads. All nodes with one journal have
-the same brokers, so those that agree with them agree with each other. Without I/O; belongs to one thread.
+append took is not part of it. Timers fire by the clock of the node that leads. All nodes with one journal
+have the same brokers, so those that agree with them agree with each other. Without I/O; belongs to one
+thread.
 """
 
 from typing import Final

@@ -121,7 +121,7 @@ class Connection:
             self.admin.poll(0)  # has `_note` called
             if refusals := self._noted[True]:
                 raise CannotConnectError(
-                    f"the brokers do not let this service in: {min(refusals)}; see kafka_properties"
+                    f"the brokers refused this service's connection: {min(refusals)}; check kafka_properties"
                 ) from error
             if error.args[0].code() not in NOT_REACHED:
                 raise

@@ -186,8 +186,8 @@ def _made(name: str, made: Any) -> bool:  # noqa: ANN401 - a future without a ty
         if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return False
         raise BridgeError(
-            f"the Kafka topic {name} is missing, or may not be seen by this user, and cannot be made: "
-            f"{said(error)}; make it yourself, as doc/kafka.md says, and give the user its rights"
+            f"cannot create the Kafka topic {name}, which is missing or hidden from this user: "
+            f"{said(error)}; create it as doc/kafka.md says, and give the user its rights"
         ) from None
     logger.info("made the Kafka topic %s", name)
     return True

@@ -156,7 +156,7 @@ class InletConsumer:
         assert self._admin is not None
         topic_id, count = self._cluster.inlet_id(self._admin)
         if topic_id != self.topic_id:
-            raise BridgeError(f"the Kafka topic {self._cluster.topics.inlet} was made again")
+            raise BridgeError(f"the Kafka topic {self._cluster.topics.inlet} was deleted and created again")
         if count > len(self._next):
             logger.info("%s has %d partitions now", self._cluster.topics.inlet, count)
             self._assign(consumer, count, {})

@@ -43,7 +43,7 @@ COMMIT_AGAIN_MS: Final = 60_000
 ROOM: Final = "room"
 NO_ROOM: Final = "no-room"
 SHARED_MS: Final = 30_000
-"""After this time another member with the URL of this node is no former self; how often that is said."""
+"""After this time another member with the URL of this node is not its former self; logged as often."""
 END_S_MAX: Final = 20.0
 """How long the group waits for the engine of a node that is not to lead any longer."""
 LEAVE_S: Final = 5.0

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from timerwheel.kafka.outlet import Outlet
 
 INLET_CHARACTERS_MAX: Final = 200
-"""So that the names of the topics beside it are legal too."""
+"""Longest inlet name that leaves room for the suffixes of the topics beside it."""
 
 
 class KafkaFront:

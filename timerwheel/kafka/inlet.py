@@ -93,7 +93,7 @@ class Inlet:
             except (TimerwheelError, StoreError) as error:
                 self._waits(str(error))
             except Exception:  # a fault of ours must not end the bridge for good
-                logger.exception("the Kafka inlet failed; it begins again")
+                logger.exception("the Kafka inlet failed; restarting it")
                 self._counts.inlet_state = BridgeState.WAITING
             await self._engine.clock.sleep_for(RETRY_MS)
 

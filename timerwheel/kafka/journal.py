@@ -180,7 +180,7 @@ class KafkaJournal:
                 if not make:
                     raise JournalMismatchError(
                         f"there is no Kafka topic {self.topic} at {self._servers}, though the data directory "
-                        "has a log: was the topic deleted, or is --journal not what it was? Nothing was "
+                        "has a log. Was the topic deleted, or --journal changed? Nothing was "
                         "changed. doc/cluster.md says how a copy is put into a new topic"
                     )
                 self._make(admin)
@@ -265,8 +265,8 @@ class KafkaJournal:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise JournalMismatchError(
-                    f"the Kafka topic {self.topic} is missing, or may not be seen by this user, and cannot "
-                    f"be made: {said(error)}; make it yourself, as doc/cluster.md says"
+                    f"cannot create the Kafka topic {self.topic}, which is missing or hidden from this user: "
+                    f"{said(error)}; create it as doc/cluster.md says"
                 ) from None
         logger.info("made the Kafka topic %s with %d replicas", self.topic, replicas)
 

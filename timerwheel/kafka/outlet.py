@@ -127,7 +127,7 @@ class Outlet:
             except (TimerwheelError, StoreError) as error:
                 self._waits(str(error))
             except Exception:  # a fault of ours must not end the bridge for good
-                logger.exception("the Kafka outlet failed; it begins again")
+                logger.exception("the Kafka outlet failed; restarting it")
                 self._counts.outlet_state = BridgeState.WAITING
             finally:
                 self._end()
@@ -158,8 +158,8 @@ class Outlet:
         if wrong:
             topic, reached = next(iter(wrong.items()))
             logger.error(
-                "the data is older than what Kafka has of it, as after a restore; messages of %d topics go "
-                "out from where the data ended: of %s from %s on, instead of %s",
+                "Kafka is ahead of this data, as after a restore; resuming %d topics where the data ends: "
+                "%s from %s, instead of %s",
                 len(wrong), topic, reached or "the start", positions[topic],
             )  # fmt: skip
             await self._call(self._producer.send, [], wrong)
@@ -208,8 +208,7 @@ class Outlet:
             await self._committed(parts, {topic: positions[topic] for topic in again})
         if hung or opened.again:  # else it had ended after all
             logger.warning(
-                "brokers have lost how a transaction ended in %s; it was aborted there, and %d messages of "
-                "it that had counted went out again",
+                "brokers lost how a transaction ended in %s; aborted it and resent %d messages",
                 ", ".join(map(str, sorted(hung))) or "a partition", len(parts),
             )  # fmt: skip
 
@@ -263,7 +262,7 @@ class Outlet:
                 roots = page.positions["root"].tolist()
                 parts.append(Part(Queue(topic, number, place), place + 1, roots, page.records))
             else:
-                logger.error("retention removed message %d of %s before it went to Kafka", place, topic)
+                logger.error("retention removed message %d of %s before it was sent to Kafka", place, topic)
                 self._counts.lost += 1
         return parts
 
@@ -512,7 +511,7 @@ def _produced(ids: Ids, part: Part) -> list[Produced]:
     roots: list[int] = []
     for data, root in zip(part.records, part.roots, strict=True):
         if isinstance(data, CorruptionError):
-            logger.error("a message does not go to Kafka, because its record is damaged: %s", data)
+            logger.error("not sending a message to Kafka: its record is damaged: %s", data)
         else:
             records.append(data)
             roots.append(root)

@@ -189,7 +189,7 @@ def _known_topic(target: bytes, topics: KafkaTopics) -> str | None:
 
 
 def _usual_properties(key: bytes | None, headers: Sequence[Header], rules: Rules) -> dict[str, str] | None:
-    """Return the properties that show a key and headers; None if they are no texts, or near a limit."""
+    """Return the properties that show a key and headers; None if they are not texts, or near a limit."""
     properties: dict[str, str] = {}
     size_bytes = 0
     try:
@@ -275,7 +275,7 @@ def _topic(own: dict[str, str], topics: KafkaTopics) -> str:
 def _delays(own: dict[str, str]) -> dict[str, str]:
     found: dict[str, str] = {name: own[name] for name in names.DELAYS if name in own}
     if not found:
-        raise _RefusedError("no_delay", f"no header says when; give one of {', '.join(names.DELAYS)}")
+        raise _RefusedError("no_delay", f"no delay header; set one of {', '.join(names.DELAYS)}")
     return found
 
 

@@ -51,7 +51,7 @@ TASK_PREFIX = "%TASK%"
 TASK_GROUP = "tasks"
 """The group of such a topic as which the service makes the calls; only the service makes and changes it."""
 TASK_LOG_PREFIX = "%TASKLOG%"
-"""The same for the topic of their outcomes."""
+"""Before the name of a task queue: the topic of the outcomes of its tasks."""
 TEMPLATE_TOPIC = "TBW102"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 """Where RocketMQ's clients send what they trace; no other protocol sends there."""
@@ -168,7 +168,10 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
         properties = _with_context(properties, rules)
     _check_properties(properties, rules, own=outgoing.own)
     if properties.get(HALF_PROPERTY, "").lower() == "true":
-        detail = f"{HALF_PROPERTY} = true: a half message of a transaction is not sent but begun"
+        detail = (
+            f"{HALF_PROPERTY} = true: begin a transaction (POST /v1/transactions) instead of sending a "
+            "half message"
+        )
         raise AdmissionError("transactional", detail)
     from_ms = now_ms if outgoing.from_ms is None else min(outgoing.from_ms, now_ms)
     return _plan(properties, now_ms, rules, from_ms)
@@ -219,9 +222,7 @@ def admit_delay(properties: dict[str, str], now_ms: int, rules: Rules) -> Plan:
     others = sorted(properties.keys() - DELAY_PROPERTIES)
     if others:
         names = ", ".join(map(_shown, others[:5]))
-        raise AdmissionError(
-            "illegal_property", f"{names}: only the due time of a waiting message can be changed"
-        )
+        raise AdmissionError("illegal_property", f"{names}: a reschedule can change only the due time")
     if not _names_time(properties):
         detail = f"no new due time; give DELAY from 1, or one of {', '.join(TIMER_PROPERTIES)}"
         raise AdmissionError("illegal_delay", detail)
@@ -239,7 +240,7 @@ def _is_sendable(topic: str) -> bool:
 
 
 def is_reserved(topic: str) -> bool:
-    """Whether a topic of this name belongs to the service: dead letters, retries, tasks, waiting messages."""
+    """Whether a topic of this name belongs to the service: dead letters, retries, tasks, timers."""
     return topic in SYSTEM_TOPICS or _match_reserved(topic) is not None
 
 
@@ -448,7 +449,7 @@ def check_topic_name(topic: str) -> None:
 
 def _topic_error(topic: str) -> AdmissionError:
     if topic in SYSTEM_TOPICS:
-        return AdmissionError("system_topic", f"{topic} holds waiting messages; clients cannot send to it")
+        return AdmissionError("system_topic", f"{topic} is reserved for scheduled messages")
     if _match_reserved(topic) is not None:
         return AdmissionError(
             "system_topic", f"{_shown(topic)} is reserved for the service; choose another topic"

@@ -40,7 +40,7 @@ def limit_of(properties: Mapping[str, str], name: str) -> int | None:
 
 
 def check_limits(properties: Mapping[str, str]) -> None:
-    """Raise AdmissionError illegal_property for a limit that is no whole number from 1 to its maximum."""
+    """Raise AdmissionError illegal_property for a limit that is not a whole number from 1 to its maximum."""
     for name in LIMIT_PROPERTIES & properties.keys():
         text = properties[name]
         if limit_of(properties, name) is None:

@@ -80,7 +80,7 @@ class AckUrls:
 
 
 def shard_of(token: str) -> int:
-    """Return the shard that a token says it is of; 0 for what is no token. The shard checks it."""
+    """Return the shard that a token names; 0 for what is not a token. The shard checks it."""
     raw = _raw(token)
     return int.from_bytes(raw[:_SHARD_BYTES], "big") if len(raw) > _HEAD_BYTES_MIN else 0
 

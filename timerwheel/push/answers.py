@@ -18,7 +18,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 INFORMATIONAL_MAX = 8
 """Informational answers before the real one; servers send one or two."""
 STEP_BYTES = 8_192
-"""So much is parsed before the number of answers is looked at."""
+"""How much is parsed before the number of answers is checked."""
 _SWITCHING = 101
 _WITHOUT_BODY = frozenset({204, 304})
 _HEAD_END = re.compile(rb"(?:\A|\n)\r?\n")

@@ -35,7 +35,7 @@ class RateLimit:
     """Counts the requests of one endpoint.
 
     A limit that is not a whole number is the same over a longer stretch: 0.2 is one request in five seconds,
-    1.5 one in 667 ms. None is no limit.
+    1.5 one in 667 ms. None means no limit.
     """
 
     def __init__(self, per_second: float | None, full_ms: int | None = None) -> None:

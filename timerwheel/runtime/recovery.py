@@ -127,7 +127,7 @@ def recover(
 
 
 def _prepare(settings: Settings) -> None:
-    """Refuse a directory that is no data directory, and remove what a killed rebuild has left over."""
+    """Refuse a directory that is not a data directory, and remove what a killed rebuild has left over."""
     if is_backup(settings.data):
         raise FormatError(
             f"{settings.data} is a backup; run `timerwheel backup restore` to make a data directory from it"
@@ -238,9 +238,8 @@ class Replica:
             if raw is not None and base is not None and decode_start(extent.name, raw).offset >= base:
                 return
         raise JournalMismatchError(
-            f"the journal {extent.name} begins at log offset {base}, and no leader has dropped what was "
-            f"before: something else has deleted records. {self._settings.data} may have them: keep it, and "
-            "look at the brokers"
+            f"the journal {extent.name} begins at log offset {base}; records before that were deleted, but "
+            f"not by this service. {self._settings.data} may have them: keep it, and check the brokers"
         )
 
     @contextlib.contextmanager

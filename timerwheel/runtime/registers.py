@@ -29,7 +29,7 @@ PAUSE_MS = 5
 LAG_BYTES_MAX = 16 << 20
 """How far the draft of the last segment may be behind, until a listing needs it."""
 BUSY_BYTES = 4 << 20
-"""So much stored between two looks is a rush, and the loop waits until it is over."""
+"""A rush is this much stored between two looks; the loop waits until it is over."""
 BEHIND_BYTES_MAX = 1 << 30
 """How far it may fall behind in a rush."""
 OPENED_AT_ONCE = 64

@@ -220,7 +220,7 @@ class TopicOptions:
         when.check(partial(self.tag, topic) if is_there else None)
 
     def tag(self, topic: str) -> str:
-        """Return the tag of a topic's options; its counts are no part of it."""
+        """Return the tag of a topic's options; its counts are not part of it."""
         going_out = {"to_kafka": True} if self.to_kafka(topic) else {}
         return tag_of(msgspec.to_builtins(self._of(topic)) | going_out, self.queues_of(topic))
 

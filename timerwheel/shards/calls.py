@@ -167,7 +167,7 @@ class Calls:
         async def answer(request: web.Request) -> web.StreamResponse:
             shard = shard_in(request.match_info["id"])
             known = shard is not None and shard < self._count
-            # What is no id of any shard is unknown to each of them, and one says so.
+            # What is not an id of any shard is unknown to each of them, and one says so.
             return await self._pass_on(request, route, shard if known and shard is not None else 0)
 
         return answer
@@ -175,7 +175,7 @@ class Calls:
     def _by_ack(self, route: Route) -> Handler:
         async def answer(request: web.Request) -> web.StreamResponse:
             shard = ack_urls.shard_of(request.match_info["token"])
-            # What is no token of any shard is unknown to each of them, and one says so.
+            # What is not a token of any shard is unknown to each of them, and one says so.
             return await self._pass_on(request, route, shard if shard < self._count else 0)
 
         return answer

@@ -52,14 +52,16 @@ class Doors:
         await self._session.close()
 
     def renew(self) -> bool:
-        """Read the certificates again for new connections; whether there are new ones that can be used."""
+        """Read the certificates again for new connections; True if there are new, usable ones."""
         files = tls.digests(self._serving)
         if files == self._files:
             return False
         try:
             self._own, self._peer = tls.own_context(self._serving), tls.peer_context(self._serving)
         except SettingsError as error:
-            logger.warning("calls to shards go on with the certificates from before: %s", error)
+            logger.warning(
+                "cannot reload the certificates for calls to shards; keeping the old ones: %s", error
+            )
             return False
         self._files = files
         return True

@@ -208,10 +208,10 @@ class Forwarder:
         return response
 
     def _warn_of_tokens(self, shard: int, url: str) -> None:
-        """Say that a process refuses a caller whom this node has admitted."""
+        """Warn that a process rejected a token that this node accepts."""
         if self._strangers.met(url):
             logger.warning(
-                "shard %d at %s refuses a caller whom this node admits: all nodes need the same tokens.json",
+                "shard %d at %s rejected a token that this node accepts; give all nodes the same tokens.json",
                 shard, url,
             )  # fmt: skip
 

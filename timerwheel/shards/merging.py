@@ -113,7 +113,7 @@ class Page(NamedTuple):
 
 
 def pending_cursor(one: _Timed) -> str:
-    """Return the cursor behind a waiting message, as its shard would write it."""
+    """Return the cursor behind a scheduled message, as its shard would write it."""
     return f"{one.due_ms:x}.{root_in(one.id) or 0:x}"
 
 

@@ -140,7 +140,7 @@ class Sends:
             found = [
                 one.topic for one in (_one.decode_lines(body) if form == "lines" else _many.decode(body))
             ]
-        except (ValueError, RecursionError):  # something in it is no message; the others have their shards
+        except (ValueError, RecursionError):  # something in it is not a message; the others have their shards
             found = self._topics_of_messages(body, form)
         return {topic for topic in found if isinstance(topic, str)}
 
@@ -247,7 +247,7 @@ def _raws(body: bytes | bytearray, form: str) -> list[msgspec.Raw]:
 
 
 def _topic_in(raw: msgspec.Raw) -> object:
-    """Return the topic of one message of an array; None if it is no message."""
+    """Return the topic of one message of an array; None if it is not a message."""
     try:
         return _one.decode(raw).topic
     except (ValueError, RecursionError):

@@ -58,7 +58,7 @@ def _warn(times: int, logger: logging.Logger, text: str, args: tuple[object, ...
 
 
 class Troubles:
-    """The same for many things, by name. Forgets those whose problem is the oldest."""
+    """A `ThrottledLog` for each of many things, by name. Forgets those with the oldest problems."""
 
     def __init__(self, clock: Clock, names_max: int) -> None:
         self._clock = clock

@@ -80,7 +80,7 @@ class RawQuery(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class NewTime(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A new due time for a waiting message: one delay field, or delay properties by RocketMQ's names."""
+    """A new due time for a scheduled message: one delay field, or delay properties by RocketMQ's names."""
 
     properties: dict[str, str] | UnsetType = UNSET
 

@@ -20,7 +20,7 @@ Reserved = Annotated[
 
 
 class NewRecall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Either `ids`, or conditions that a waiting message must all meet: `due_from_ms` ≤ due < `due_to_ms`."""
+    """Either `ids`, or conditions that a scheduled message must meet: `due_from_ms` ≤ due < `due_to_ms`."""
 
     ids: list[Annotated[str, Meta(max_length=ID_CHARACTERS_MAX)]] | UnsetType = UNSET
     topic: str | UnsetType = UNSET

@@ -122,14 +122,14 @@ live.addEventListener("state", ({ detail: { live: heard, detail, code } }) => {
   if (state.textContent !== text) state.textContent = text;
   state.dataset.kind = heard && detail === "ready" ? "good" : "bad";
   document.body.classList.toggle("stale", !heard);
-  if (!heard) say(code === "unauthenticated" ? detail : `${detail} ${meanwhile()}`);
+  if (!heard) say(code === "unauthenticated" ? detail : `${detail} ${reconnecting()}`);
   if (!heard) attention.hear({ away: text });
   if (heard && away) renewLists(); // lists that load once would keep their error
   away = !heard;
 });
 
 /** Show that the service is away until it is heard again. */
-function meanwhile() {
+function reconnecting() {
   return `The page reconnects by itself.${heardMs ? ` It shows the state as of ${time(heardMs)}.` : ""}`;
 }
 

@@ -73,7 +73,7 @@ export class Cluster {
   #draw() {
     if (this.found === null) return;
     const { node, role } = this.found;
-    this.note.textContent = `This page is from ${node || "this node"}${role === "standby" ? ", which leads nothing" : ""}.`;
+    this.note.textContent = `This page is from ${node || "this node"}${role === "standby" ? ", a standby" : ""}.`;
     renew(this.place, table("Cluster", this.#columns(), rowsOf(this.found), "There is one node, without a journal."));
   }
 
@@ -100,7 +100,7 @@ export class Cluster {
   }
 
   async #move(shard, what, url) {
-    const words = `A standby takes over from ${url}. Calls wait for about a second meanwhile.`;
+    const words = `A standby takes over from ${url}. Calls pause for about a second.`;
     if (!(await confirm(`Move ${what}?`, words, "Move it"))) return;
     await attempt(async () => {
       const { leader } = await call("POST", `/v1/cluster/move${shard === null ? "" : `?shard=${shard}`}`);

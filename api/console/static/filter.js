@@ -88,11 +88,11 @@ export class Filter {
 
   /** The heading of the list: state, topic and time. The other conditions are beside it, in `parts`. */
   get title() {
-    if (this.isWhole) return "All waiting messages";
+    if (this.isWhole) return "All scheduled messages";
     const { topic, state, period: when } = this;
     if (state !== SCHEDULED) return `${state === ANY ? "Messages" : `${HAPPENED[state] ?? state} messages`}${topic ? ` of ${topic}` : ""}${when ? `, ${when}` : ""}`;
     if (when) return `${this.isNamed ? "" : "Due "}${when}${topic ? ` for ${topic}` : ""}`;
-    return topic ? `Waiting for ${topic}` : "Waiting messages";
+    return topic ? `Scheduled for ${topic}` : "Scheduled messages";
   }
 
   /** Each condition as {name, text, without}: `without` are the parameters of the address if it is taken away. */
@@ -110,7 +110,7 @@ export class Filter {
 
   /** What an empty list says. */
   get none() {
-    if (this.isWhole) return "No messages are waiting. Send a test message to see one here.";
+    if (this.isWhole) return "No messages are scheduled. Send a test message to see one here.";
     const state = this.given.state ? [] : [this.state === ANY ? "in any state" : this.state];
     return `No message meets all of this: ${[...state, ...this.parts.map(({ text }) => text)].join(", ")}.`;
   }

@@ -18,7 +18,7 @@ export class Forecast {
   #slots = null;
   #fromMs = 0;
   #counts = [];
-  #told = null; // the bar under the pointer or the keyboard cursor
+  #shown = null; // the bar under the pointer or the keyboard cursor
   #words = "Waiting for the service";
 
   constructor(place, choices, choose) {
@@ -56,7 +56,7 @@ export class Forecast {
     // One empty place at the end, so that the last bar has its full width.
     const times = Array.from({ length: bars + 1 }, (_, index) => (this.#fromMs + index * widthMs) / 1000);
     this.plot.show([times, [...this.#counts, null]], this.#words);
-    this.#tell(this.#told);
+    this.#tell(this.#shown);
   }
 
   repaint() {
@@ -76,7 +76,7 @@ export class Forecast {
 
   #select(one) {
     this.#span = one;
-    this.#told = null;
+    this.#shown = null;
     this.buttons.forEach((button, index) => button.setAttribute("aria-pressed", String(SPANS[index] === one)));
     if (this.#slots) this.draw(this.#slots, this.#slots.nowMs);
   }
@@ -91,10 +91,10 @@ export class Forecast {
     box.role = "group";
     box.addEventListener("keydown", (event) => {
       const last = this.#counts.length - 1;
-      const at = this.#told ?? -1;
+      const at = this.#shown ?? -1;
       const act = {
         ArrowRight: () => this.#tell(Math.min(at + 1, last)), ArrowLeft: () => this.#tell(Math.max(at - 1, 0)),
-        Home: () => this.#tell(0), End: () => this.#tell(last), Enter: () => this.#choose(this.#told),
+        Home: () => this.#tell(0), End: () => this.#tell(last), Enter: () => this.#choose(this.#shown),
       }[event.key];
       if (!act || last < 0) return;
       act();
@@ -113,8 +113,8 @@ export class Forecast {
   /** Draw the pointer's line at the keyboard cursor. */
   #mark() {
     const { uplot } = this.plot;
-    const middleMs = this.#fromMs + ((this.#told ?? 0) + 0.5) * this.#span.widthMs;
-    uplot.setCursor({ left: this.#told === null ? -1 : uplot.valToPos(middleMs / 1000, "x"), top: 0 });
+    const middleMs = this.#fromMs + ((this.#shown ?? 0) + 0.5) * this.#span.widthMs;
+    uplot.setCursor({ left: this.#shown === null ? -1 : uplot.valToPos(middleMs / 1000, "x"), top: 0 });
   }
 
   /** The bar under the pointer; null if there is none. */
@@ -126,7 +126,7 @@ export class Forecast {
   }
 
   #tell(index) {
-    this.#told = index;
+    this.#shown = index;
     this.summary.textContent = index === null ? this.#words : `${this.#at(index)}: ${count(this.#counts[index])} due`;
   }
 

@@ -46,7 +46,7 @@ function timeline(events) {
       el("span", { class: "quiet" }, details(event)))));
 }
 
-function told(found) {
+function drawn(found) {
   return el("div", { class: "stack" },
     found.events.length ? timeline(found.events) : el("p", { class: "empty" }, "Its history is no longer in the log."),
     found.groups.length ? table("Groups", [
@@ -64,7 +64,7 @@ export function history(id) {
   const load = async ({ target }) => {
     if (!target.open) return;
     try {
-      replace(place, told(await call("GET", path`/v1/messages/${id}/history`)));
+      replace(place, drawn(await call("GET", path`/v1/messages/${id}/history`)));
     } catch (error) {
       replace(place, problem(error));
     }

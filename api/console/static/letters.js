@@ -191,7 +191,7 @@ export class Letters {
     const kept = this.#drawn === written ? this.place.querySelectorAll("input:checked") : [];
     const chosen = new Set([...kept].map(({ value }) => value));
     this.#drawn = written;
-    this.pager.told(next);
+    this.pager.ends(next);
     const isEmpty = !letters.length && next === null && this.pager.isFirst;
     this.reasons.element.hidden = isEmpty;
     this.reasons.show(asked, letters);
@@ -224,7 +224,7 @@ export class Letters {
 
   #clear(content) {
     this.acts.hidden = this.reasons.element.hidden = true;
-    this.pager.told(null);
+    this.pager.ends(null);
     this.note.textContent = "";
     arrived(this.place, content);
   }

@@ -204,7 +204,7 @@ export class Messages {
 
   #draw(content, cursor, asOf) {
     this.asOf.textContent = asOf;
-    this.pager.told(cursor);
+    this.pager.ends(cursor);
     arrived(this.place, content);
     this.picks.drawn();
   }

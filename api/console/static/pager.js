@@ -22,7 +22,7 @@ export class Pager {
   /** Go back to the first page; the next answer belongs to it. */
   reset() {
     this.#starts = [this.first];
-    this.told(null);
+    this.ends(null);
   }
 
   /** Where the current page begins. */
@@ -35,7 +35,7 @@ export class Pager {
   }
 
   /** Note the answer: `next` is where the next page begins, null if this is the last. */
-  told(next) {
+  ends(next) {
     this.#next = next;
     this.back.disabled = this.isFirst;
     this.more.disabled = next === null;

@@ -10,7 +10,7 @@ export const opener = (kind, id, text = id, given = {}) =>
 
 let panels = null;
 
-/** Show a panel anew if it is open: something in it has changed. */
+/** Draw a panel again if it is open: something in it has changed. */
 export const reopen = (kind, id) => panels.renew(`${kind}:${id}`);
 
 export class Panels {

@@ -17,8 +17,8 @@ export function recallMany({ topic, tag, key, fromMs, toMs, reserved }, changed)
     const { matched } = await call("POST", "/v1/messages/recall", { ...asked, dry_run: true });
     if (counting !== mine) return; // the fields have changed since
     outcome.textContent = matched
-      ? `${counted(matched, "waiting message")} would be recalled. This cannot be undone.`
-      : "No waiting message matches all of these.";
+      ? `${counted(matched, "scheduled message")} would be recalled. This cannot be undone.`
+      : "No scheduled message matches all of these.";
     if (!matched) return;
     agreed = asked;
     recall.textContent = `Recall ${counted(matched, "message")}`;

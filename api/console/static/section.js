@@ -63,7 +63,7 @@ export class Section {
   draw() {
     if (this.feed.error) {
       this.note.textContent = "";
-      this.pager.told(null);
+      this.pager.ends(null);
       renew(this.place, problem(this.feed.error));
     } else if (this.feed.rows) this.#drawRows(this.feed.rows.filter(this.keeps));
   }
@@ -76,7 +76,7 @@ export class Section {
     const end = Math.min(first + PAGE, found.length);
     const empty = rows.length ? nothing(`None contains “${this.filter.value.trim()}”.`, address.to(this.name)) : teaching(none(this.noun, this.how), this.teaches);
     renew(this.place, table(this.title, this.columns, found.slice(first, end), empty));
-    this.pager.told(end < found.length ? end : null);
+    this.pager.ends(end < found.length ? end : null);
     const place = found.length > PAGE ? `${count(first + 1)} to ${count(end)} of ${count(found.length)}` : wanted && found.length ? `${count(found.length)} of ${count(rows.length)}` : "";
     const words = [place, this.feed.isCut && `the first ${count(rows.length)} by name were loaded, there are more`].filter(Boolean).join("; ");
     if (this.note.textContent !== words) this.note.textContent = words;

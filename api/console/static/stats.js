@@ -5,8 +5,8 @@ import { clock, count, day, duration, rate, short } from "./format.js";
 import { SLOT_MS } from "./wheel/slots.js";
 
 const TILES = [
-  ["pending", "Waiting", "messages that are not due yet"],
-  ["overdue", "Overdue", "still waiting a second or more after their due time"],
+  ["pending", "Scheduled", "messages that are not due yet"],
+  ["overdue", "Overdue", "not delivered a second or more after their due time"],
   ["next", "Next due", "leases of consumer groups included"],
   ["accepted", "Accepted /s", "messages per second, over the last second"],
   ["fired", "Fired /s", "messages per second, over the last second"],

@@ -27,7 +27,7 @@ const failing = (one) => one.status !== "failing" ? null
     + (one.next_attempt_ms ? `; next attempt ${time(one.next_attempt_ms)}` : "");
 
 /** Which attempt it was, how long it took, and when the next one is. */
-const told = ({ attempt: number, latency_ms: tookMs, next_attempt_ms: nextMs }) =>
+const wordsOf = ({ attempt: number, latency_ms: tookMs, next_attempt_ms: nextMs }) =>
   [number ? `attempt ${count(number)}` : "by hand", duration(tookMs), nextMs && `next ${time(nextMs)}`].filter(Boolean).join(", ");
 
 /** Show one subscription with its last attempts; returns the dialog. */
@@ -54,7 +54,7 @@ export async function showSubscription(id, feed) {
       { head: "Message", kind: "mono", cell: (made) => opener("message", made.message_id) },
       { head: "Outcome", kind: "long", cell: (made) => [
         el("span", { class: "pill", "data-kind": made.kind === "delivered" ? "good" : "bad" }, made.reason),
-        el("p", { class: "small" }, told(made)),
+        el("p", { class: "small" }, wordsOf(made)),
         made.answer ? el("p", { class: "small quiet mono" }, made.answer) : null,
       ] },
       { head: "", kind: "acts", cell: (made) => !may("receive") ? null : button("Send again", () => attempt(async () => {

@@ -20,7 +20,7 @@ export async function showTopic(name, feed) {
     may("admin") && !topic.system ? el("div", { class: "row" }, pauseButton(topic, changed),
       button("Purge…", () => purge(name, changed)), button("Delete…", () => remove(name, feed), { class: "danger" })) : null,
     facts([
-      ["Waiting", el("a", { class: "link", href: address.to("messages", { topic: name }) }, count(topic.pending))],
+      ["Scheduled", el("a", { class: "link", href: address.to("messages", { topic: name }) }, count(topic.pending))],
       ["Delivered, kept", count(topic.visible)], ["Consumers", topic.paused ? "paused" : "receive"],
       ["Order", topic.ordered ? "by sharding key" : "none"],
       ...(topic.to_kafka === null ? [] : [["Kafka", topic.to_kafka ? "its messages go there" : "its messages stay here"]]),
@@ -44,13 +44,13 @@ function pauseButton({ topic, paused }, changed) {
 
 /** Ask which messages to take away, count them, and purge. */
 function purge(name, changed) {
-  const outcome = el("p", { role: "status" }, "Nothing goes before you have seen how many messages that is.");
+  const outcome = el("p", { role: "status" }, "You see how many messages match before anything is purged.");
   const dialog = open(`Purge ${name}`, form({ class: "stack" }, ({ scheduled, delivered }) => attempt(async () => {
     const asked = { scheduled: scheduled === "on", delivered: delivered === "on" };
     const found = await call("POST", `${one(name)}/purge`, { ...asked, dry_run: true });
     const words = `${counted(found.scheduled, "scheduled message")} and ${counted(found.delivered, "delivered message")}`;
-    outcome.textContent = `${words} would go.`;
-    if (!(await confirm(`Purge ${name}?`, `${words} go; the topic, its groups and all that is sent from now on stay. This cannot be undone.`, "Purge it"))) return;
+    outcome.textContent = `${words} would be purged.`;
+    if (!(await confirm(`Purge ${name}?`, `This purges ${words}; the topic, its groups and messages sent from now on stay. This cannot be undone.`, "Purge it"))) return;
     const done = await call("POST", `${one(name)}/purge`, asked);
     dialog.close();
     tell(`Topic ${name}: ${counted(done.scheduled, "scheduled message")} and ${counted(done.delivered, "delivered message")} are gone.`);
@@ -69,7 +69,7 @@ const remove = (name, feed) => attempt(async () => {
     [goes.pending, "scheduled message"], [goes.visible, "delivered message"], [goes.groups.length, "group"],
     [goes.schedules.length, "schedule"], [goes.subscriptions.length, "subscription"],
   ].filter(([number]) => number).map(([number, noun]) => counted(number, noun));
-  const words = `${counts.length ? `With it go ${counts.join(", ")}. ` : ""}This cannot be undone.`;
+  const words = `${counts.length ? `This also deletes ${counts.join(", ")}. ` : ""}This cannot be undone.`;
   if (!(await confirm(`Delete the topic ${name}?`, words, "Delete it"))) return;
   await call("DELETE", one(name));
   tell(`Topic ${name}: deleted.`);
@@ -85,8 +85,8 @@ export const topics = (feed) => new Section({
   teaches: ["timerwheel send orders 'close order 17' --delay 30m", "timerwheel topics list", "timerwheel topics show orders"],
   columns: [
     { head: "Topic", kind: "mono name", cell: (topic) => opener("topic", topic.topic) },
-    { head: "Waiting", kind: "number", cell: (topic) => topic.pending ? el("a", {
-      class: "link", "data-key": `waiting ${topic.topic}`, href: address.to("messages", { topic: topic.topic }), "aria-label": `${count(topic.pending)} waiting for ${topic.topic}`,
+    { head: "Scheduled", kind: "number", cell: (topic) => topic.pending ? el("a", {
+      class: "link", "data-key": `waiting ${topic.topic}`, href: address.to("messages", { topic: topic.topic }), "aria-label": `${count(topic.pending)} scheduled for ${topic.topic}`,
     }, count(topic.pending)) : "0" },
     { head: "Delivered, kept", kind: "number", cell: (topic) => count(topic.visible) },
     { head: "Queues", kind: "number", cell: (topic) => count(topic.queues.length) },

@@ -40,7 +40,7 @@ LIBRARIES = Path.home() / ".cache" / "timerwheel-bench" / f"rocketmq-{VERSION}" 
 HEAP = "1g"
 NAME_SERVER_HEAP = "128m"
 CLUSTER = "bench"
-"""As in `broker.conf`."""
+"""The name in `broker.conf`."""
 
 _UPDATE_AND_CREATE_TOPIC = 17
 _GET_BROKER_RUNTIME_INFO = 28

@@ -275,7 +275,7 @@ def test_a_topic_is_purged_once_the_user_has_seen_what_goes_and_agreed(run):
     run("groups", "put", "full", "g")
     assert "--scheduled, --delivered or both" in run("topics", "purge", "full").err
     planned = run("topics", "purge", "full", "--scheduled", "--delivered", "--dry-run").out
-    assert planned.startswith("would purge topic full of 1 waiting and 1 delivered messages")
+    assert planned.startswith("would purge topic full of 1 scheduled and 1 delivered messages")
     assert "g (1 messages left)" in planned
     declined = run("topics", "purge", "full", "--delivered", input="n\n")
     assert declined.code != 0
@@ -387,7 +387,7 @@ def test_a_topic_is_deleted_after_a_question(run):
     run("send", "gone", "x")
     run("send", "gone", "x", "--delay", "1h")
     run("groups", "put", "gone", "workers")
-    planned = "topic gone with 1 waiting and 1 delivered messages\n  groups: workers (1 messages left)"
+    planned = "topic gone with 1 scheduled and 1 delivered messages\n  groups: workers (1 messages left)"
     assert run("topics", "delete", "gone", "--dry-run").out == f"would delete {planned}\n"
     asked = run("topics", "delete", "gone", input="n\n")
     assert (asked.code, planned in asked.err) == (1, True)

@@ -56,9 +56,9 @@ def test_what_is_shown_is_the_same_while_the_service_runs_after_a_stop_and_after
 def test_slots_draws_the_levels_and_says_when_the_next_rush_comes(filled):
     data, _ = filled
     shown = timerwheel("slots", "--data", data).out
-    assert "4 waiting" in shown.splitlines()[0]
+    assert "4 scheduled" in shown.splitlines()[0]
     for level in ("seconds: 0", "minutes: 1", "hours: 0", "days: 3"):
-        assert f"{level} waiting" in shown
+        assert f"{level} scheduled" in shown
     assert "▲ 1 from" in shown or "1 from" in shown
     assert "▅" in shown  # three messages on a log scale up to ten
     assert "log scale: ▄ 2, █ 10; ░ counted in the row above or below; red: over 1,000/s" in shown
@@ -92,7 +92,7 @@ def test_slots_above_the_stated_rate_are_red(filled):
 def test_slots_at_a_time_lists_the_messages_of_that_slot(filled):
     data, ids = filled
     shown = timerwheel("slots", "--data", data, "--at", CHRISTMAS).out
-    assert "The day 24 Dec 2030 00:00 to 25 Dec 2030 00:00: 3 waiting" in shown
+    assert "The day 24 Dec 2030 00:00 to 25 Dec 2030 00:00: 3 scheduled" in shown
     for place, message_id in enumerate(ids):
         assert message_id in shown
         assert f"gift {place}" in shown
@@ -198,7 +198,7 @@ def test_slots_asks_the_service_that_a_url_names_unless_a_data_directory_is_name
         assert {(one["level"], one["count"]) for one in found["slots"]} >= {("day", 3)}
         assert (found["next_rush"]["level"], found["next_rush"]["count"]) == ("second", 3)
         drawn = timerwheel("slots", **named).out
-        assert "4 waiting" in drawn
+        assert "4 scheduled" in drawn
         assert "Next peak: " in drawn
         listed = timerwheel("slots", "--at", CHRISTMAS, "--url", service.url, "--json").json
         assert (listed["slot"]["count"], len(listed["messages"])) == (3, 3)

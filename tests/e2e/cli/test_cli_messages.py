@@ -114,7 +114,7 @@ def test_a_message_replaces_the_one_with_its_key(run):
 def test_messages_that_meet_conditions_are_rescheduled_after_a_count(run):
     sent = [run("send", "bulk", "--delay", "1h", "--tags", tag, "--json").json for tag in "aab"]
     words = ("reschedule", "--topic", "bulk", "--tags", "a", "--shift")
-    assert "2 waiting message(s) would be rescheduled" in run(*words, "2h", "--dry-run").out
+    assert "2 scheduled message(s) would be rescheduled" in run(*words, "2h", "--dry-run").out
     assert run(*words, "2h").code == 1  # nobody has said yes
     assert "2 rescheduled" in run(*words, "-30m", "--yes").out
     dues = [run("get", one["id"], "--json").json["due_ms"] - one["due_ms"] for one in sent]
@@ -387,7 +387,7 @@ def test_a_transaction_is_begun_listed_committed_and_rolled_back(run):
     assert "open_transaction" not in run("transactions", "list", "--json").out
     assert "scheduled" in run("transactions", "commit", begun["id"]).out
     again = run("transactions", "commit", begun["id"])
-    assert (again.code, "no open transaction" in again.err) == (1, True)
+    assert (again.code, "not an open transaction" in again.err) == (1, True)
     other = run("transactions", "begin", "paid", "y").out.split()[0]
     assert "recalled" in run("transactions", "rollback", other).out
     assert run("transactions", "list", "--json").json == {"transactions": []}

@@ -67,12 +67,12 @@ def test_conditions_are_counted_first_and_nothing_is_recalled_without_a_yes(run)
     _send(run, "t", "later", "--at", "2031-01-01", "--tags", "red")
     command = partial(run, "recall", "--topic", "t", "--tags", "red || blue", "--key-prefix", "run-")
     window = ("--from", "2030-01-01 12:00", "--to", "2030-01-01 12:01")
-    assert command(*window, "--dry-run").out == "3 waiting message(s) would be recalled\n"
+    assert command(*window, "--dry-run").out == "3 scheduled message(s) would be recalled\n"
     assert command("--to", "2030-01-01 12:00", "--json").json["matched"] == 0
     for answer in (b"n\n", b""):
         kept = command(*window, stdin=answer)
         assert (kept.code, kept.out) == (1, "")
-        assert "Recall 3 waiting message(s)?" in kept.err
+        assert "Recall 3 scheduled message(s)?" in kept.err
     asked = command(*window, "--json", stdin=b"y\n").json
     assert asked == {"matched": 3, "recalled": 3, "missed": 0, "dry_run": False}
     assert run("recall", "--topic", "t", "--yes").out == "1 recalled\n"

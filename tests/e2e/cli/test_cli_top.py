@@ -99,7 +99,7 @@ def test_in_a_terminal_it_fits_and_ctrl_c_ends_it_and_leaves_the_terminal_as_it_
 def test_once_it_prints_what_it_saw_in_a_second(service):
     shown = timerwheel("top", "--once", "--url", service.url)
     assert (shown.code, shown.err) == (0, "")
-    for words in ("ready", "waiting", "fired", "/s", "seconds", "days"):
+    for words in ("ready", "scheduled", "fired", "/s", "seconds", "days"):
         assert words in shown.out
     found = timerwheel("top", "--once", "--json", "--url", service.url).json
     assert found["status"] == "ready"
@@ -119,7 +119,7 @@ def test_in_a_pipe_it_prints_a_line_each_second_until_the_service_stops(tmp_path
         assert running.end(signal.SIGTERM).code == 0
         assert process.wait() in (1, 3)
         assert len(process.stderr.read().splitlines()) == 1
-    assert all("ready, 0 waiting" in line for line in lines)
+    assert all("ready, 0 scheduled" in line for line in lines)
     assert ["/s fired" in line for line in lines] == [False, True]
 
 
@@ -212,7 +212,7 @@ def test_troubles_stand_above_the_numbers_and_in_the_line_of_a_pipe():
     lines = drawn(seen, 200).splitlines()
     assert lines[1:3] == ["refuses new messages: the disk is full\\x1b[31m", "1,234 overdue"]
     line = top.line_of(seen, refusing, Output(utc=True))
-    assert "7 waiting, refuses new messages: the disk is full\\x1b[31m, 1,234 overdue, " in line
+    assert "7 scheduled, refuses new messages: the disk is full\\x1b[31m, 1,234 overdue, " in line
     seen.take(tick(2))
     seen.take(Wheel(NOW_MS, [LevelSlots("second", [], 0)]))
     assert lines[1:3] != drawn(seen, 200).splitlines()[1:3]

@@ -66,7 +66,7 @@ def page(shared, request):
     expect(page.locator("#state")).to_have_text("ready")
     page.get_by_role("tab", name="Messages").click()
     page.locator("#panel-messages").get_by_role("button", name="Clear", exact=True).click()
-    expect(page.locator("#panel-messages h3")).to_have_text("All waiting messages")
+    expect(page.locator("#panel-messages h3")).to_have_text("All scheduled messages")
     yield page
     if not request.node.stash[FAILED]:
         shared.give_back(page)
@@ -103,9 +103,9 @@ def open_tab(page, name):
 
 def list_topic(page, topic, count):
     """Follow the count of a topic to its scheduled messages; the page lists `count` of them. Their rows."""
-    open_tab(page, "Topics").get_by_role("link", name=re.compile(f"waiting for {topic}$")).click()
+    open_tab(page, "Topics").get_by_role("link", name=re.compile(f"scheduled for {topic}$")).click()
     panel = page.get_by_role("tabpanel", name="Messages")
-    expect(panel.locator("h3")).to_have_text(f"Waiting for {topic}")
+    expect(panel.locator("h3")).to_have_text(f"Scheduled for {topic}")
     rows = panel.locator("tbody tr")
     expect(rows.get_by_role("cell", name=topic, exact=True)).to_have_count(count)
     expect(rows).to_have_count(count)
@@ -165,14 +165,14 @@ def name_group(place, group):
 def test_what_waits_is_on_the_rings_and_a_click_on_a_slot_lists_it(page, url):
     sent = send(url, "rings", delay_ms=100_000)
     slot = page.locator(f"#slot-second-{sent['due_ms'] // 1_000 % 240}")
-    expect(slot).to_have_attribute("aria-label", re.compile(r"[1-9] waiting"))
+    expect(slot).to_have_attribute("aria-label", re.compile(r"[1-9] scheduled"))
     slot.click()
     expect(page.locator("#panel-messages h3")).to_contain_text("Slot of a second")
     expect(page.locator("#panel-messages h3")).to_be_focused()
     expect(page.get_by_role("link", name=sent["id"])).to_be_visible()
     # One that `fill` may have put into this second counts too; the ring is drawn again once in a while.
     listed = page.locator("#panel-messages tbody tr").count()
-    expect(slot).to_have_attribute("aria-label", re.compile(rf"\b{listed} waiting"))
+    expect(slot).to_have_attribute("aria-label", re.compile(rf"\b{listed} scheduled"))
 
 
 def test_the_rings_turn_towards_one_needle_and_a_slot_reaches_it_when_it_is_due(page, url):
@@ -182,7 +182,7 @@ def test_the_rings_turn_towards_one_needle_and_a_slot_reaches_it_when_it_is_due(
     assert page.locator(".needle line").count() == 1
     sent = send(url, "needle", delay_ms=6_000)
     slot = page.locator(f"#slot-second-{sent['due_ms'] // 1_000 % 240}")
-    expect(slot).to_have_attribute("aria-label", re.compile(r"[12] waiting"))  # one may be of `fill`
+    expect(slot).to_have_attribute("aria-label", re.compile(r"[12] scheduled"))  # one may be of `fill`
     expect(page.locator(".needle .now").first).to_have_text(re.compile(r"now \d\d:\d\d:\d\d"))
     expect(page.locator(".needle .fired")).to_have_text(re.compile(r"[12] fired"))
 
@@ -481,7 +481,7 @@ def test_topics_of_the_service_are_not_among_those_of_the_user(page, url):
 
 @pytest.fixture(scope="module")
 def filtered(url):
-    """Messages of the topic `filtered` in each state: four waiting, three delivered, two recalled."""
+    """Messages of the topic `filtered` in each state: four scheduled, three delivered, two recalled."""
     waiting = [
         {
             "topic": "filtered",
@@ -588,7 +588,7 @@ def test_a_time_filters_by_what_the_state_says_and_is_in_the_address_to_the_mill
 
 
 @pytest.mark.usefixtures("filtered")
-def test_only_waiting_messages_can_be_ticked_and_recalled(page, url):
+def test_only_scheduled_messages_can_be_ticked_and_recalled(page, url):
     page.goto(f"{url}/#messages?state=any&topic=filtered&tag=vip")
     panel = page.get_by_role("tabpanel", name="Messages")
     expect(panel.locator("tbody tr")).to_have_count(5)
@@ -631,7 +631,7 @@ def test_an_empty_list_says_what_was_filtered_and_clears_it(page, url):
         "No message meets all of this: scheduled, topic nowhere, tag vip."
     )
     panel.get_by_role("link", name="Clear the filter").click()
-    expect(panel.locator("h3")).to_have_text("All waiting messages")
+    expect(panel.locator("h3")).to_have_text("All scheduled messages")
     page.goto(f"{url}/#messages?state=recalled&tag=vip")
     expect(panel.locator(".empty")).to_contain_text("listed for a topic or a key: give one above")
 
@@ -1155,9 +1155,9 @@ def test_a_group_is_rewound_and_a_topic_paused_purged_and_deleted(page, url):
     dialog.last.get_by_role("button", name="Count them").click()
     expect(dialog.last).to_contain_text("2 scheduled messages and 0 delivered messages go")
     page.get_by_role("button", name="Purge it").click()
-    expect(dialog.locator("dl").first).to_contain_text("Waiting0")
+    expect(dialog.locator("dl").first).to_contain_text("Scheduled0")
     dialog.get_by_role("button", name="Delete").click()
-    expect(dialog.last).to_contain_text("With it go 3 delivered messages, 1 group.")
+    expect(dialog.last).to_contain_text("This also deletes 3 delivered messages, 1 group.")
     page.get_by_role("button", name="Delete it").click()
     expect(open_tab(page, "Topics").get_by_role("link", name="handled", exact=True)).to_have_count(0)
 
@@ -1354,7 +1354,7 @@ def test_all_of_it_is_reached_by_keys_alone(browser, url):
         page.keyboard.press("ArrowDown")
         expect(page.locator(".readout")).to_contain_text("hour")
         page.keyboard.press("PageDown")
-        expect(page.locator(".readout")).to_contain_text("waiting")
+        expect(page.locator(".readout")).to_contain_text("scheduled")
         page.keyboard.press("Enter")
         expect(page.locator("#panel-messages h3")).to_be_focused()
         expect(page.locator("#panel-messages h3")).to_contain_text("Slot of an hour")

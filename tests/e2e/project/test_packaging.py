@@ -289,7 +289,7 @@ def test_it_serves_sends_delivers_and_draws_the_wheel(clean, service):
     assert timerwheel("send", "orders", "close order 17", "--delay", "50ms", *url).code == 0
     [came] = timerwheel("receive", "orders", "--follow", "--max", "1", "--json", *url).lines
     assert came["body"] == "close order 17"
-    assert "1 waiting" in timerwheel("slots").out
+    assert "1 scheduled" in timerwheel("slots").out
 
 
 def test_its_page_and_all_that_the_page_names_come_with_it(service):

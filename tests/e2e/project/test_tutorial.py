@@ -81,7 +81,7 @@ def test_the_commands_of_the_tutorial_work_as_they_stand_and_do_what_it_says(tmp
             "sent",
             "delivered",
             "attempt 1",
-            "returned by its consumer",
+            "nacked by its consumer",
             "attempt 2",
             "acknowledged",
         ):

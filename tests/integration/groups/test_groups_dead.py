@@ -107,7 +107,7 @@ async def test_a_letter_says_which_end_its_last_attempt_had_though_the_limit_was
     await world.advance(60_000)
     [page] = await pages(world)
     assert {letter.message.body: letter.reason for letter in page.letters} == {
-        b"given back": "it was given back, and has no attempt left since max_attempts is 1",
+        b"given back": "nacked, and max_attempts was lowered to 1",
         b"late": "attempt 1 was not acknowledged in time",
     }
 

@@ -168,6 +168,6 @@ def test_an_index_that_one_may_not_lock_is_not_called_damaged(data, command):
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        f"timerwheel: {lock}: even to read the index, one must be able to write here; run this as the user "
-        "of the service\n"
+        f"timerwheel: {lock}: reading the index needs write access to its lock file; run this as the "
+        "service's user\n"
     )

@@ -82,7 +82,7 @@ async def test_a_hand_over_of_which_nobody_hears_says_that_it_has_begun(
 ) -> None:
     moving = await begun(cluster, election)
     await advance(clock, moving, MOVE_MS_MAX // 100 + 5)
-    with pytest.raises(NoStandbyError, match="has begun to hand over"):
+    with pytest.raises(NoStandbyError, match="the hand-over began"):
         await moving
 
 

@@ -19,7 +19,7 @@ DUES = st.lists(st.lists(st.integers(1, 50), max_size=12).map(sorted), min_size=
 
 
 def pending_page(shard, dues, cursor, limit):
-    """What a shard answers to a page of waiting messages."""
+    """What a shard answers to a page of scheduled messages."""
     after = (-1, -1) if cursor is None else tuple(int(part, 16) for part in cursor.split("."))
     rest = [(due, place) for place, due in enumerate(dues) if (due, place) > after]
     given_now = rest[:limit]

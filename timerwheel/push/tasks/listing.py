@@ -1,4 +1,4 @@
-"""Lists the tasks of a queue: those that wait for their time in due order, then the others, newest first."""
+"""Lists the tasks of a queue: scheduled ones in due order, then the others, newest first."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -55,7 +55,7 @@ class Listing:
     async def _scheduled(
         self, queue: str, wanted: Wanted, limit: int, cursor: str | None
     ) -> tuple[list[TaskView], str | None, int]:
-        """Return tasks that wait for their time, the cursor behind them, and how many were looked at."""
+        """Return scheduled tasks, the cursor behind them, and how many were looked at."""
         found: list[TaskView] = []
         looked, count_max = 0, limit
         while True:

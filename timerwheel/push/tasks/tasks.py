@@ -190,7 +190,7 @@ class Tasks:
     async def reschedule(
         self, task_id: str, properties: dict[str, str], why_not: str = "can be given another time"
     ) -> TaskView:
-        """Give a task that waits, for its time or for its next attempt, another time.
+        """Change the due time of a scheduled task, or of the next attempt of a retrying one.
 
         Raises TaskStateError if it runs or has ended, and what a reschedule of a message raises.
         """
@@ -201,11 +201,11 @@ class Tasks:
         due_ms = self._engine.recalls.due_of(properties)
         place = _place(message)
         if place is None or not await self._engine.groups.hurry(message.topic, GROUP, place, due_ms):
-            raise TaskStateError(await self.get(task_id), f"only a task that waits {why_not}")
+            raise TaskStateError(await self.get(task_id), f"only a scheduled or retrying task {why_not}")
         return await self.get(task_id)
 
     async def run(self, task_id: str) -> TaskView:
-        """Have a task that waits called now; raises as `reschedule` does. One that is ready is left alone."""
+        """Call a scheduled or retrying task now; raises as `reschedule` does. Leaves a ready one alone."""
         message, _, _ = await self._known(task_id)
         if message.state is not State.SCHEDULED:
             standing = await self._standings.of(message)
@@ -232,7 +232,7 @@ class Tasks:
 
         is_over = standing.finished_ms is not None
         if is_over or place is None or not await self._end(queue, place, records):
-            raise TaskStateError(await self.get(task_id), "only a task that waits can be cancelled")
+            raise TaskStateError(await self.get(task_id), "a task that runs or has ended cannot be cancelled")
         self._engine.counters.task_ended("cancelled")
         return await self.get(task_id)
 

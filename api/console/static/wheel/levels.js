@@ -3,7 +3,7 @@
 import { el } from "../dom.js";
 import { count } from "../format.js";
 
-const HEADS = ["Ring", "What it shows", "Slots in use", "Waiting", "Further out"];
+const HEADS = ["Ring", "What it shows", "Slots in use", "Scheduled", "Further out"];
 const SHOWS = 1; // the column that small screens leave out
 const MOVES = {
   second: "fires at the needle",

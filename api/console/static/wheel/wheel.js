@@ -46,7 +46,7 @@ export class Wheel {
         RINGS.map((ring) => svg("clipPath", { id: `ring-${ring.level}` }, svg("path", { d: ringOutline(ring) })))),
       this.rings.map((ring) => svg("g", { "clip-path": `url(#ring-${ring.level})`, role: "group", "aria-label": `${ring.level}s` }, ring.turning)),
       this.mark, RINGS.map(marks), this.needle.drawn, this.motion.layer,
-      this.total, svg("text", { class: "unit", x: X, y: Y + 20 }, "waiting"), this.next);
+      this.total, svg("text", { class: "unit", x: X, y: Y + 20 }, "scheduled"), this.next);
     this.call = el("button", { type: "button", class: "rush", hidden: true, on: { click: () => this.choose(this.#rush) } });
     this.readout = el("p", { class: "readout" }, NOTHING);
     this.levels = new Levels(RINGS, choose);
@@ -141,7 +141,7 @@ export class Wheel {
 
   #words({ ring: number, startMs, count: waiting, moved }) {
     const ring = this.rings[number];
-    const holds = waiting ? `${count(waiting)} waiting` : moved ? "moved to the ring outside" : "empty";
+    const holds = waiting ? `${count(waiting)} scheduled` : moved ? "moved to the ring outside" : "empty";
     return `${ring.level} ${span(startMs, startMs + ring.slotMs, this.#nowMs)}, ${holds}`;
   }
 
