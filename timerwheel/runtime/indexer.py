@@ -13,6 +13,7 @@ import numpy as np
 from timerwheel.index.writer import memtable_entries
 from timerwheel.runtime.core import Core
 from timerwheel.state.batch import parts_of
+from timerwheel.state.dedup_key import KEY_KEPT_MS
 from timerwheel.store.errors import CorruptionError, NoSpaceError, OffsetError, StoreError
 from timerwheel.store.rows import join
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
@@ -47,6 +48,7 @@ class Indexer:
         self._log = core.log
         self._threads = core.threads
         self._clock = core.clock
+        self._ages = core.ages
         self._settings = core.settings
         self._in_flight = core.in_flight
         self._counters = core.counters
@@ -82,13 +84,14 @@ class Indexer:
         """Commit if asked, cascade one step or compact a slot, load; returns True if there is more to do."""
         async with self.turn:
             more = False
+            ended_by_ms = self._ages.unstepped_now_ms(KEY_KEPT_MS)
             try:
                 if commit:
                     await self._commit()
                 more = (
                     await self._cascade()
                     or await self._threads.index(self._index.compact)
-                    or await self._threads.index(self._index.merge_keys, self._clock.now_ms()) > 0
+                    or await self._threads.index(self._index.merge_keys, ended_by_ms) > 0
                 )
             except NoSpaceError as error:
                 # Timers in memory and in second slots still fire; the next tick tries again.
