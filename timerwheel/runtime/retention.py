@@ -8,6 +8,11 @@ that count, plus retention. The order of the steps makes a crash between any two
 
     move timers -> carry keys -> commit the index -> write the manifest -> unlink segments -> trim the index
 
+Whether something is past retention is judged by its age (`timerwheel.runtime.ages`), so that what was
+delivered and not yet consumed does not go because the clock was stepped, and no time stamp keeps a
+segment for longer. A timer that cannot be read keeps its segment until it is recalled unread
+(`BulkRecalls.end_damaged`).
+
 The manifest says where the kept log begins and which queue offsets its first messages have. A start that
 finds older segments finishes their removal.
 """
@@ -33,7 +38,7 @@ from timerwheel.store.errors import CorruptionError, JournalAwayError, NoSpaceEr
 from timerwheel.store.index import IndexTransaction
 from timerwheel.store.journaled_log import JournaledLog
 from timerwheel.store.moved_timer import moved, topic_of
-from timerwheel.store.record import FLAG_LEASE, Kind, decode_header
+from timerwheel.store.record import FLAG_LEASE, HEADER_SIZE, Kind, decode_header
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 from timerwheel.wheel.slot_table import entries_of
 
@@ -257,15 +262,30 @@ class Retention:
         now_ms = self._clock.now_ms()
         records: list[bytes] = []
         topics: list[str] = []
-        for offset, record in zip(rows["offset"].tolist(), found, strict=True):
+        offsets, roots = rows["offset"].tolist(), rows["root"].tolist()
+        for offset, root, record in zip(offsets, roots, found, strict=True):
             if not isinstance(record, bytes):
-                logger.error("a timer cannot be copied forward and keeps its segment: %s", record)
+                logger.error(
+                    "a timer cannot be copied forward and keeps its segment: %s; if no backup has it, "
+                    "`timerwheel recall %s --damaged` ends it",
+                    record,
+                    self._damaged_id(offset, root),
+                )
                 continue
             records.append(moved(record, offset, now_ms))
             topics.append(topic_of(record))
         if records:
             await self._core.commit.submit(records, topics, dues_ms=rows["due_ms"].tolist())
         return np.array([not isinstance(record, bytes) for record in found], bool)
+
+    def _damaged_id(self, offset: int, root: int) -> str:
+        """Return the id under which a message is listed whose record cannot be read."""
+        try:
+            raw = self._log.read_raw(offset, HEADER_SIZE)
+        except (CorruptionError, OSError):
+            raw = b""
+        header = decode_header(raw.ljust(HEADER_SIZE, b"\0"))
+        return self._core.ids.encode(root, header.identity(root).root_crc)
 
     def _find_marks(self, roots: np.ndarray) -> dict[int, int]:
         with self._index.read() as txn:
