@@ -73,7 +73,7 @@ def read_made_ms(file: ReadFile, path: ReadPath, base: int) -> int:
 
 
 class SegmentFile:
-    """The open file of a segment: as the `LogFile` in it, but for what its disk cannot read.
+    """The open file of a segment: the `LogFile` in it, except for what its disk cannot read.
 
     That comes as bytes with which no record is whole. So a bad sector damages the records that lie on it, as
     wrong bytes there would, and keeps nobody from the others. Any thread.
@@ -84,31 +84,36 @@ class SegmentFile:
 
     @property
     def sector_bytes(self) -> int:
-        """As of the file."""
+        """See `LogFile`."""
         return self._file.sector_bytes
 
+    @property
+    def refuses_direct(self) -> bool:
+        """See `LogFile`."""
+        return self._file.refuses_direct
+
     def write(self, position: int, data: bytes) -> None:
-        """As of the file."""
+        """See `LogFile`."""
         self._file.write(position, data)
 
     def sync(self) -> None:
-        """As of the file."""
+        """See `LogFile`."""
         self._file.sync()
 
     def truncate(self, size: int) -> None:
-        """As of the file."""
+        """See `LogFile`."""
         self._file.truncate(size)
 
     def end_writing(self) -> None:
-        """As of the file."""
+        """See `LogFile`."""
         self._file.end_writing()
 
     def size(self) -> int:
-        """As of the file."""
+        """See `LogFile`."""
         return self._file.size()
 
     def close(self) -> None:
-        """As of the file."""
+        """See `LogFile`."""
         self._file.close()
 
     def read(self, position: int, size: int) -> bytes:

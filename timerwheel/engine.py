@@ -26,6 +26,7 @@ from timerwheel.model.admission import Rules
 from timerwheel.model.durations import format_ms
 from timerwheel.model.ids import Ids
 from timerwheel.model.shards import ALONE, Shard, shard_of_log
+from timerwheel.runtime.ages import Ages, LogAges
 from timerwheel.runtime.bulk_recall import BulkRecalls
 from timerwheel.runtime.column_sender import ColumnSender
 from timerwheel.runtime.core import Core, Life, Status
@@ -289,6 +290,7 @@ class Engine:
         self.rules = msgspec.structs.replace(self.rules, shard=None if shard == ALONE else shard)
         log, near, near_changed = recovered.log, NearWheel(), asyncio.Event()
         log.time_syncs(self.counters.sync_s.observe)
+        ages = Ages(self.clock)
         commit = GroupCommit(log, self._threads, self.clock, self.settings, self._apply, self.counters)
         core = self.core = Core(
             settings=self.settings,
@@ -309,6 +311,8 @@ class Engine:
             in_flight=InFlight(near, near_changed, commit),
             record_cache=RecordCache(log, self._threads),
             slot_limit=SlotLimit(self.settings.slot_messages_max),
+            ages=ages,
+            log_ages=LogAges(ages, recovered.state, log),
         )
         self.firing = Firing(core)
         self.indexer = Indexer(core)

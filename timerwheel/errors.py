@@ -105,6 +105,18 @@ class DiskReserveError(TimerwheelError):
         )
 
 
+class IndexFullError(TimerwheelError):
+    """The index has no room, and so much waits for it in memory that new work is refused."""
+
+    code = "no_space"
+
+    def __init__(self, waiting: int, reason: str) -> None:
+        super().__init__(
+            f"the index has no room, and {waiting} records wait for it in memory: {reason}; "
+            "free some space on its disk, or restart with a larger index_map_size if that is reached"
+        )
+
+
 class NotReadyError(TimerwheelError):
     """The engine is starting, stopping or has failed, or another node leads; the message says which.
 

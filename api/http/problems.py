@@ -16,6 +16,7 @@ from timerwheel.api.http.responses import NO_STORE, SERVER
 from timerwheel.errors import (
     DiskReserveError,
     Fault,
+    IndexFullError,
     NotReadyError,
     RefusedError,
     TimerwheelError,
@@ -247,7 +248,7 @@ def of_error(error: Exception) -> web.Response:
 
 def _retry_after_s(error: Exception) -> int | None:
     """Return after how many seconds the same request may succeed, None if only another request can."""
-    if isinstance(error, (DiskReserveError, NoSpaceError)):
+    if isinstance(error, (DiskReserveError, IndexFullError, NoSpaceError)):
         return FULL_DISK_RETRY_S
     return 1 if isinstance(error, (NotReadyError, LogFailedError, IndexBusyError, OverloadedError)) else None
 

@@ -39,7 +39,8 @@ from timerwheel.history.history import MessageHistory
 from timerwheel.history.service import HistoryReader
 from timerwheel.model.admission import check_topic_name
 from timerwheel.model.messages import Outgoing, Receipt
-from timerwheel.model.precondition import view_tag
+from timerwheel.model.precondition import ALWAYS, view_tag
+from timerwheel.store.errors import CorruptionError
 from timerwheel.wire.fields import given
 from timerwheel.wire.messages import (
     Accepted,
@@ -51,6 +52,7 @@ from timerwheel.wire.messages import (
     Pending,
     PendingQuery,
     RawQuery,
+    RecallQuery,
     SendQuery,
     SentPart,
 )
@@ -200,10 +202,22 @@ class Messages:
         answer=Message,
         problems=(*SETTLED, *STORE),
     )
-    async def recall(self, request: web.Request, path: MessagePath | KeyPath) -> web.Response:
+    async def recall(
+        self, request: web.Request, path: MessagePath | KeyPath, params: RecallQuery
+    ) -> web.Response:
         """Recall a scheduled message: it will not be delivered."""
-        when = etags.precondition(request)
-        view = await self._handle.engine.recalls.recall(await self._id(path), when=when)
+        when, engine = etags.precondition(request), self._handle.engine
+        if params.damaged:
+            access.of(request).check_all_topics("a damaged message has no topic that can be trusted")
+        message_id = await self._id(path)
+        try:
+            view = await engine.recalls.recall(message_id, when=when)
+        except (CorruptionError, UnknownMessageError):  # the id of a damaged header is another one
+            unread = params.damaged and when is ALWAYS
+            ended = await engine.bulk_recalls.end_damaged(message_id) if unread else None
+            if ended is None:
+                raise
+            view = ended
         return etags.tagged(responses.json(Message.of(view)), view_tag(view))
 
     @_one(

@@ -3,7 +3,7 @@
 from functools import partial
 
 from aiohttp import web
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import query, responses
@@ -79,7 +79,7 @@ class ServiceCalls:
         """
         return responses.json(Health("alive"))
 
-    @_open("/readyz", "getReadiness", answer=Readiness, problems=("not_ready", "disk_reserve"))
+    @_open("/readyz", "getReadiness", answer=Readiness, problems=("not_ready", "disk_reserve", "no_space"))
     async def ready(self, _: web.Request, params: ReadinessQuery) -> web.Response:
         """Readiness: recovery is complete; with for=send, new messages are accepted too.
 
@@ -89,12 +89,13 @@ class ServiceCalls:
             raise self._handle.not_ready
         await self._handle.assure_lead()
         role = UNSET if self._handle.cluster is None else self._handle.role
-        refusal = self._handle.engine.disk.refusal
-        if refusal is None:
-            return responses.json(Readiness(self._handle.status, role))
-        if params.purpose == "send":
+        engine = self._handle.engine
+        refusal = engine.disk.refusal
+        if refusal is not None and params.purpose == "send":
             raise refusal
-        return responses.json(Readiness(self._handle.status, role, str(refusal)))
+        refusing = UNSET if refusal is None else str(refusal)
+        set_aside = _set_aside(len(engine.firing.quarantined))
+        return responses.json(Readiness(self._handle.status, role, refusing, set_aside=set_aside))
 
     @_reads("/v1/cluster", "getCluster", answer=ClusterInfo, needs_engine=False, problems=("not_ready",))
     async def cluster(self, _: web.Request) -> web.Response:
@@ -127,3 +128,13 @@ class ServiceCalls:
         if self._handle.cluster is None:
             raise NoStandbyError("the service has no journal, and no other node")
         return responses.json(Moved(await self._handle.cluster.move()))
+
+
+def _set_aside(count: int) -> str | UnsetType:
+    """Return what to do about due messages that cannot be read."""
+    if not count:
+        return UNSET
+    return (
+        f"{count} due message(s) cannot be read, and keep their segments and all behind them: GET /v1/wheel "
+        "lists them; if no backup has one, `timerwheel recall ID --damaged` ends it"
+    )

@@ -24,6 +24,12 @@ def recall(
     key: KeyOption = None,
     where: ConditionOptions,
     if_match: IfMatchOption = None,
+    damaged: Annotated[
+        bool,
+        typer.Option(
+            "--damaged", help="Also a message whose record cannot be read; for one ID, and it stays unread."
+        ),
+    ] = False,
     service: ServiceOptions,
     output: TimeOutput,
 ) -> None:
@@ -39,6 +45,8 @@ def recall(
         raise typer.BadParameter("--dry-run, --yes and --all need conditions")
     if if_match is not None and (conditions or len(message_ids or ()) > 1):
         raise typer.BadParameter("--if-match is for one message: give one ID or --key TOPIC KEY")
+    if damaged and len(message_ids or ()) != 1:
+        raise typer.BadParameter("--damaged is for one message: give one ID")
     if conditions:
 
         def run(dry_run: bool) -> RecallCount:
@@ -50,7 +58,9 @@ def recall(
         show_message(service.ask(lambda client: client.recall_key(*named, if_match=if_match)), output)
     elif message_ids is not None and len(message_ids) == 1:
         [message_id] = message_ids
-        show_message(service.ask(lambda client: client.recall(message_id, if_match=if_match)), output)
+        show_message(
+            service.ask(lambda client: client.recall(message_id, if_match=if_match, damaged=damaged)), output
+        )
     else:
         _recall_many(service, message_ids or [], output)
 

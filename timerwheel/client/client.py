@@ -367,13 +367,15 @@ class Client:
 
     story = history  # its older name
 
-    async def recall(self, message_id: str, *, if_match: str | None = None) -> Message:
+    async def recall(self, message_id: str, *, if_match: str | None = None, damaged: bool = False) -> Message:
         """Recall a scheduled message: it will not be delivered. `ConflictError` if it is too late.
 
         With `if_match`, a tag that `etag` returned, a message that was changed since is left as it is:
         `ConflictError` with the code `precondition_failed`. So it is with every `if_match`.
+        With `damaged`, one whose record cannot be read is recalled too, unread.
         """
-        return await self._connection.call("DELETE", _message_path(message_id), Message, if_match=if_match)
+        path = with_query(_message_path(message_id), {"damaged": "true"} if damaged else {})
+        return await self._connection.call("DELETE", path, Message, if_match=if_match)
 
     async def reschedule(
         self,

@@ -8,7 +8,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from timerwheel.clock import Clock
 from timerwheel.errors import NotReadyError
 from timerwheel.groups.config import (
     OFFSETS,
@@ -19,6 +18,7 @@ from timerwheel.groups.config import (
     config_of,
 )
 from timerwheel.model.delay_levels import LevelTable
+from timerwheel.runtime.ages import Ages
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.in_flight import Taken
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX, rows_within
@@ -33,54 +33,6 @@ from timerwheel.store.record import unit_of
 from timerwheel.wheel.slot_table import ENTRY_DTYPE, Entries
 
 ACKNOWLEDGED_MAX = 100_000
-
-
-STEP_MS = 1_000
-"""Wall-clock gain over the monotonic clock that counts as a step; less is drift."""
-STEPS_MAX = 100
-"""Steps that are remembered; two of the longest ago then count as one, at the time of the later."""
-
-
-class Ages:
-    """The age of delivered messages, whatever is done to the wall clock while the service runs.
-
-    A message that is too old ends for a group, which cannot be undone. So a clock that is stepped forward
-    must not make it older: a step does not count for messages that were delivered before it. These are all
-    that were delivered by the latest time that the clock had read, also if it was stepped back since. After a
-    step back messages seem younger, and live longer by that at most. A step while the service is down cannot
-    be noticed.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._ahead_ms = clock.now_ms() - clock.monotonic_ms()
-        self._latest_ms = clock.now_ms()
-        self._steps: list[tuple[int, int]] = []  # latest wall time before the step, milliseconds forward
-
-    def look(self) -> None:
-        """Notice a step; call this now and then, so that later deliveries are not taken for earlier ones."""
-        now_ms = self._clock.now_ms()
-        step_ms = now_ms - self._clock.monotonic_ms() - self._ahead_ms
-        if abs(step_ms) >= STEP_MS:
-            self._latest_ms = max(self._latest_ms, now_ms - step_ms)
-            if step_ms > 0:
-                self._steps.append((self._latest_ms, step_ms))
-            if len(self._steps) > STEPS_MAX:
-                (first_ms, first), (second_ms, second) = self._steps[:2]
-                self._steps[:2] = [(max(first_ms, second_ms), first + second)]
-            self._ahead_ms += step_ms
-        self._latest_ms = max(self._latest_ms, now_ms)
-
-    @property
-    def remembered(self) -> int:
-        """How many steps are remembered."""
-        return len(self._steps)
-
-    def age_ms(self, from_ms: int) -> int:
-        """Return how long ago a message was delivered that was at this wall time."""
-        self.look()
-        now_ms = self._clock.now_ms()
-        return now_ms - from_ms - sum(step for before_ms, step in self._steps if from_ms <= before_ms)
 
 
 class Acknowledged:
@@ -125,13 +77,13 @@ class GroupParts:
     )
     """The configuration of each group, with the stored value that it was read from."""
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
-    ages: Ages = field(init=False)
-    """How old messages are."""
     letters_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while dead letters are redriven, dropped or drained: each is dealt with once."""
 
-    def __post_init__(self) -> None:
-        self.ages = Ages(self.core.clock)
+    @property
+    def ages(self) -> Ages:
+        """How old messages are."""
+        return self.core.ages
 
     @property
     def tables(self) -> GroupTables:

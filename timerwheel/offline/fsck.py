@@ -1,9 +1,11 @@
 """The offline check: is the log whole, and do wheel and queues agree with it?
 
-It only reads, and may run while the service runs. The index is one snapshot. The log up to the checkpoint is
-compared with it; later records are checked by themselves. Settings and groups are compared as of the log's
-manifest if that is later, because of what retention dropped it has them as of then. Memory grows with the
-number of pending and visible messages, about 60 bytes each.
+It only reads, and may run while the service runs. The index is one snapshot, copied before the log is
+read: while a transaction is open, LMDB uses no freed page again, so the index of a running service would
+grow for as long as the scan takes, and never shrink. The log up to the checkpoint is compared with it;
+later records are checked by themselves. Settings and groups are compared as of the log's manifest if that
+is later, because of what retention dropped it has them as of then. Memory grows with the number of
+pending and visible messages, about 80 bytes each.
 """
 
 import contextlib
@@ -20,7 +22,7 @@ from timerwheel.runtime.recovery import INDEX_DIRECTORY
 from timerwheel.state.batch import tally, visible_rows
 from timerwheel.state.config_table import Put
 from timerwheel.state.log_manifest import LogStart, begin_state, log_directory
-from timerwheel.state.memtable import SettingsDump
+from timerwheel.state.memtable import Kept, SettingsDump
 from timerwheel.state.positions import POSITION_DTYPE
 from timerwheel.state.register_rows import entries_of
 from timerwheel.state.state import LogState, ReadRecords
@@ -48,6 +50,7 @@ from timerwheel.wheel.geometry import Level
 FINDINGS_MAX = 1_000
 QUEUE_BITS = 16
 _NO_OFFSETS = np.zeros(0, np.uint64)
+_PENDING_DTYPE = np.dtype([(name, slot_table.ENTRY_DTYPE[name]) for name in ("offset", "due_ms")])
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -109,40 +112,37 @@ class _Check:
 
     def run(self) -> FsckReport:
         faults: list[CorruptionError] = []
-        with open_together(self.data, self._index, faults) as (log, start, txn):
+        with open_together(self.data, self._index, faults) as (log, start, index):
             self.start = start
             self._find_in_headers(log, faults)
-            until = None if txn is None else self._checkpoint(txn, log)
+            until = None if index is None else self._checkpoint(index, log)
             log_state, books, later = self._replay(log, log.tail if until is None else until)
-            if txn is not None and until is not None:
-                try:
-                    self._compare(txn, log_state, books)
-                    self._compare_settings(txn, log)
-                except IndexDamagedError as error:
-                    self.find("index_damaged", self.index_path, None, str(error))
+            if index is not None and until is not None:
+                self._compare(index, log_state, books)
+                self._compare_settings(index, log)
+                if index.problem is not None:
+                    self.find("index_damaged", self.index_path, None, index.problem)
             for rows in later:
                 books.add(rows)
             self._find_quarantined(log)
             return self._report(log, log_state, until, len(books.pending(hidden=log_state.internal_ids)))
 
     @contextlib.contextmanager
-    def _index(self) -> Iterator[IndexTransaction | None]:
+    def _index(self) -> Iterator["_IndexCopy | None"]:
         self.findings.clear()  # of an index that was looked at too early
-        with contextlib.ExitStack() as stack:
-            txn = None
-            try:
-                txn = stack.enter_context(open_index(self.data))
-            except IndexDamagedError as error:
-                self.find("index_damaged", self.index_path, None, str(error))
-            else:
-                if txn is None:
-                    self.find(
-                        "index_missing", self.index_path, None, "the next start rebuilds it from the log"
-                    )
-            yield txn
+        found = None
+        try:
+            with open_index(self.data) as txn:
+                found = None if txn is None else _IndexCopy(txn)
+        except IndexDamagedError as error:
+            self.find("index_damaged", self.index_path, None, str(error))
+        else:
+            if found is None:
+                self.find("index_missing", self.index_path, None, "the next start rebuilds it from the log")
+        yield found
 
-    def _checkpoint(self, txn: IndexTransaction, log: LogReader) -> int | None:
-        state = read_state(txn)
+    def _checkpoint(self, index: "_IndexCopy", log: LogReader) -> int | None:
+        state = index.state
         if state is None:
             self.find(
                 "index_missing", self.index_path, None, "it is empty; the next start fills it from the log"
@@ -295,9 +295,18 @@ class _Check:
         if data != register.encode(draft):
             self.find("register_stale", path, base, "damaged; it is built again when it is read")
 
-    def _compare(self, txn: IndexTransaction, log_state: LogState, books: "_Books") -> None:
+    def _compare(self, index: "_IndexCopy", log_state: LogState, books: "_Books") -> None:
+        """Compare what could be read of the index with the log."""
+        expected = books.pending()
+        if index.pending is not None:
+            self._compare_timers(expected, index.pending)
+        if index.topics is not None:
+            self._compare_counts(expected, index.topics, log_state)
+        if index.topics is not None and index.queues is not None:
+            self._compare_queues(index.topics, index.queues, log_state, books.queues())
+
+    def _compare_timers(self, expected: np.ndarray, actual: np.ndarray) -> None:
         path = self.index_path
-        expected, actual = books.pending(), _index_pending(txn)
         for entry in expected[~np.isin(expected["offset"], actual["offset"])]:
             detail = f"a timer due at {entry['due_ms']} is not in the wheel"
             self.find("timer_missing", path, int(entry["offset"]), detail)
@@ -307,33 +316,44 @@ class _Check:
         for entry in actual[~np.isin(actual["offset"], expected["offset"])]:
             detail = f"the wheel holds a timer due at {entry['due_ms']} that the log does not"
             self.find("timer_extra", path, int(entry["offset"]), detail)
-        # The index may number topics differently: it may still know topics that retention has removed.
-        ids = {msgspec.msgpack.decode(raw)[0]: int.from_bytes(key, "big") for key, raw in txn.items("topics")}
+
+    def _compare_counts(
+        self, expected: np.ndarray, topics: dict[str, tuple[int, int]], log_state: LogState
+    ) -> None:
         counts_of = dict(tally(expected["topic"]))
-        for _, raw in txn.items("topics"):
-            name, pending, _ = msgspec.msgpack.decode(raw)
+        for name, (_, pending) in topics.items():
             stated = counts_of.get(log_state.topics[name].id, 0) if name in log_state.topics else 0
             if pending != stated:
                 detail = f"topic {name!r} has {pending} pending in the index and {stated} in the log"
-                self.find("count_differs", path, None, detail)
+                self.find("count_differs", self.index_path, None, detail)
 
-        visible = books.queues()
+    def _compare_queues(
+        self,
+        topics: dict[str, tuple[int, int]],
+        queues_of: dict[tuple[int, int], np.ndarray],
+        log_state: LogState,
+        visible: dict[tuple[int, int], np.ndarray],
+    ) -> None:
         for topic in log_state.topics_by_id:
             end = log_state.control.topic_ends.get(topic.name)
+            # The index may number topics differently: it may still know topics that retention has removed.
+            topic_id, _ = topics.get(topic.name, (-1, 0))
             for number in topic.queues:
                 expected = visible.get((topic.id, number), _NO_OFFSETS)
                 if end is not None:  # retention may have trimmed what was deleted
                     expected = expected[expected >= end.until]
                 if len(expected):
-                    self._compare_queue(txn, expected, (ids.get(topic.name, -1), number))
+                    actual = queues_of.get((topic_id, number), _NO_OFFSETS)
+                    self._compare_queue(expected, actual, (topic_id, number))
 
-    def _compare_settings(self, txn: IndexTransaction, log: LogReader) -> None:
+    def _compare_settings(self, index: "_IndexCopy", log: LogReader) -> None:
         """Compare settings and groups of the index, brought up to `settled`, with those of the log."""
-        state = read_state(txn)
-        assert state is not None
+        if index.kept is None:
+            return
+        assert index.state is not None
         assert self.settings is not None
         log_state = LogState(lambda: log.bases)
-        log_state.restore(state, read_kept(txn))
+        log_state.restore(index.state, index.kept)
         for part, read in self._since:
             log_state.apply(part, int(part.rows["offset"][-1]), read)
         expected, actual = self.settings, log_state.dump_settings()
@@ -352,10 +372,7 @@ class _Check:
         if expected.dead != actual.dead:
             self.find("groups_differ", self.index_path, None, "dead letters differ from those of the log")
 
-    def _compare_queue(self, txn: IndexTransaction, expected: np.ndarray, queue: tuple[int, int]) -> None:
-        prefix = queue_prefix(*queue) if queue[0] >= 0 else b"none"
-        found = [page.rows(POSITION_DTYPE)["offset"] for _, page in txn.prefix(queues.TABLE, prefix)]
-        actual = np.concatenate(found) if found else np.zeros(0, np.uint64)
+    def _compare_queue(self, expected: np.ndarray, actual: np.ndarray, queue: tuple[int, int]) -> None:
         # Pages are trimmed whole, so the index may keep positions from before the log's start.
         actual = actual[actual >= expected[0]]
         if not np.array_equal(expected, actual):
@@ -424,13 +441,56 @@ class _Books:
         }
 
 
+class _IndexCopy:
+    """What an index has that the log must have too, as far as it can be read; `problem` says why no further.
+
+    `topics` has the id and the pending messages of each, `queues` the log offsets of the messages of each, by
+    topic and number.
+    """
+
+    def __init__(self, txn: IndexTransaction) -> None:
+        self.state = read_state(txn)
+        self.pending: np.ndarray | None = None
+        self.topics: dict[str, tuple[int, int]] | None = None
+        self.queues: dict[tuple[int, int], np.ndarray] | None = None
+        self.kept: Kept | None = None
+        self.problem: str | None = None
+        try:
+            if self.state is not None:
+                self._copy(txn)
+        except IndexDamagedError as error:
+            self.problem = str(error)
+
+    def _copy(self, txn: IndexTransaction) -> None:
+        self.pending = _index_pending(txn)
+        self.topics = {}
+        places: list[tuple[int, int]] = []
+        for key, raw in txn.items("topics"):
+            name, pending, numbers = msgspec.msgpack.decode(raw)
+            topic_id = int.from_bytes(key, "big")
+            self.topics[name] = (topic_id, pending)
+            places += [(topic_id, number) for number, _, _ in numbers]
+        self.queues = {place: _queue_offsets(txn, place) for place in places}
+        self.kept = read_kept(txn)
+
+
+def _queue_offsets(txn: IndexTransaction, place: tuple[int, int]) -> np.ndarray:
+    pages = txn.prefix(queues.TABLE, queue_prefix(*place))
+    found = [page.rows(POSITION_DTYPE)["offset"] for _, page in pages]
+    return np.concatenate(found) if found else _NO_OFFSETS
+
+
 def _index_pending(txn: IndexTransaction) -> np.ndarray:
     parts = []
     for level in Level:
         for start_ms, _, _ in slot_table.slot_weights(txn, level, 0, 1 << 62):
             entries = slot_table.slot_entries(txn, level, start_ms)
             parts.append(entries)
-    return slot_table.net(join(parts, slot_table.ENTRY_DTYPE))
+    entries = slot_table.net(join(parts, slot_table.ENTRY_DTYPE))
+    found = np.zeros(len(entries), _PENDING_DTYPE)  # a copy: entries may lie in the pages of LMDB
+    for name in _PENDING_DTYPE.names or ():
+        found[name] = entries[name]
+    return found
 
 
 def fsck(data: Path, progress: Callable[[int, int], None] | None = None) -> FsckReport:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -58,18 +58,21 @@ class LogRecord(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class Opened(NamedTuple):
-    """A log with the manifest that says where it begins, and a snapshot of the index, if there is one."""
+T = TypeVar("T")
+
+
+class Opened(NamedTuple, Generic[T]):
+    """A log with the manifest that says where it begins, and what was read of the index before."""
 
     log: LogReader
     start: LogStart | None
-    txn: IndexTransaction | None
+    found: T
 
 
 class Snapshot:
     """The contents of a data directory at the moment it was opened."""
 
-    def __init__(self, opened: "Opened", now_ms: int) -> None:
+    def __init__(self, opened: "Opened[IndexTransaction | None]", now_ms: int) -> None:
         log, start, txn = opened
         self.log = log
         self._ids = Ids(log.log_id)
@@ -183,9 +186,9 @@ def index_mismatch(state: IndexState, log: LogReader) -> str | None:
 @contextlib.contextmanager
 def open_together(
     data: Path,
-    index: Callable[[], contextlib.AbstractContextManager[IndexTransaction | None]],
+    index: Callable[[], contextlib.AbstractContextManager[T]],
     faults: list[CorruptionError] | None = None,
-) -> Iterator[Opened]:
+) -> Iterator[Opened[T]]:
     """Open an index by `index`, and the log, both as of one manifest, for a block. FormatError as above.
 
     What is wrong with headers of segments is an error, or with `faults` is there.
@@ -198,7 +201,7 @@ def open_together(
         with contextlib.ExitStack() as stack:
             raw = manifest_of(directory)
             # Before the log, which is never behind it then.
-            txn = stack.enter_context(index())
+            found = stack.enter_context(index())
             try:
                 log = stack.enter_context(contextlib.closing(_open_log(directory, raw, faults)))
             except OffsetError:
@@ -206,7 +209,7 @@ def open_together(
                     raise
                 continue
             if raw == manifest_of(directory):
-                yield Opened(log, _decoded(directory, raw), txn)
+                yield Opened(log, _decoded(directory, raw), found)
                 return
 
 

@@ -8,6 +8,7 @@ outcome and looks again.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ from timerwheel.index.lookups import Place, Window
 from timerwheel.index.writer import memtable_entries
 from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.ids import root_in
-from timerwheel.model.messages import State
+from timerwheel.model.messages import MessageView, State
 from timerwheel.runtime.bulk_changes import Change, Ending, Rescheduling, TimeOf, changed
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.current_record import CurrentRecord, Successor, cancel_of, read_at
@@ -54,6 +55,8 @@ from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceErro
 from timerwheel.store.record import HEADER_SIZE, Kind, Record, decode_header
 from timerwheel.store.rows import join
 from timerwheel.wheel.slot_table import ADD, ENTRY_DTYPE, Entries
+
+logger = logging.getLogger("timerwheel")
 
 PART_MESSAGES = 1_000
 NEAR_PART_MESSAGES = 250  # each timer of the near wheel is searched for
@@ -80,6 +83,11 @@ class _Tally:
     """Whether messages count that lists leave out, because their topics have reserved names."""
     of_topic: str | None = None
     """All timers of this topic are ended, those that cannot be read too."""
+    damaged_root: int | None = None
+    """Only the timer of this root is ended, if it cannot be read."""
+    ended: list[CurrentRecord] = field(default_factory=list)
+    """The timer of `damaged_root`, once it was taken."""
+    quarantined: list[int] = field(default_factory=list)
     counted: int = 0
     recalled: int = 0
     missed: int = 0
@@ -91,6 +99,10 @@ class _Tally:
     @property
     def matched(self) -> int:
         return self.counted + self.recalled + self.missed + self.refused
+
+    @property
+    def ends_damaged(self) -> bool:
+        return self.of_topic is not None or self.damaged_root is not None
 
     def note(self, unit: "_Unit") -> None:
         """Remember where the timers of a unit are once it is stored, so that the walk passes them over."""
@@ -361,7 +373,38 @@ class BulkRecalls:
             tally = _Tally(None, dry_run=dry_run, of_topic=topic)
             to_ms = lookups.FAR_MS if with_transactions else HALF_DUE_MS
             await self._sweep(Window(0, -1, to_ms, topic_id=topic_id), tally)
+            self._forget_quarantined(tally)
         return RecallCount(tally.matched, tally.recalled, tally.missed)
+
+    async def end_damaged(self, message_id: str) -> MessageView | None:
+        """End the pending timer of a message whose record cannot be read, by what the wheel has of it.
+
+        Also that of an open transaction. None, and nothing is done, if the wheel has no such timer, or it can
+        be read. Raises NoSpaceError, NotReadyError.
+        """
+        root = root_in(message_id)
+        if root is None:
+            return None
+        async with self.turn:
+            self._life.check_ready()
+            tally = _Tally(_matches_nothing, dry_run=False, damaged_root=root)
+            await self._sweep(Window(0, -1, lookups.FAR_MS), tally)
+            self._forget_quarantined(tally)
+        if not tally.ended:
+            return None
+        timer = tally.ended[0].record.header
+        problem = "its record could not be read, so it was recalled unread"
+        logger.warning("message %s is recalled: %s", message_id, problem)
+        return MessageView(
+            *(message_id, tally.ended[0].record.topic, timer.queue, State.RECALLED, timer.due_ms),
+            *(timer.level, 0, {}, b""),
+            recalled_ms=self._clock.now_ms(),
+            problem=problem,
+        )
+
+    def _forget_quarantined(self, tally: _Tally) -> None:
+        for offset in tally.quarantined:
+            self._firing.quarantined.pop(offset, None)
 
     def _window(self, condition: RecallFilter) -> Window | None:
         """Return the due times and the topic of a condition; None if no message can meet it.
@@ -416,6 +459,8 @@ class BulkRecalls:
         return _in_order(found[(found["root"] < until) & ~was_staged], near_ms), following
 
     async def _recall_entries(self, entries: Entries, tally: _Tally) -> None:
+        if tally.damaged_root is not None:
+            entries = entries[entries["root"] == tally.damaged_root]
         at = 0
         while at < len(entries):
             await self._clock.breathe()
@@ -455,6 +500,9 @@ class BulkRecalls:
                     tally.missed += 1
                 else:
                     ready.append(current)
+            tally.quarantined += [one.offset for one in ready if one.offset in self._firing.quarantined]
+            if tally.damaged_root is not None:
+                tally.ended += ready
             done, refused = self._change(ready)
             tally.refused += len(refused)
             for unit in done:
@@ -497,8 +545,8 @@ class BulkRecalls:
         records = self._log.read_many(part["offset"], part["size"])
         columns = (speaking, part["root"].tolist(), part["offset"].tolist(), records)
         for number, (place, root, offset, data) in enumerate(zip(*columns, strict=True)):
-            if isinstance(data, CorruptionError) and tally.of_topic is not None:
-                found.append((place, self._current_damaged(part[number], data, tally.of_topic, now_ms)))
+            if isinstance(data, CorruptionError) and tally.ends_damaged:
+                found.append((place, self._current_damaged(part[number], data, now_ms)))
             elif not isinstance(data, bytes):
                 if tally.matches is None:
                     found.append((place, None))
@@ -508,10 +556,9 @@ class BulkRecalls:
                 )
         return found
 
-    def _current_damaged(
-        self, entry: np.void, error: CorruptionError, topic: str, now_ms: int
-    ) -> CurrentRecord:
+    def _current_damaged(self, entry: np.void, error: CorruptionError, now_ms: int) -> CurrentRecord:
         """Build the CurrentRecord of a timer that cannot be read, from its wheel entry."""
+        topic = self._state.topics_by_id[int(entry["topic"])].name
         offset, root, due_ms = int(entry["offset"]), int(entry["root"]), int(entry["due_ms"])
         header = decode_header(error.remains.ljust(HEADER_SIZE, b"\0"))._replace(
             kind=int(Kind.TIMER),
@@ -594,6 +641,11 @@ class BulkRecalls:
 
 def _release_nothing() -> None:
     """Release nothing: no place was held."""
+
+
+def _matches_nothing(_record: bytes) -> bool:
+    """Match no record that can be read."""
+    return False
 
 
 def _staged(rows: list[np.ndarray], window: Window, near_ms: int) -> Entries:

@@ -8,6 +8,7 @@ from timerwheel.clock import Clock
 from timerwheel.errors import NotReadyError
 from timerwheel.index.writer import IndexWriter
 from timerwheel.model.ids import Ids
+from timerwheel.runtime.ages import Ages, LogAges
 from timerwheel.runtime.counters import Counters
 from timerwheel.runtime.disk_space import DiskSpace
 from timerwheel.runtime.group_commit import GroupCommit
@@ -96,3 +97,5 @@ class Core:
     in_flight: InFlight
     record_cache: RecordCache
     slot_limit: SlotLimit
+    ages: Ages
+    log_ages: LogAges

@@ -32,7 +32,7 @@ from timerwheel.errors import (
     UnknownMessageError,
 )
 from timerwheel.index import dedup
-from timerwheel.model.admission import SCHEDULE_KEY_PREFIX, TASK_PREFIX
+from timerwheel.model.admission import KEY_PROPERTY, SCHEDULE_KEY_PREFIX, TASK_PREFIX
 from timerwheel.model.messages import MessageView, Outgoing, Receipt, State
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.current_record import cancel_of
@@ -178,6 +178,7 @@ class DedupKeys:
         self._threads = core.threads
         self._lookups = KeyLookups(core.index.index, core.threads)
         self._clock = core.clock
+        self._ages = core.log_ages
         self._ids = core.ids
         self._commit = core.commit
         self._messages = messages
@@ -226,7 +227,9 @@ class DedupKeys:
                 if self._counts(entry) and _carries_on(current.get(digest), entry)
             }
             if kept:
-                record = carried_record(kept, self._clock.now_ms())
+                now_ms = self._clock.now_ms()
+                kept = {digest: _ended_by(entry, now_ms) for digest, entry in kept.items()}
+                record = carried_record(kept, now_ms)
                 await self._commit.submit([record], [CONTROL_TOPIC])
 
     async def _known(
@@ -331,7 +334,7 @@ class DedupKeys:
         try:
             current = await self._messages.current(message_id)
             due_ms = current.record.header.due_ms
-            if current.state is State.SCHEDULED or self._ended_not_before_ms(current) > self._kept_from_ms():
+            if current.state is State.SCHEDULED or self._has_just_ended(current):
                 return Receipt(message_id, topic, due_ms, current.state)
             view = await self._messages.get(message_id)
         except UnknownMessageError:
@@ -340,25 +343,31 @@ class DedupKeys:
             # Its outcome is unknown; storing it again might deliver it twice.
             logger.warning("the message of a deduplication key cannot be read: %s", error)
             return Receipt(message_id, topic, entry.due_ms, State.SCHEDULED)
-        if self._ends_ms(view) <= self._clock.now_ms():
+        if self._left_ms(view) <= 0:
             return None
         return Receipt(message_id, topic, view.due_ms, view.state)
 
     def _counts(self, carried: KeyEntry) -> bool:
-        return carried.last_ms > self._clock.now_ms()
+        assert carried.ended is not None
+        return self._core.ages.age_ms(carried.ended.at_ms) < KEY_KEPT_MS
 
-    def _kept_from_ms(self) -> int:
-        return self._clock.now_ms() - KEY_KEPT_MS
-
-    def _ended_not_before_ms(self, current: Current) -> int:
-        """Return the earliest time at which an ended message can have ended; most repeats need no more."""
+    def _has_just_ended(self, current: Current) -> bool:
+        """Whether an ended message has certainly ended within the time; most repeats need no more."""
         header = current.record.header
-        return header.due_ms if header.kind == Kind.TIMER else header.store_ms
+        not_before_ms = header.due_ms if header.kind == Kind.TIMER else header.store_ms
+        return 0 <= self._core.ages.age_ms(not_before_ms) < KEY_KEPT_MS
 
-    def _ends_ms(self, view: MessageView) -> int:
-        if view.state is State.SCHEDULED:
-            return max(view.due_ms, self._clock.now_ms()) + KEY_KEPT_MS
-        return (view.delivered_ms or view.recalled_ms or view.due_ms) + KEY_KEPT_MS
+    def _left_ms(self, view: MessageView) -> int:
+        """Return for how long at least the key of a message still counts; 0 or less if it has ended."""
+        ended_ms = view.delivered_ms or view.recalled_ms
+        if ended_ms is not None:
+            left_ms = KEY_KEPT_MS - self._ages.age_ms(ended_ms)
+            if view.properties.get(KEY_PROPERTY, "").startswith(SCHEDULE_KEY_PREFIX):
+                # A run that a clock delivered which was ahead must not be sent again when its time comes.
+                left_ms = max(left_ms, KEY_KEPT_MS + view.due_ms - self._clock.now_ms())
+            return left_ms
+        due_ago_ms = self._core.ages.age_ms(view.due_ms)
+        return KEY_KEPT_MS - (min(due_ago_ms, 0) if view.state is State.SCHEDULED else due_ago_ms)
 
     async def id_of(self, topic: str, key: str) -> str:
         """Return the id of the message that a key names, a client's key or a run's; UnknownMessageError."""
@@ -391,7 +400,9 @@ class DedupKeys:
 
     async def sweep(self) -> int:
         """Check the keys whose end may have come; returns how many those were."""
-        now_ms = self._clock.now_ms()
+        # A key is gone for good: after a step forward, those that the clock has skipped wait until it has run
+        # for as long as they count.
+        now_ms = self._core.ages.unstepped_now_ms(KEY_KEPT_MS)
         await self._threads.index(self._index.sweep_keys, now_ms)
         found = await self._threads.read(self._ending, now_ms)
         ends = [(row, entry, await self._later(entry, now_ms)) for row, entry in found]
@@ -400,11 +411,12 @@ class DedupKeys:
         return len(found)
 
     async def _later(self, entry: KeyEntry | None, now_ms: int) -> int | None:
-        """Return when to check a key again, in epoch milliseconds; None if it has ended."""
+        """Return when to check a key again, as `now_ms` counts; None if it has ended."""
         if entry is None:
             return None
         if entry.ended is not None:
-            return entry.last_ms if self._counts(entry) else None
+            left_ms = KEY_KEPT_MS - self._core.ages.age_ms(entry.ended.at_ms)
+            return now_ms + left_ms if left_ms > 0 else None
         try:
             view = await self._messages.get(self._ids.encode(entry.root, entry.root_crc))
         except UnknownMessageError:
@@ -412,8 +424,8 @@ class DedupKeys:
         except CorruptionError as error:
             logger.warning("keeping a deduplication key whose message cannot be read: %s", error)
             return now_ms + KEY_KEPT_MS
-        ends_ms = self._ends_ms(view)
-        return ends_ms if ends_ms > now_ms else None
+        left_ms = self._left_ms(view)
+        return now_ms + left_ms if left_ms > 0 else None
 
     def _ending(self, now_ms: int) -> list[tuple[bytes, KeyEntry | None]]:
         with self._index.read() as txn:
@@ -428,6 +440,12 @@ class DedupKeys:
 def _carries_on(current: KeyEntry | None, ended: KeyEntry) -> bool:
     """Whether the key still names this message, and no record carries it except the one that will go."""
     return current is not None and current[:2] == ended[:2] and current.ended in (None, ended.ended)
+
+
+def _ended_by(entry: KeyEntry, now_ms: int) -> KeyEntry:
+    """Return a key whose message ended by now: a later end was stored while the clock was ahead."""
+    assert entry.ended is not None
+    return entry._replace(ended=entry.ended._replace(at_ms=min(entry.ended.at_ms, now_ms)))
 
 
 def _repeats_recalled(place: int, message: Outgoing, holder: Holder) -> Fault:

@@ -1,6 +1,8 @@
-"""Free disk space, as far as the engine knows between two measurements."""
+"""Free disk space, as far as the engine knows between two measurements, and whether the index has room."""
 
-from timerwheel.errors import DiskReserveError
+from collections.abc import Callable
+
+from timerwheel.errors import DiskReserveError, IndexFullError
 from timerwheel.settings import Settings
 from timerwheel.store.files import Files
 
@@ -12,6 +14,8 @@ class DiskSpace:
         self._files = files
         self._settings = settings
         self.free_bytes = 1 << 62
+        self.index_refusal: Callable[[], IndexFullError | None] = lambda: None
+        """Why nothing more may wait for the index, if that is so; the indexer says."""
 
     @property
     def reserve_bytes(self) -> int:
@@ -31,7 +35,9 @@ class DiskSpace:
         self.free_bytes = max(self.free_bytes - size_bytes, 0)
 
     @property
-    def refusal(self) -> DiskReserveError | None:
+    def refusal(self) -> DiskReserveError | IndexFullError | None:
         """Return why new messages are refused while everything else continues, or None."""
         reserve_bytes = self.reserve_bytes
-        return DiskReserveError(self.free_bytes, reserve_bytes) if self.free_bytes < reserve_bytes else None
+        if self.free_bytes < reserve_bytes:
+            return DiskReserveError(self.free_bytes, reserve_bytes)
+        return self.index_refusal()

@@ -10,9 +10,11 @@ import logging
 
 import numpy as np
 
+from timerwheel.errors import IndexFullError
 from timerwheel.index.writer import memtable_entries
 from timerwheel.runtime.core import Core
 from timerwheel.state.batch import parts_of
+from timerwheel.state.dedup_key import KEY_KEPT_MS
 from timerwheel.store.errors import CorruptionError, NoSpaceError, OffsetError, StoreError
 from timerwheel.store.rows import join
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
@@ -29,6 +31,8 @@ TICK_MS = 500
 SOON_MS = 2_000
 OVERDUE_TIMES = 8
 WARM_RECORDS = 500
+WAITING_TIMES = 10
+"""So many times `index_records_max` may wait for an index without room; then new messages are refused."""
 
 
 def _within(dues_ms: np.ndarray, from_ms: int, until_ms: int) -> np.ndarray:
@@ -47,6 +51,7 @@ class Indexer:
         self._log = core.log
         self._threads = core.threads
         self._clock = core.clock
+        self._ages = core.ages
         self._settings = core.settings
         self._in_flight = core.in_flight
         self._counters = core.counters
@@ -56,6 +61,8 @@ class Indexer:
         self._stopping = False
         self._next_commit_ms = 0
         self._no_space = ThrottledLog(core.clock)
+        self._refused: NoSpaceError | None = None
+        core.disk.index_refusal = self._refusal
         self._warming: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -82,20 +89,35 @@ class Indexer:
         """Commit if asked, cascade one step or compact a slot, load; returns True if there is more to do."""
         async with self.turn:
             more = False
+            ended_by_ms = self._ages.unstepped_now_ms(KEY_KEPT_MS)
             try:
                 if commit:
                     await self._commit()
                 more = (
                     await self._cascade()
                     or await self._threads.index(self._index.compact)
-                    or await self._threads.index(self._index.merge_keys, self._clock.now_ms()) > 0
+                    or await self._threads.index(self._index.merge_keys, ended_by_ms) > 0
                 )
             except NoSpaceError as error:
                 # Timers in memory and in second slots still fire; the next tick tries again.
+                self._refused = error
                 self._log_refusal(error)
             await self._load()
             await self._keep_sidecars()
         return more
+
+    def _refusal(self) -> IndexFullError | None:
+        """Return why new messages are refused: the index had no room, and much waits for it; else None.
+
+        What is due, acknowledged or recalled is still stored, and waits as well.
+        """
+        if self._refused is None:
+            return None
+        immutable = self._state.immutable
+        waiting = self._state.memtable.count + (immutable.count if immutable is not None else 0)
+        if waiting < WAITING_TIMES * self._settings.index_records_max:
+            return None
+        return IndexFullError(waiting, str(self._refused))
 
     def _log_refusal(self, error: NoSpaceError) -> None:
         text = "no space for the index; %d records wait in memory: %s"
@@ -153,6 +175,7 @@ class Indexer:
             self._state.thaw()
             raise
         self._state.committed()
+        self._refused = None
         self._log_end()
         self._next_commit_ms = self._clock.monotonic_ms() + self._settings.index_interval_ms
 

@@ -8,6 +8,11 @@ that count, plus retention. The order of the steps makes a crash between any two
 
     move timers -> carry keys -> commit the index -> write the manifest -> unlink segments -> trim the index
 
+Whether something is past retention is judged by its age (`timerwheel.runtime.ages`), so that what was
+delivered and not yet consumed does not go because the clock was stepped, and no time stamp keeps a
+segment for longer. A timer that cannot be read keeps its segment until it is recalled unread
+(`BulkRecalls.end_damaged`).
+
 The manifest says where the kept log begins and which queue offsets its first messages have. A start that
 finds older segments finishes their removal.
 """
@@ -33,7 +38,7 @@ from timerwheel.store.errors import CorruptionError, JournalAwayError, NoSpaceEr
 from timerwheel.store.index import IndexTransaction
 from timerwheel.store.journaled_log import JournaledLog
 from timerwheel.store.moved_timer import moved, topic_of
-from timerwheel.store.record import FLAG_LEASE, Kind, decode_header
+from timerwheel.store.record import FLAG_LEASE, HEADER_SIZE, Kind, decode_header
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 from timerwheel.wheel.slot_table import entries_of
 
@@ -62,6 +67,7 @@ class Retention:
         self._index = core.index
         self._threads = core.threads
         self._clock = core.clock
+        self._ages = core.log_ages
         self._settings = core.settings
         self._in_flight = core.in_flight
         self._indexer = indexer
@@ -80,44 +86,51 @@ class Retention:
 
     async def turn(self) -> int:
         """Remove the segments that may go now; returns how many those were."""
-        now_ms = self._clock.now_ms()
-        await self._drop_quarantined(now_ms)
-        old = self._old_segments(now_ms, await self._removable_until())
-        movable_until = await self._movable_until(old, now_ms)
+        await self._drop_quarantined()
+        old = self._old_segments(await self._removable_until())
+        movable_until = await self._movable_until(old)
         keep_from = None
         for base, following, segment in old:
             is_movable = following <= movable_until
             if segment.pending and is_movable:
                 await self._move_timers(base)
             # Ids of delivered and recalled messages also stay valid for the whole of retention.
-            if segment.pending or segment.last_end_ms >= now_ms - self._settings.retention_ms:
+            if segment.pending or not self._is_old(self._ages.age_ms(segment.last_end_ms)):
                 break
             # Not before all timers have ended or moved: a later recall leaves a key as well.
-            if _has_keys(segment, now_ms) and not (is_movable and await self._carry_keys(base)):
+            if self._has_keys(segment) and not (is_movable and await self._carry_keys(base)):
                 break
             keep_from = following
         return 0 if keep_from is None else await self._drop(keep_from)
 
-    async def _drop_quarantined(self, now_ms: int) -> None:
+    async def _drop_quarantined(self) -> None:
         """Remove the quarantine files that are past `quarantine_retention`."""
-        before_ms = now_ms - self._settings.quarantine_retention_ms
+        kept_ms = self._settings.quarantine_retention_ms
+        before_ms = self._core.ages.unstepped_now_ms(kept_ms) - kept_ms
         dropped = await self._threads.log(quarantine.drop_before, self._files, self._log.directory, before_ms)
         for kept in dropped:
             logger.info("retention removed %s, which was cut %s", kept.path.name, format_ms(kept.cut_ms))
 
-    def _old_segments(self, now_ms: int, removable_until: int) -> list[tuple[int, int, SegmentCount]]:
+    def _old_segments(self, removable_until: int) -> list[tuple[int, int, SegmentCount]]:
         """Return (base, next base, counts) of the first segments, as far as all are past retention."""
         found: list[tuple[int, int, SegmentCount]] = []
+        ages_ms = self._ages.of_segments()
         for base, following in zip(self._log.bases, self._log.bases[1:], strict=False):
-            segment = self._state.segments.get(base)
-            if segment is None or following > removable_until:
+            if following > removable_until or not self._is_old(ages_ms[base]):
                 break
-            if segment.last_store_ms >= now_ms - self._settings.retention_ms:
-                break
-            found.append((base, following, segment))
+            # A segment of which nothing could be read counts nothing.
+            found.append((base, following, self._state.segments.get(base, SegmentCount())))
         return found
 
-    async def _movable_until(self, old: list[tuple[int, int, SegmentCount]], now_ms: int) -> int:
+    def _is_old(self, age_ms: int) -> bool:
+        return age_ms > self._settings.retention_ms
+
+    def _has_keys(self, segment: SegmentCount) -> bool:
+        """Whether keys of the segment may still count."""
+        stamps_ms = (segment.last_store_ms, segment.last_end_ms)
+        return segment.keyed and min(map(self._ages.age_ms, stamps_ms)) <= KEY_KEPT_MS
+
+    async def _movable_until(self, old: list[tuple[int, int, SegmentCount]]) -> int:
         """Return the offset up to which moving timers and carrying keys writes at most half of what it frees.
 
         A segment full of timers with months to go is better left in place than written again each time it
@@ -126,7 +139,7 @@ class Retention:
         until = 0
         kept_bytes = 0.0
         for base, following, segment in old:
-            has_keys = _has_keys(segment, now_ms)
+            has_keys = self._has_keys(segment)
             if segment.pending or has_keys:
                 kept = await self._kept_of(base)
                 kept_bytes += segment.pending * kept.timer_bytes + has_keys * kept.keys_bytes
@@ -250,9 +263,15 @@ class Retention:
         records: list[bytes] = []
         topics: list[str] = []
         stay = np.ones(len(rows), bool)
-        for place, (offset, record) in enumerate(zip(rows["offset"].tolist(), found, strict=True)):
+        offsets, roots = rows["offset"].tolist(), rows["root"].tolist()
+        for place, (offset, root, record) in enumerate(zip(offsets, roots, found, strict=True)):
             if not isinstance(record, bytes):
-                logger.error("a timer cannot be copied forward and keeps its segment: %s", record)
+                logger.error(
+                    "a timer cannot be copied forward and keeps its segment: %s; if no backup has it, "
+                    "`timerwheel recall %s --damaged` ends it",
+                    record,
+                    self._damaged_id(record, root),
+                )
             elif len(record) > self._log.unit_bytes_max:
                 text = "the timer at log offset %d is larger than the journal takes, and keeps its segment"
                 logger.error(text, offset)
@@ -263,6 +282,12 @@ class Retention:
         if records:
             await self._core.commit.submit(records, topics, dues_ms=rows["due_ms"].tolist())
         return stay
+
+    def _damaged_id(self, error: Exception, root: int) -> str:
+        """Return the id under which a message is listed whose record cannot be read."""
+        remains = error.remains if isinstance(error, CorruptionError) else b""
+        header = decode_header(remains.ljust(HEADER_SIZE, b"\0"))
+        return self._core.ids.encode(root, header.identity(root).root_crc)
 
     def _find_marks(self, roots: np.ndarray) -> dict[int, int]:
         with self._index.read() as txn:
@@ -342,9 +367,3 @@ class Retention:
         for topic_id, queue, first in firsts:
             queues.drop_before(txn, topic_id, queue, first)
         forwarding.drop_before(txn, start)
-
-
-def _has_keys(segment: SegmentCount, now_ms: int) -> bool:
-    """Whether keys of the segment may still count."""
-    newest_ms = max(segment.last_store_ms, segment.last_end_ms)
-    return segment.keyed and newest_ms >= now_ms - KEY_KEPT_MS

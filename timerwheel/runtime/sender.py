@@ -486,7 +486,7 @@ class Sender:
         return last + np.arange(1, count + 1)
 
     def check_accepting(self) -> None:
-        """Raise NotReadyError or DiskReserveError if new messages are not accepted now."""
+        """Raise NotReadyError, DiskReserveError or IndexFullError if new messages are not accepted now."""
         self._life.check_ready()
         if (refusal := self._disk.refusal) is not None:
             raise refusal

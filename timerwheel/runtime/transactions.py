@@ -267,7 +267,12 @@ class Transactions:
         except (AlreadyDeliveredError, AlreadyRecalledError, NoOpenTransactionError, UnknownMessageError):
             self._open.pop(root, None)  # its sender ended it at the same time
         except CorruptionError:
-            logger.warning("transaction %s cannot be read; it is no longer checked", one.id)
+            logger.warning(
+                "transaction %s cannot be read; it is no longer checked: if no backup has it, "
+                "`timerwheel recall %s --damaged` ends it",
+                one.id,
+                one.id,
+            )
             self._open.pop(root, None)
 
     async def _check(self, root: int, one: _Open) -> None:

@@ -217,10 +217,20 @@ class Scheduler:
         return found
 
     async def _sent(self, name: str, stored: Stored, run_ms: int) -> Receipt | None:
-        """Return the message of a run; None if it was not sent, or ended a day ago."""
-        if run_ms > stored.sent_until_ms:
-            return None
-        return await self._keys.find(stored.spec.topic, run_key(name, stored.generation, run_ms))
+        """Return the message of a run; None if it was not sent, or ended a day ago.
+
+        One that an earlier generation delivered counts, as the clock may have been stepped back since.
+        """
+        if run_ms <= stored.sent_until_ms:
+            sent = await self._keys.find(stored.spec.topic, run_key(name, stored.generation, run_ms))
+            if sent is not None:
+                return sent
+        for earlier in stored.earlier:
+            if earlier.after_ms < run_ms <= earlier.until_ms:
+                sent = await self._keys.find(earlier.topic, earlier.key(name, run_ms))
+                if sent is not None and sent.state is State.DELIVERED:
+                    return sent
+        return None
 
     # ------------------------------------------------------------------ for the engine
 
@@ -239,8 +249,9 @@ class Scheduler:
         while True:
             now_ms = self._clock.now_ms()
             if now_ms < self._seen_ms:
-                # Stepped back: schedules to check soon would have to wait for as long as the step.
-                self._look_ms = dict.fromkeys(self._look_ms, now_ms)
+                # Stepped back: schedules to check soon would have to wait for as long as the step, and those
+                # that ended have runs to come again.
+                self._look_ms = dict.fromkeys(self.names(), now_ms)
             self._seen_ms = now_ms
             due = [name for name, look_ms in self._look_ms.items() if look_ms <= now_ms]
             if due:
@@ -283,9 +294,7 @@ class Scheduler:
                 spec = msgspec.structs.replace(old.spec, paused=bool(paused))
             if old is None or old.spec != spec:
                 now_ms = self._clock.now_ms()
-                # From the clock, so that a schedule that was deleted and created again reuses no number.
-                self._generation = max(self._generation + 1, now_ms)
-                begun = Stored.begin(name, spec, old, self._generation, now_ms)
+                begun = Stored.begin(name, spec, old, self._next_generation(now_ms), now_ms)
                 self._sender.check_open([spec.topic])
                 await self._store(name, begun)
                 self._after_outage.discard(name)
@@ -319,17 +328,39 @@ class Scheduler:
             stored = rewound
             await self._store(name, stored)
         if stored.leaving is None and not stored.deleted:
-            return stored
-        delivered: list[int] = []
-        if (leaving := stored.leaving) is not None:
-            had_fired = await self._recall(leaving.topic, leaving.keys(name))
-            delivered = [run_ms for run_ms, fired in zip(leaving.runs, had_fired, strict=True) if fired]
+            return await self._begun_again(name, stored)
+        delivered = await self._recall_leaving(name, stored)
         if stored.deleted:
             await self._control.put([Put(ConfigTable.SCHEDULE, name, None)])
             return None
         stored = stored.recalled(name, delivered)
         await self._store(name, stored)
+        return await self._begun_again(name, stored)
+
+    async def _begun_again(self, name: str, stored: Stored) -> Stored:
+        """Begin a new generation, stored, if the clock was ahead when the schedule was put."""
+        now_ms = self._clock.now_ms()
+        if not stored.is_ahead(now_ms):
+            return stored
+        stored = Stored.begin(name, stored.spec, stored, self._next_generation(now_ms), now_ms)
+        await self._store(name, stored)
+        if stored.leaving is not None:
+            stored = stored.recalled(name, await self._recall_leaving(name, stored))
+            await self._store(name, stored)
         return stored
+
+    async def _recall_leaving(self, name: str, stored: Stored) -> list[int]:
+        """Recall the runs that leave; returns the moments of those that were delivered before."""
+        leaving = stored.leaving
+        if leaving is None:
+            return []
+        had_fired = await self._recall(leaving.topic, leaving.keys(name))
+        return [run_ms for run_ms, fired in zip(leaving.runs, had_fired, strict=True) if fired]
+
+    def _next_generation(self, now_ms: int) -> int:
+        """Return a number from the clock: a schedule that was deleted and created again reuses none."""
+        self._generation = max(self._generation + 1, now_ms)
+        return self._generation
 
     # ------------------------------------------------------------------ steps
 
@@ -395,7 +426,7 @@ class Scheduler:
         """
         if until_ms == stored.planned_until_ms:
             return
-        if stored.sent_ahead:
+        if stored.sent_ahead or stored.earlier:
             runs = [run_ms for run_ms in runs if await self._sent(name, stored, run_ms) is None]
         spec, settings = stored.spec, self._settings
         late_ms = min(LATE_MS, settings.max_delay_ms)

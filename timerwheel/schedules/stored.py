@@ -5,6 +5,7 @@
     planned        `planned_until_ms` grows, in one unit with the messages of the runs
     rewound        the clock was stepped back: `planned_until_ms` is again the present, and `sent_ahead` says
                    what was planned beyond it
+    begun again    the clock was ahead when it was put: as put now
     paused         as put, but nothing is planned
     deleted        `deleted` is set; then `leaving` is recalled, then the setting removed
 
@@ -25,6 +26,8 @@ from timerwheel.schedules.errors import ScheduleError
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec, run_key
 
+EARLIER_MAX = 8
+
 
 class Leaving(msgspec.Struct, frozen=True):
     """Runs that were sent ahead and must be recalled: their topic, generation and moments."""
@@ -38,6 +41,19 @@ class Leaving(msgspec.Struct, frozen=True):
         return [run_key(name, self.generation, run_ms) for run_ms in self.runs]
 
 
+class Earlier(msgspec.Struct, frozen=True):
+    """A generation before this one, which may have delivered runs after the one moment up to the other."""
+
+    topic: str
+    generation: int
+    after_ms: int
+    until_ms: int
+
+    def key(self, name: str, run_ms: int) -> str:
+        """Return the deduplication key that a run had in it."""
+        return run_key(name, self.generation, run_ms)
+
+
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
     """One value of the table `schedule`; all times are epoch milliseconds.
 
@@ -46,7 +62,8 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     sent, or skipped by policy; the clock then read `planned_at_ms`. Those due at `planned_ms` have fired.
     `sent_ahead` has the pairs (`planned_at_ms`, `planned_until_ms`) from before the clock was stepped back.
     `delivered` are moments at which earlier generations have run though they are due after `begun_ms`: those
-    runs fired before they could be recalled.
+    runs fired before they could be recalled. `earlier` has the last EARLIER_MAX generations before: if the
+    clock was stepped back, their runs may be to come again.
     """
 
     spec: ScheduleSpec
@@ -58,6 +75,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     planned_ms: int
     planned_at_ms: int = 0
     sent_ahead: list[tuple[int, int]] = []
+    earlier: list[Earlier] = []
     leaving: Leaving | None = None
     delivered: list[int] = []
     deleted: bool = False
@@ -79,13 +97,14 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             spec=spec,
             generation=generation,
-            made_ms=old.made_ms if old is not None and same else now_ms,
+            made_ms=min(old.made_ms, now_ms) if old is not None and same else now_ms,
             since_ms=since_ms,
             begun_ms=now_ms,
             planned_until_ms=since_ms,
             planned_ms=now_ms,
             leaving=leaving,
             delivered=[run_ms for run_ms in before if spec.jittered(name, run_ms) > now_ms],
+            earlier=[] if old is None else old.until_now(now_ms),
         )
 
     def leave(self, name: str, now_ms: int, *, all_overdue: bool) -> Leaving | None:
@@ -94,6 +113,16 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
             return None
         runs = self.waiting(name, min(now_ms, self.planned_ms) if all_overdue else now_ms)
         return Leaving(self.spec.topic, self.generation, runs) if runs else None
+
+    def until_now(self, now_ms: int) -> list[Earlier]:
+        """Return this generation, which ends now, behind those before it."""
+        read_ms = max(now_ms, self.planned_at_ms, self.begun_ms)  # what the clock has read at the latest
+        this = Earlier(self.spec.topic, self.generation, self.since_ms, min(self.sent_until_ms, read_ms))
+        return [*self.earlier, this][-EARLIER_MAX:]
+
+    def is_ahead(self, now_ms: int) -> bool:
+        """Whether the clock was ahead when it was put: nothing would run until the clock is there again."""
+        return max(self.begun_ms, self.made_ms) > now_ms
 
     @classmethod
     def decode(cls, value: Any) -> "Stored":  # noqa: ANN401 - a JSON value

@@ -290,6 +290,12 @@ class MessagePath(msgspec.Struct, frozen=True):
     id: str
 
 
+class RecallQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """With `damaged`, a message whose record cannot be read is recalled too, unread."""
+
+    damaged: bool = False
+
+
 class KeyPath(msgspec.Struct, frozen=True):
     """The message with this deduplication key in this topic."""
 

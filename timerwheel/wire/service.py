@@ -72,13 +72,15 @@ class ShardReadiness(msgspec.Struct, frozen=True):
 class Readiness(msgspec.Struct, frozen=True, omit_defaults=True):
     """The service's status; `role` is among nodes; `refusing` says why it takes no new messages.
 
-    A service in shards says who serves each.
+    `set_aside` says what to do about due messages that cannot be read. A service in shards says who serves
+    each.
     """
 
     status: str
     role: Role | UnsetType = UNSET
     refusing: str | UnsetType = UNSET
     shards: list[ShardReadiness] | UnsetType = UNSET
+    set_aside: str | UnsetType = UNSET
 
 
 class SlotsQuery(PageQuery, frozen=True, forbid_unknown_fields=True):

@@ -113,3 +113,28 @@ def test_salvage_and_cut_together_are_a_mistake(tmp_path):
     assert done.code == 2
     assert "not both" in done.err
     assert not (tmp_path / "d").exists()
+
+
+def test_a_damaged_message_that_waits_is_recalled_unread_if_that_is_asked_for(tmp_path):
+    data = tmp_path / "d"
+    with serving(data, "--segment-size", "4KiB") as service:
+        sent = timerwheel("send", "t", BODY, "--delay", "1h", "--json", "--url", service.url).json
+        for body in ("other", "x" * 3_000, "y" * 3_000):  # so that the damage is in a sealed segment
+            assert timerwheel("send", "t", body, "--delay", "1h", "--url", service.url).code == 0
+        assert service.end(signal.SIGTERM).code == 0
+    segment = next(path for path in (data / "log").glob("*.log") if BODY.encode() in path.read_bytes())
+    damage(segment, BODY)
+    with serving(data) as service:
+        refused = timerwheel("recall", sent["id"], "--url", service.url)
+        assert refused.code == 1
+        both = timerwheel("recall", sent["id"], sent["id"], "--damaged", "--url", service.url)
+        assert both.code == 2
+        ended = timerwheel("recall", sent["id"], "--damaged", "--json", "--url", service.url)
+        assert ended.code == 0
+        assert (ended.json["id"], ended.json["topic"], ended.json["state"]) == (sent["id"], "t", "recalled")
+        assert ended.json["problem"]
+        again = timerwheel("recall", sent["id"], "--damaged", "--url", service.url)
+        assert again.code == 1
+        assert "already" in again.err
+        waiting = timerwheel("messages", "list", "--json", "--url", service.url).json["messages"]
+        assert [message["body"][:5] for message in waiting] == ["other", "xxxxx", "yyyyy"]

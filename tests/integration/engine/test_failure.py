@@ -9,8 +9,9 @@ from tests.harness.cold import make_cold
 from tests.harness.drive import settle
 from tests.harness.faulty import FaultyFiles
 from timerwheel.engine import Engine
-from timerwheel.errors import DiskReserveError, NotReadyError, OutcomeUnknownError
+from timerwheel.errors import DiskReserveError, IndexFullError, NotReadyError, OutcomeUnknownError
 from timerwheel.model.messages import Outgoing, State
+from timerwheel.runtime.indexer import WAITING_TIMES
 from timerwheel.store.errors import CorruptionError, LockedError, NoSpaceError
 
 PLENTY = 1 << 40
@@ -91,7 +92,7 @@ async def test_due_messages_that_wait_for_space_are_logged_once_a_minute_with_th
 
 
 async def test_an_index_that_waits_for_space_is_logged_once_a_minute_and_at_the_end(world, caplog):
-    engine = await world.open(index_records_max=10)
+    engine = await world.open(index_records_max=100)
     environment = engine.core.index.index.env
     environment.set_mapsize(1)  # LMDB keeps what is in use
     for _ in range(140):
@@ -106,6 +107,30 @@ async def test_an_index_that_waits_for_space_is_logged_once_a_minute_and_at_the_
     await world.advance(500)
     [over] = warnings_of(caplog, "space again")
     assert over.startswith("the index has space again after ")
+
+
+async def test_an_index_without_room_bounds_what_waits_for_it_in_memory(world):
+    engine = await world.open(index_records_max=10)
+    due = await world.send_ids(*[60_000] * 5)
+    environment = engine.core.index.index.env
+    environment.set_mapsize(1)  # LMDB keeps what is in use
+    sent = 0
+    while engine.disk.refusal is None and sent < 1_000:
+        sent += len(await world.send(*[900_000_000] * 5))
+        await world.advance(500)
+    with pytest.raises(IndexFullError, match="index_map_size"):
+        await world.send(900_000_000)
+    memtable = engine.core.state.memtable
+    assert memtable.count <= WAITING_TIMES * 10 + 5
+    with pytest.raises(IndexFullError):
+        await world.engine.recalls.reschedule(due[0], {"TIMER_DELAY_MS": "1000"})
+    await engine.recalls.recall(due[4])
+    await world.advance(60_000)
+    assert await world.delivered_ids() == due[:4]
+    environment.set_mapsize(1 << 28)
+    await world.advance(500)
+    assert engine.disk.refusal is None
+    await world.send(1_000)
 
 
 async def test_order_holds_when_a_large_message_does_not_fit_and_a_small_one_would(world):

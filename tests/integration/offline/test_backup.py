@@ -28,6 +28,7 @@ from timerwheel.state.log_manifest import UNFINISHED_LOG
 from timerwheel.store.errors import CorruptionError, FormatError, LockedError
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.lock import DirectoryLock
+from timerwheel.store.log_reader import START_FILE
 
 NOW_FILE = "now"
 
@@ -92,6 +93,34 @@ def but_leases(told):
 
 def last_segment(data):
     return max(data.glob("log/*.log"))
+
+
+async def test_a_backup_whose_start_is_larger_than_other_files_may_be_is_verified_and_restored(
+    lived, target, room, monkeypatch
+):
+    beside = [lived.directory / name for name in files.BESIDE]
+    size_max = max(path.stat().st_size for path in beside if path.exists())
+    assert (lived.directory / "log" / START_FILE).stat().st_size > size_max
+    monkeypatch.setattr(files, "BESIDE_BYTES_MAX", size_max)
+    now_ms = lived.clock.now_ms()
+    back_up(lived.directory, target, now_ms)
+    verify_files(target)
+    restore_backup(target, room / "new", now_ms)
+    assert [finding.code for finding in fsck(room / "new").findings] == ["index_missing"]
+    back_up(lived.directory, target, now_ms)
+
+
+async def test_a_backup_that_nobody_could_read_leaves_the_last_one_in_its_place(lived, target, monkeypatch):
+    now_ms = lived.clock.now_ms()
+    before = back_up(lived.directory, target, now_ms)
+    for _ in range(3):
+        await lived.roll()
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "MANIFEST_BYTES_MAX", (target / "log" / MANIFEST_FILE).stat().st_size)
+        with pytest.raises(FormatError, match="the previous one stays"):
+            back_up(lived.directory, target, now_ms)
+        assert verify_files(target).until == before.until
+    assert back_up(lived.directory, target, now_ms).until > before.until
 
 
 async def test_what_is_restored_says_what_the_service_said_when_the_backup_began(lived, target, room):
@@ -161,7 +190,11 @@ async def test_what_retention_removed_is_gone_from_the_next_backup(lived, target
 async def test_retention_that_is_faster_makes_the_backup_begin_again(lived, target, room):
     await lived.engine.schedules.delete("daily")  # a start would plan its missed run
     await lived.roll()
-    lived.clock.wall_ms += 2 * golden.DAY_MS  # no loop hears of it, so none removes segments already
+    await lived.engine.close()
+    lived.clock.advance(
+        2 * golden.DAY_MS
+    )  # while it is stopped, or its own loop would remove segments already
+    await lived.open()
     await lived.roll()
     reached, go_on = threading.Event(), threading.Event()
 

@@ -346,6 +346,22 @@ async def test_an_index_of_another_format_is_refused_and_no_damage(on_disk, othe
     assert words in report.findings[0].detail
 
 
+async def test_fsck_lets_go_of_the_index_before_it_reads_the_log(on_disk):
+    """LMDB opens an index once in a process, so nothing holds the index that can be opened."""
+    await filled(on_disk)
+    await on_disk.engine.close()
+    looks = 0
+
+    def look(_at, _end):
+        nonlocal looks
+        lmdb.open(str(on_disk.directory / "index"), readonly=True, max_dbs=20).close()
+        looks += 1
+
+    report = fsck(on_disk.directory, look)
+    assert (report.ok, report.findings) == (True, [])
+    assert looks > 1
+
+
 async def test_fsck_finds_a_wheel_page_that_was_deleted(on_disk):
     await filled(on_disk)
     await on_disk.engine.close()

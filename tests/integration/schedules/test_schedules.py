@@ -310,6 +310,70 @@ async def test_a_clock_that_was_ahead_for_a_while_costs_no_later_run(world, ahea
     assert set(passed) <= set(found)
 
 
+@pytest.mark.parametrize("again", ["go on", "crash"])
+@pytest.mark.parametrize("ahead_ms", [7 * MINUTE_MS, 3_650 * DAY_MS])
+async def test_a_schedule_made_while_the_clock_was_ahead_runs_once_it_is_right(world, ahead_ms, again):
+    engine = await world.open()
+    await world.step(ahead_ms)
+    await engine.schedules.put("n", every(MINUTE_MS))
+    await go(world, 2 * SECOND_MS)
+    await world.step(-ahead_ms)
+    right_ms = world.clock.now_ms()
+    if again == "crash":
+        engine = await world.crash()
+    await rest(engine)
+    assert (await engine.schedules.get("n")).next_run_ms == right_ms + MINUTE_MS
+    assert len(await world.pending_ids()) == 1, "what was sent ahead by the wrong clock is recalled"
+    await go(world, 3 * MINUTE_MS, 20 * SECOND_MS)
+    assert await run_moments(engine) == [right_ms + MINUTE_MS * k for k in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("ahead_ms", [7 * MINUTE_MS, 3_650 * DAY_MS])
+async def test_a_schedule_changed_while_the_clock_was_ahead_goes_on_and_repeats_no_run(world, ahead_ms):
+    engine = await world.open()
+    start_ms = world.clock.now_ms()
+    await engine.schedules.put("n", every(20 * SECOND_MS))
+    await go(world, 50 * SECOND_MS)
+    await world.step(ahead_ms)
+    await engine.schedules.put("n", every(20 * SECOND_MS, body=b"another"))
+    await go(world, 2 * SECOND_MS)
+    await world.step(-ahead_ms)
+    await go(world, 60 * SECOND_MS)
+    found = await run_moments(engine)
+    assert len(found) == len(set(found))
+    assert {start_ms + 20 * SECOND_MS * k for k in range(1, 6)} <= set(found)
+    assert (await world.delivered())[-1].body == b"another"
+
+
+async def test_a_clock_that_steps_back_behind_a_change_repeats_no_run_of_the_generations_before(world):
+    engine = await world.open()
+    start_ms = world.clock.now_ms()
+    await engine.schedules.put("n", every(20 * SECOND_MS))
+    await go(world, 21 * SECOND_MS)
+    for body in (b"another", b"third"):
+        await engine.schedules.put("n", every(20 * SECOND_MS, body=body))
+        await go(world, SECOND_MS)
+    await world.step(-10 * SECOND_MS)
+    await go(world, 30 * SECOND_MS)
+    assert await run_moments(engine) == [start_ms + 20 * SECOND_MS, start_ms + 40 * SECOND_MS]
+
+
+@pytest.mark.parametrize("missed", ["skip", "once"])
+async def test_a_clock_that_was_past_the_end_of_a_schedule_for_a_moment_does_not_end_it(world, missed):
+    engine = await world.open()
+    start_ms = world.clock.now_ms()
+    recurrence = Recurrence(every_ms=5 * MINUTE_MS, start_ms=start_ms, end_ms=start_ms + HOUR_MS)
+    await engine.schedules.put("n", every(MINUTE_MS, recurrence=recurrence, missed=missed))
+    await world.step(DAY_MS)
+    await go(world, 2 * SECOND_MS)
+    assert (await engine.schedules.get("n")).next_run_ms is None
+    await world.step(-DAY_MS)
+    await rest(engine)
+    before = len(await run_moments(engine))
+    await go(world, 21 * MINUTE_MS, MINUTE_MS)
+    assert len(await run_moments(engine)) >= before + 3
+
+
 async def test_what_was_sent_while_the_clock_was_ahead_is_recalled_by_a_pause(world):
     engine = await world.open()
     await engine.schedules.put("n", every(MINUTE_MS, jitter_ms=30 * SECOND_MS))

@@ -44,6 +44,7 @@ from timerwheel.offline.backup.files import (
     nobody,
     private,
     read_manifest,
+    sealed_manifest,
 )
 from timerwheel.runtime.archived import MARKER_FILE
 from timerwheel.runtime.data_directory import MANIFEST_FILE, is_backup
@@ -53,7 +54,6 @@ from timerwheel.store.files import DiskFiles, make_directory, narrow, open_binar
 from timerwheel.store.lock import DirectoryLock
 from timerwheel.store.log_reader import START_FILE, LogReader
 from timerwheel.store.record import UNKNOWN_VERSION
-from timerwheel.store.sealed_json import seal
 from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
     end_of_writing,
@@ -200,7 +200,7 @@ class _Run:
         kept = [file for file in files if file is not None]
         manifest = Manifest(BACKUP_FORMAT, log_id, start, until, now_ms, segments, kept)
         self._report(until - start, until - start)
-        DiskFiles().write_whole(self._new / MANIFEST_FILE, seal(msgspec.json.encode(manifest)))
+        DiskFiles().write_whole(self._new / MANIFEST_FILE, sealed_manifest(manifest))
         swap_in(self._old)
         remove(aside_path(self._old))
         DiskFiles().sync_dir(self._target.absolute().parent)
@@ -296,13 +296,13 @@ class _Run:
     def _sidecar(self, path: Path) -> None:
         """Link, keep or copy a sidecar, if there is one: a restore rebuilds sidecars."""
         to, kept = self._new / path.name, self._old / path.name
-        with contextlib.suppress(FileNotFoundError, NotAFileError):
+        with contextlib.suppress(FileNotFoundError, NotAFileError, CorruptionError):  # or it was replaced
             with open_binary(path) as file:
                 size = os.fstat(file.fileno()).st_size
             if not is_same(path, to, size):
                 to.unlink(missing_ok=True)
                 if not (is_same(path, kept, size) and link(kept, to)):
-                    copy_small(path, to)
+                    copy(path, to, size)
 
     def _copy_last(self, log: LogReader, *, give_up: bool) -> bool:
         """Copy the growing segment up to its last whole unit; returns False if the caller must try again.

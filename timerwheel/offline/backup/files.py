@@ -21,7 +21,7 @@ from timerwheel.state.log_manifest import LOG_DIRECTORY, read_start
 from timerwheel.store.errors import CorruptionError, FormatError, LockedError, StoreError
 from timerwheel.store.files import DiskFiles, create_file, open_binary, open_ordinary, read_ordinary
 from timerwheel.store.log_reader import START_FILE
-from timerwheel.store.sealed_json import check_seal
+from timerwheel.store.sealed_json import check_seal, seal
 from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
     SIDECAR_SUFFIX,
@@ -39,7 +39,7 @@ BESIDE = (tokens.FILE, MARKER_FILE)  # files of a data directory outside its log
 PART = ".part"
 MANIFEST_BYTES_MAX = 256 << 20
 BESIDE_BYTES_MAX = 256 << 20
-"""Largest `start`, tokens file or marker, which are read into memory whole."""
+"""Largest tokens file or marker. `start` grows with settings and groups, and has no limit."""
 TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
 _CRC_MAX = 0xFFFFFFFF
 _LOG_ID = re.compile(r"[0-9a-f]{32}")
@@ -114,7 +114,8 @@ def _check_files(manifest: Manifest) -> None:
             raise ValueError(f"{file.name!r} is not the name of a file of a backup")
         if names.count(file.name) > 1:
             raise ValueError(f"it lists {file.name} twice")
-        if not 0 <= file.size <= BESIDE_BYTES_MAX or not 0 <= file.crc <= _CRC_MAX:
+        too_large = file.name != START_FILE and file.size > BESIDE_BYTES_MAX
+        if file.size < 0 or too_large or not 0 <= file.crc <= _CRC_MAX:
             raise ValueError(f"{file.name} cannot have {file.size} bytes with the CRC {file.crc}")
     if manifest.start and START_FILE not in names:
         raise ValueError(
@@ -134,6 +135,24 @@ def _check_segments(manifest: Manifest) -> None:
         at += segment.size
     if manifest.until != at:
         raise ValueError(f"the log ends at {manifest.until}, its last segment at {at}")
+
+
+def sealed_manifest(manifest: Manifest) -> bytes:
+    """Return the bytes of a manifest; FormatError if `read_manifest` would refuse them.
+
+    A backup that nobody can read must not take the place of one that can be.
+    """
+    raw = seal(msgspec.json.encode(manifest))
+    try:
+        _check(manifest)
+    except ValueError as error:
+        raise FormatError(f"this backup could not be restored: {error}; the previous one stays") from None
+    if len(raw) > MANIFEST_BYTES_MAX:
+        raise FormatError(
+            f"this backup could not be restored: its manifest has {len(raw)} bytes, at most "
+            f"{MANIFEST_BYTES_MAX} are allowed; the previous one stays"
+        )
+    return raw
 
 
 class BackupDamagedError(StoreError):

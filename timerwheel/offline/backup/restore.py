@@ -33,7 +33,7 @@ from timerwheel.runtime.data_directory import restored_directory
 from timerwheel.state.log_manifest import LOG_DIRECTORY, LOST_AND_FOUND, UNFINISHED_LOG
 from timerwheel.store.errors import FormatError, NoSpaceError
 from timerwheel.store.files import DiskFiles, make_directory, remove
-from timerwheel.store.log_reader import LogReader
+from timerwheel.store.log_reader import START_FILE, LogReader
 
 
 def restore_backup(backup: Path, data: Path, now_ms: int, progress: Progress | None = None) -> Manifest:
@@ -61,7 +61,7 @@ def _restore(backup: Path, data: Path, manifest: Manifest, progress: Progress) -
     for file in manifest.files:
         # Before the log, which takes long: tokens that somebody creates later are added to these.
         to = (data if file.name in BESIDE else building) / file.name
-        check_file(log / file.name, file, functools.partial(_copied, to))
+        check_file(log / file.name, file, functools.partial(_copied, to, file.size))
         check_start(to, log / file.name, manifest)
     for path, segment in listed(backup, manifest, progress):
         to = building / path.name
@@ -99,7 +99,9 @@ def _refuse_small(data: Path, manifest: Manifest) -> None:
         )
 
 
-def _copied(to: Path, source: Path) -> int:
+def _copied(to: Path, size: int, source: Path) -> int:
+    if to.name == START_FILE:  # it may be too large to be read at once
+        return copy(source, to, size)
     copy_small(source, to)
     return crc_of(to)
 
