@@ -12,12 +12,14 @@ Invariants:
 import itertools
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterable
 
 import numpy as np
 
 from timerwheel.store.rows import join
 from timerwheel.wheel.slot_table import ENTRY_DTYPE, Entries
 
+FEW_PIECES = 4
 CROWD = 64
 """From how many timers due at one millisecond on these are searched by their roots, too."""
 
@@ -73,13 +75,12 @@ class TopicQueue:
     def contains(self, offset: int, due_ms: int, root: int) -> bool:
         """Tell whether this timer is here."""
         key = due_ms, root
-        place = bisect_left(self.pieces, key, key=lambda piece: key_of(piece[-1]))
-        for piece in itertools.islice(self.pieces, place, None):
-            if key_of(piece[0]) > key:
-                return False
-            if holds(piece, offset, due_ms, root):
-                return True
-        return False
+        pieces: Iterable[Entries] = self.pieces
+        if len(self.pieces) > FEW_PIECES:
+            place = bisect_left(self.pieces, key, key=lambda piece: key_of(piece[-1]))
+            rest = itertools.islice(self.pieces, place, None)
+            pieces = itertools.takewhile(lambda piece: key_of(piece[0]) <= key, rest)
+        return any(holds(piece, offset, due_ms, root) for piece in pieces)
 
     def has_due(self, due_ms: int) -> bool:
         """Tell whether a timer with this due time is here."""

@@ -394,3 +394,18 @@ def test_each_timer_of_a_crowd_is_found_and_no_other(are_overdue):
     for due_ms, root, offset in timers:
         assert near.contains(*key((due_ms, root, offset))) == ((due_ms, root, offset) in held)
         assert not near.contains(*key((due_ms ^ 1, root, offset)))
+
+
+def test_a_timer_is_found_among_many_pieces_of_its_topic():
+    """They came due one after the other, faster than they fire."""
+    timers = [(500 + number // 3, 24 * number, 24 * number) for number in range(1, 61)]
+    near = near_with()
+    for at in range(0, 60, 2):
+        near.add(entries(timers[at : at + 2]))
+        near.pop_due(600, 0)
+    held = set(timers) - set(timers_of(near.pop_due(600, 7)))
+    for timer in timers:
+        assert near.contains(*key(timer)) == (timer in held)
+        assert near.has_due(topic_of(timer[2]), timer[0]) == any(one[0] == timer[0] for one in held)
+    assert not near.contains(8, 700, 8, 0)
+    assert not near.has_due(0, 700)
