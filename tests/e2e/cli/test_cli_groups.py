@@ -1,11 +1,13 @@
 """`groups`, `dlq` and `topics` against a service in a process of its own."""
 
+import asyncio
 import signal
 from functools import partial
 
 import pytest
 
 from tests.harness.processes import serving, started, timerwheel
+from tests.harness.scripted_http import problem, scripted
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +72,15 @@ def test_a_message_that_is_given_back_comes_again_and_is_a_dead_letter_in_the_en
     assert (kept.code, kept.out) == (1, "")
     assert run("dlq", "drop", "g", "--topic", "flaky", "--all", "--yes", "--json").json == {"dropped": 1}
     assert run("dlq", "redrive", "g", "--topic", "flaky", "--all").out == "0 redriven\n"
+
+
+async def test_a_new_group_does_not_overwrite_one_that_is_made_at_the_same_moment():
+    replies = problem(404, "group_not_found"), problem(412, "precondition_failed"), problem(403, "forbidden")
+    async with scripted(*replies) as service:
+        put = partial(timerwheel, "groups", "put", "new", "g", "--max-attempts", 3, "--url", service.url)
+        assert (await asyncio.to_thread(put)).code == 1
+    assert [request.method for request in service.requests] == ["GET", "PUT", "GET"], "it looks again"
+    assert service.requests[1].headers["if-none-match"] == "*"
 
 
 def test_a_reason_drives_no_terminal_in_any_form(run):
