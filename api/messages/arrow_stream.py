@@ -26,8 +26,12 @@ from timerwheel.api.http.problems import RequestError
 
 BATCHES_MAX = 1_000
 """Most record batches, and most dictionaries, of a stream; each costs about as much as a hundred rows."""
-MESSAGES_MAX = {"schema": 1, "dictionary": BATCHES_MAX, "record batch": BATCHES_MAX}
-"""What a stream consists of, and how many messages of each kind it has at most."""
+MESSAGES_MAX = {
+    "schema": (1, "schema"),
+    "dictionary": (BATCHES_MAX, "dictionaries"),
+    "record batch": (BATCHES_MAX, "record batches"),
+}
+"""What a stream consists of: how many messages of each kind it has at most, and what they are."""
 ENTRY_BYTES = 32
 """What a key of a list, or a property, counts besides its text; about what it takes while it is read."""
 STRUCT_FIELDS_MAX = 1_000
@@ -86,10 +90,9 @@ def _count(kind: str, counts: Counter[str]) -> None:
     counts[kind] += 1
     if kind not in MESSAGES_MAX:
         raise _malformed(f"a {kind}, which a stream of record batches does not have")
-    if counts[kind] > MESSAGES_MAX[kind]:
-        raise _malformed(
-            f"more than {MESSAGES_MAX[kind]} messages that are a {kind}; combine them into fewer"
-        )
+    most, what = MESSAGES_MAX[kind]
+    if counts[kind] > most:
+        raise _malformed(f"more than {most} {what}; combine them into fewer")
 
 
 def _check_size(size_bytes: int, limits: Limits) -> None:
