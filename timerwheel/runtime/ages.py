@@ -15,7 +15,7 @@ Invariants:
    read what was delivered.
 
 While the service is down, time is what the clock says at the next start, or once a clock that was behind
-then is set: a step of that time cannot be told from time that passed, and steps are forgotten. Belongs to
+then is set: a step of that time looks like time that passed, and steps are forgotten. Belongs to
 the event loop.
 """
 
@@ -28,7 +28,7 @@ from timerwheel.store.log import CommitLog
 STEP_MS = 1_000
 """By so much the wall clock must gain or lose on the monotonic one to have been stepped."""
 STEPS_MAX = 100
-"""Steps that are remembered; the times before and after the first of more are not told apart."""
+"""Steps that are remembered; the times before and after the first of more become one."""
 _EVER = 1 << 62
 
 
