@@ -15,6 +15,10 @@ class NoSegmentError(FormatError):
     """A log directory has no intact segment: perhaps its first one is being created."""
 
 
+class NoLogError(FormatError):
+    """A path has no log, or a pattern matches none: a mistake, or the node was retired."""
+
+
 class NodeLog(NamedTuple):
     """The log of one node: its segments, and the manifest that retention wrote."""
 
@@ -30,12 +34,14 @@ class NodeLog(NamedTuple):
         return self.segments[0].base + SEGMENT_HEADER_SIZE
 
 
-def find_logs(urls: Sequence[str], *, may_begin: bool = False) -> list[NodeLog]:
+def find_logs(
+    urls: Sequence[str], *, may_begin: bool = False, gone: list[NoLogError] | None = None
+) -> list[NodeLog]:
     """The logs in these data directories; a pattern may match many.
 
     A node is named after its directory, or by its whole URL if two directories share a name. Raises
-    FormatError for a directory without a log, and if nothing matches. With `may_begin`, a directory that a
-    pattern matches may be without a segment, and is left out.
+    NoLogError for a directory without a log, and if nothing matches; with `gone` these are put there. With
+    `may_begin`, a directory that a pattern matches may be without a segment, and is left out.
     """
     found: list[str] = []
     by_pattern: set[str] = set()
@@ -44,7 +50,7 @@ def find_logs(urls: Sequence[str], *, may_begin: bool = False) -> list[NodeLog]:
         if matched != [url]:
             matched = [one for one in matched if _has_log(one)]
             if not matched:
-                raise FormatError(f"{url} matches no data directory of timerwheel")
+                _lack(NoLogError(f"{url} matches no data directory of timerwheel"), gone)
             by_pattern.update(map(normal, matched))
         found += [one for one in map(normal, matched) if one not in found]
     names = Counter(map(last_name, found))
@@ -55,7 +61,15 @@ def find_logs(urls: Sequence[str], *, may_begin: bool = False) -> list[NodeLog]:
         except NoSegmentError:
             if not may_begin or url not in by_pattern:
                 raise
+        except NoLogError as error:
+            _lack(error, gone)
     return logs
+
+
+def _lack(error: NoLogError, gone: list[NoLogError] | None) -> None:
+    if gone is None:
+        raise error
+    gone.append(error)
 
 
 def _has_log(url: str) -> bool:
@@ -73,9 +87,7 @@ def _log_at(url: str, node: str) -> NodeLog:
     try:
         bases = sorted(base for base in map(segment_base, files.names(place.path)) if base is not None)
     except (FileNotFoundError, NotADirectoryError):
-        raise FormatError(
-            f"{url} is not a data directory of timerwheel: it has no {LOG_DIRECTORY}/"
-        ) from None
+        raise NoLogError(f"{url} is not a data directory of timerwheel: it has no {LOG_DIRECTORY}/") from None
     start = read_start(files, place.path)
     if start is not None:
         bases = [base for base in bases if base >= start.offset]

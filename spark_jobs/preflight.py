@@ -7,6 +7,7 @@ installed, so it is one function that Spark sends by value and that imports only
 
 import contextlib
 import hashlib
+import importlib
 import platform
 import re
 import uuid
@@ -40,6 +41,10 @@ PROBE_PREFIX = ".probe-"
 MODULES = ("timerwheel.spark_jobs.preflight", "numpy", "pyarrow", "pandas", "msgspec", "fsspec")
 _MISMATCH = re.compile(r"Python in worker has different version: (\S+) than that in driver: ([\d.]+\d)")
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
+
+
+Call = tuple[str, str, tuple[object, ...]]
+"""A function that executors call: module, name and arguments. It returns a problem or "", or raises one."""
 
 
 class Seen(NamedTuple):
@@ -94,12 +99,15 @@ def probe(option: str, url: str) -> Iterator[Seen]:
                 Path(normal(url)).rmdir()
 
 
-def check_executors(spark: SparkSession, seen: Sequence[Seen]) -> None:
-    """Run the preflight. Raises JobError with the first problem, the hosts that have it, and what to do."""
+def check_executors(spark: SparkSession, seen: Sequence[Seen], calls: Sequence[Call] = ()) -> None:
+    """Run the preflight. Raises JobError with the first problem, the hosts that have it, and what to do.
+
+    The executors look at the files that were `seen` here, and make the `calls`.
+    """
     context = spark.sparkContext
     tasks = max(context.defaultParallelism, 1)
     try:
-        found = context.parallelize(range(tasks), tasks).mapPartitions(executor_check(seen)).collect()
+        found = context.parallelize(range(tasks), tasks).mapPartitions(executor_check(seen, calls)).collect()
     except (PySparkException, Py4JError) as error:
         raise explained(error) from error
     hosts: defaultdict[str, set[str]] = defaultdict(set)
@@ -111,10 +119,13 @@ def check_executors(spark: SparkSession, seen: Sequence[Seen]) -> None:
         raise JobError(f"the executors on {names} cannot run this job: {problem}")
 
 
-def executor_check(seen: Sequence[Seen]) -> Callable[[Iterable[int]], Iterator[tuple[str, str]]]:
+def executor_check(
+    seen: Sequence[Seen], calls: Sequence[Call] = ()
+) -> Callable[[Iterable[int]], Iterator[tuple[str, str]]]:
     """What runs on executors: yields the host, and the first problem there or ""."""
     ours, python = version(), platform.python_version()
     modules, files = MODULES, [tuple(one) for one in seen]
+    every: list[Call] = [(MODULES[0], "problem_with", (files,)), *calls]
 
     # Nothing from this module may be named in here: Spark would send it as a name to import.
     def look(_numbers: Iterable[int]) -> Iterator[tuple[str, str]]:
@@ -140,10 +151,22 @@ def executor_check(seen: Sequence[Seen]) -> Callable[[Iterable[int]], Iterator[t
                     f"they have timerwheel {found}, this command is {ours}: install the same version there"
                 )
             else:
-                problem = importlib.import_module("timerwheel.spark_jobs.preflight").problem_with(files)
+                problem = importlib.import_module(modules[0]).problem_of(every)
         yield there.node(), problem
 
     return look
+
+
+def problem_of(calls: Iterable[Call]) -> str:
+    """The first problem that one of these calls finds or raises, "" if none does. Runs in executors."""
+    for module, name, arguments in calls:
+        try:
+            problem = getattr(importlib.import_module(module), name)(*arguments)
+        except Exception as error:  # noqa: BLE001 - a problem to report, whatever it is
+            problem = f"{error}" or type(error).__name__
+        if problem:
+            return str(problem)
+    return ""
 
 
 def problem_with(files: Iterable[tuple[str, str, str, int, str]]) -> str:

@@ -35,7 +35,7 @@ from timerwheel.spark_jobs.delivered.position import (
 )
 from timerwheel.spark_jobs.delivered.rows import Selection, Stretch, changed
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.logs import NodeLog, find_logs
+from timerwheel.spark_jobs.logs import NodeLog, NoLogError, find_logs
 from timerwheel.spark_jobs.segment_stats import visible_counts
 from timerwheel.spark_jobs.segments import Segment
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
@@ -447,16 +447,21 @@ def _cut(
 
 
 def find_nodes(
-    options: Options, selection: Selection, known: Mapping[str, Position], counts: Counts
+    options: Options, selection: Selection, positions: Mapping[str, Position] | None, counts: Counts
 ) -> dict[str, Node]:
-    """The logs that the options name, and those of `known` positions that only the archive still has.
+    """The logs that the options name, and those of known positions that only the archive still has.
 
-    A log keeps the name under which it is known. Raises LogChangedError if another log has taken a name.
+    A log keeps the name under which it is known. Raises LogChangedError if another log has taken a name, and
+    NoLogError for a path without a log. If the log of a position is gone, such a path may be where it was:
+    the caller compares the positions with what is found. None stands for positions that are not known yet,
+    and does the same.
     """
+    known = positions or {}
     names = {one.log: name for name, one in known.items()}
     found: dict[str, Node] = {}
     digests: dict[str, str] = {}
-    for log in find_logs(options.paths, may_begin=True) if options.paths else ():
+    gone: list[NoLogError] = []
+    for log in find_logs(options.paths, may_begin=True, gone=gone) if options.paths else ():
         digest = digest_of(log.log_id)
         if digest in digests:
             raise JobError(f"{digests[digest]} and {log.url} hold the same log: read one of them")
@@ -468,6 +473,8 @@ def find_nodes(
                 "put that one back, or begin again with a new checkpoint"
             )
         found[name] = Node(name, log.log_id, log, options, selection, counts)
+    if gone and positions is not None and names.keys() <= digests.keys():
+        raise gone[0]
     if options.archive is not None:
         for log_id in options.archive.log_ids():
             digest = digest_of(bytes.fromhex(log_id))

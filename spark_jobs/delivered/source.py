@@ -6,7 +6,8 @@ It reads commit logs, archives or both, and no service. `doc/spark.md` describes
     spark.readStream.format("timerwheel.delivered").option("archive", "s3://bucket/timers").load("/srv/node-1")
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -33,6 +34,8 @@ from timerwheel.spark_jobs.delivered.rows import (
 )
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.source_options import check_schema
+
+logger = logging.getLogger("timerwheel")
 
 NAME = "timerwheel.delivered"
 _FILTERED = {name: str if COLUMNS[name] == "string" else int for name in ("node", "offset", *IN_TABLES)}
@@ -101,15 +104,21 @@ class DeliveredReader(DataSourceReader):
         start, end = self._options.start, self._options.end
         known = {**(start if isinstance(start, dict) else {}), **(end if isinstance(end, dict) else {})}
         nodes = find_nodes(self._options, selection, known, {})
-        if not nodes:
+        for name in sorted(known.keys() - nodes.keys()):
+            self._lose(name, nodes)
+        if not nodes and not known:
             raise JobError(f"{', '.join(self._options.paths)}: no log has a segment yet")
-        if gone := sorted(known.keys() - nodes.keys()):
-            raise DataLossError(f"{gone[0]} has an offset, and is not among the logs: {', '.join(nodes)}")
         found: list[InputPartition] = []
         for node in nodes.values():
             if may_hold(self._conditions, {"node": node.name}):
                 found += map(DeliveredPartition, self._stretches(node, selection))
         return found
+
+    def _lose(self, name: str, nodes: Mapping[str, Node]) -> None:
+        text = f"{name} has an offset, and is not among the logs: {', '.join(nodes) or 'none'}"
+        if not self._options.skip:
+            raise DataLossError(f"{text}. failOnDataLoss=false goes on without it")
+        logger.warning("%s", text)
 
     def _stretches(self, node: Node, selection: Selection) -> Iterator[Stretch]:
         """Without a position that has to be counted, nothing is read here."""

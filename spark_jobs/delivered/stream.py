@@ -5,6 +5,8 @@
    Spark asks for the initial offset again if a query stops in its first micro-batch, when `latest`, or what
    retention has left, may be somewhere else.
 2. Between two offsets nothing is remembered here but counts, which are read again if they are missing.
+3. A query that ends by itself has read each log that has a position up to where it ended when the query
+   began, also one that only the archive still has.
 """
 
 import logging
@@ -63,9 +65,13 @@ class DeliveredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
-        """Note where each log ends now: this query goes no further, and takes no other node."""
-        nodes = _look_again(lambda: self._nodes({}))
-        self._target = {node.digest: node.end_bound() for node in nodes.values()}
+        """Note where each log ends now: this query goes no further, and takes no other node.
+
+        Logs of which only the archive has something are not known before the positions are: see `_aim`.
+        """
+        self._target = _look_again(
+            lambda: {node.digest: node.end_bound() for node in self._nodes(None).values()}
+        )
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's
         """The offset behind what can be read now, within the limit."""
@@ -82,7 +88,7 @@ class DeliveredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         reader = StretchReader(self._selection, self._schema, self._options.archive, self._options.skip)
         return reader.read(partition.value)
 
-    def _nodes(self, known: Mapping[str, Position]) -> dict[str, Node]:
+    def _nodes(self, known: Mapping[str, Position] | None) -> dict[str, Node]:
         return find_nodes(self._options, self._selection, known, self._counts)
 
     def _advanced(self, known: Mapping[str, Position], limit: ReadLimit) -> dict[str, Position]:
@@ -91,6 +97,7 @@ class DeliveredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         nodes = self._nodes(named)
         for name in sorted(named.keys() - nodes.keys()):
             self._lose(name, nodes)
+        self._aim({name: node for name, node in nodes.items() if name in named})
         found = dict(known)
         for name, node in nodes.items():
             if name not in known and (self._target is None or node.digest in self._target):
@@ -122,8 +129,15 @@ class DeliveredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             left -= taken
         return found
 
+    def _aim(self, nodes: Mapping[str, Node]) -> None:
+        """Note where logs with a position end, if the query has an end and theirs was not known yet."""
+        if self._target is not None:
+            for node in nodes.values():
+                if node.digest not in self._target:
+                    self._target[node.digest] = node.end_bound()
+
     def _until(self, node: Node) -> int | None:
-        return None if self._target is None else self._target.get(node.digest, 0)
+        return None if self._target is None else self._target[node.digest]
 
     def _planned(self, first: Mapping[str, Position], last: Mapping[str, Position]) -> list[InputPartition]:
         moved = {name: at for name, at in last.items() if name in first and first[name].at < at.at}

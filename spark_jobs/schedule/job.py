@@ -1,11 +1,24 @@
-"""Schedules the rows of a table of files (`spark_jobs.schedule.table`) or a JDBC query, which Spark reads."""
+"""Schedules the rows of a table of files (`spark_jobs.schedule.table`) or a JDBC query, which Spark reads.
 
-from collections.abc import Iterable, Iterator
+1. With a rate, no more tasks run at a time than have a share of it, whatever cores there are and whatever
+   `spark.default.parallelism` says. So in any T seconds it begins to send at most rate * (T + 1) rows; a task
+   that Spark repeats may add the rows of a second.
+2. It sends fewer while a Spark job starts, and above `TASK_RATE` when some of the tasks have ended.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from timerwheel.clock import Clock, SystemClock
+from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.schedule.rows import RowMapping
 from timerwheel.spark_jobs.schedule.sending import Refused, Sent, Target, send_rows
@@ -13,7 +26,15 @@ from timerwheel.spark_jobs.schedule.table import Table, batches_of
 from timerwheel.spark_jobs.tasks import map_numbers
 
 JDBC = "jdbc:"
+TASK_RATE = 10_000
+"""Rows a second that one task can send: up to this rate one sends all, and no share of it is unused."""
+TURN_MS_MIN = 10_000
+"""After a turn that took less the next has twice the pieces, since each turn starts a Spark job."""
+ZONELESS = {"preferTimestampNTZ": "true"}
+"""Times without a zone stay so. Spark would take them for times in the zone of Java's process."""
 _RESULT = "stored bigint, duplicates bigint, refused binary"
+_SPECULATION = "spark.speculation"
+_NO_DRIVER = re.compile(r"No suitable driver|ClassNotFoundException")
 _refused = msgspec.json.Decoder(list[Refused])
 
 
@@ -25,14 +46,24 @@ def schedule_table(
     if not table.pieces:
         return Sent()
     pieces, schema = table.pieces, table.schema
-    tasks = min(len(pieces), 4 * spark.sparkContext.defaultParallelism)
-    target = _shared(target, min(tasks, spark.sparkContext.defaultParallelism))
+    tasks, share = shared(spark, target, len(pieces))
 
-    def send(number: int) -> Iterator[pa.RecordBatch]:
-        yield _result(send_rows(batches_of(pieces[number], schema, mapping), mapping, target))
+    def send(some: Sequence[Any]) -> DataFrame:
+        def send_one(number: int) -> Iterator[pa.RecordBatch]:
+            yield _result(send_rows(batches_of(some[number], schema, mapping), mapping, share))
 
-    with progress.stage("schedule"):
-        return _collected(map_numbers(spark, len(pieces), send, _RESULT, tasks=tasks))
+        return map_numbers(spark, len(some), send_one, _RESULT, tasks=min(tasks, len(some)))
+
+    with progress.stage("schedule") as step:
+        if target.rate is None:
+            return _collected(send(pieces))
+        # In one job a task would send for hours, and one that fails is repeated from its beginning.
+        sent = Sent()
+        step.report(0, len(pieces))
+        for begin, end in turns(len(pieces), tasks, SystemClock()):
+            sent.add(_collected(send(pieces[begin:end])))
+            step.report(end, len(pieces))
+        return sent
 
 
 def schedule_query(
@@ -43,20 +74,72 @@ def schedule_query(
     target: Target,
 ) -> Sent:
     """As `schedule_table`, for what a JDBC database answers; `options` are those of Spark's JDBC source."""
-    rows = spark.read.format("jdbc").options(**options).load()
+    rows = _answer(spark, options)
     mapping.check(rows.columns)
-    target = _shared(target, min(rows.rdd.getNumPartitions(), spark.sparkContext.defaultParallelism))
+    share = target
+    if target.rate is not None:
+        tasks, share = shared(spark, target, rows.rdd.getNumPartitions())
+        rows = rows.coalesce(tasks)
 
     def send(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield _result(send_rows(batches, mapping, target))
+        yield _result(send_rows(batches, mapping, share))
 
     with progress.stage("schedule"):
         return _collected(rows.mapInArrow(send, _RESULT))
 
 
-def _shared(target: Target, tasks: int) -> Target:
-    """Each of the tasks that run at the same time has its share of the rate."""
-    return target if target.rate is None else target._replace(rate=target.rate / max(tasks, 1))
+def _answer(spark: SparkSession, options: dict[str, str]) -> DataFrame:
+    try:
+        return spark.read.format("jdbc").options(**{**ZONELESS, **options}).load()
+    except (PySparkException, Py4JError) as error:
+        if not _NO_DRIVER.search(str(error)):
+            raise
+        kind = ":".join(options["url"].split(":", 2)[:2])
+        raise JobError(
+            f"Java has no driver for {kind}: give the jar and the class, as in --conf "
+            "spark.jars.packages=org.postgresql:postgresql:42.7.7 --jdbc-driver org.postgresql.Driver"
+        ) from error
+
+
+def shared(spark: SparkSession, target: Target, pieces: int) -> tuple[int, Target]:
+    """How many tasks send these pieces, with a rate at the same time; and the target of each, with its share.
+
+    Raises JobError if Spark may run one task twice at a time, which nothing here would know.
+    """
+    context = spark.sparkContext
+    if target.rate is None:
+        return min(pieces, 4 * context.defaultParallelism), target
+    if context.getConf().get(_SPECULATION, "false") == "true":
+        raise JobError(f"{_SPECULATION} runs tasks twice at a time, above the rate: set it to false")
+    tasks = tasks_at_a_time(target.rate, pieces, _slots(spark))
+    return tasks, target._replace(rate=target.rate / tasks)
+
+
+def tasks_at_a_time(rate: float, pieces: int, slots: int) -> int:
+    """Among how many tasks a rate is divided: as many as it needs, can run, and have something to send."""
+    wanted = math.ceil(rate / TASK_RATE)
+    return max(1, min(wanted, pieces, slots or wanted))
+
+
+def _slots(spark: SparkSession) -> int:
+    """How many tasks can run at the same time; 0 if that is not known, as before there are executors."""
+    try:
+        context = spark._jsc.sc()  # noqa: SLF001 - defaultParallelism may be a setting
+        return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+    except (PySparkException, Py4JError):
+        return 0
+
+
+def turns(count: int, tasks: int, clock: Clock) -> Iterator[tuple[int, int]]:
+    """Yields ranges of numbers below `count` for one Spark job each, of so many tasks."""
+    begin, size = 0, tasks
+    while begin < count:
+        began_ms = clock.monotonic_ms()
+        end = min(begin + size, count)
+        yield begin, end
+        begin = end
+        if clock.monotonic_ms() - began_ms < TURN_MS_MIN:
+            size *= 2
 
 
 def _result(sent: Sent) -> pa.RecordBatch:

@@ -6,6 +6,7 @@ message: equal rows are one message then.
 """
 
 import base64
+import datetime as dt
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -184,7 +185,7 @@ def messages_of(batch: pa.RecordBatch, mapping: RowMapping) -> pa.RecordBatch:
     if mapping.tags is not None:
         columns["tags"] = _text(batch[mapping.tags], mapping.tags)
     if mapping.keys is not None:
-        columns["keys"] = _text(batch[mapping.keys], mapping.keys)
+        columns["keys"] = _keys(batch[mapping.keys], mapping.keys)
     if mapping.properties:
         columns["properties"] = _properties(batch, mapping.properties)
     key = _digests(columns) if mapping.key is None else _text(batch[mapping.key], mapping.key)
@@ -271,8 +272,20 @@ def _rows_as_json(batch: pa.RecordBatch) -> list[bytes]:
 
 
 def _json_value(value: object) -> str:
-    """What JSON has no form for: bytes as base64, as the API does; decimals and the like as text."""
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+    """What JSON has no form for: bytes as base64, as the API does; decimals and the like as text.
+
+    Columns of nanoseconds have pandas' types, which orjson does not know. Their values have the text that
+    they have in columns of other units: the key of a row must not depend on the unit.
+    """
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dt.datetime):
+        return value.isoformat()
+    if isinstance(value, dt.timedelta):
+        nanoseconds = getattr(value, "nanoseconds", 0)
+        length = str(dt.timedelta(value.days, value.seconds, value.microseconds))
+        return f"{length} and {nanoseconds} ns" if nanoseconds else length
+    return str(value)
 
 
 def _dues(column: pa.Array, mapping: RowMapping) -> dict[str, pa.Array]:
@@ -335,10 +348,23 @@ def _properties(batch: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
     return pa.StructArray.from_arrays([_text(batch[name], name) for name in names], names=list(names))
 
 
+def _keys(column: pa.Array, name: str) -> pa.Array:
+    """Keys as the service takes them: text with spaces between, or lists."""
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return _text(column, name)
+    return _checked(lambda: column.cast(pa.list_(pa.string())), name)
+
+
 def _text(column: pa.Array, name: str) -> pa.Array:
     if _is_text(column.type):
         return column
-    return _checked(lambda: column.cast(pa.string()), name)
+    text = _checked(lambda: column.cast(pa.string()), name)
+    if not (pa.types.is_timestamp(column.type) and column.type.unit == "ns"):
+        return text
+    # As text of microseconds where it is that time, so that keys do not depend on the unit.
+    shorter = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    return pc.if_else(pc.equal(shorter.cast(column.type), column), shorter.cast(pa.string()), text)
 
 
 def _checked(convert: Callable[[], pa.Array], name: str) -> pa.Array:

@@ -6,6 +6,7 @@ twice; a service that is not ready, overloaded or out of space is waited for.
 
 import asyncio
 import contextlib
+import math
 import re
 import socket
 import ssl
@@ -27,6 +28,8 @@ REQUEST_ROWS = 10_000
 REQUEST_BYTES = 8 << 20
 REFUSED_MAX = 1_000
 """Refused rows of one task before it fails: something is wrong with all of them."""
+REQUEST_MS = 30_000
+"""How long the answer to one request may take."""
 PATIENCE_MS = 120_000
 """How long one request is repeated."""
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 100, 5_000
@@ -48,10 +51,10 @@ class Target(NamedTuple):
     ca: str | None = None
     cert: str | None = None
     rate: float | None = None
-    """Rows a second, of each task."""
+    """Rows a second, of each task; see `_Pace`."""
     patience_ms: int = PATIENCE_MS
 
-    def client(self) -> Client:
+    def client(self, timeout_ms: int = REQUEST_MS) -> Client:
         """A client for it. Raises JobError if a file of the executor cannot be read."""
         context = None
         if self.ca is not None or self.cert is not None:
@@ -64,7 +67,8 @@ class Target(NamedTuple):
         if token is not None and token.startswith("@"):
             with _readable("token", token[1:]):
                 token = Path(token[1:]).read_text().strip()
-        return Client(self.url, token=token, ssl_context=context, retry_ms=0)  # repeats by itself
+        # Whoever uses it repeats by itself.
+        return Client(self.url, timeout_ms=timeout_ms, token=token, ssl_context=context, retry_ms=0)
 
 
 @contextlib.contextmanager
@@ -121,14 +125,20 @@ class Sent(msgspec.Struct):
         self.refused += other.refused
 
 
-def send_rows(batches: Iterable[pa.RecordBatch], mapping: RowMapping, target: Target) -> Sent:
-    """Send each row as a message; returns when all are stored or refused. Raises JobError."""
-    return asyncio.run(_send_rows(batches, mapping, target))
+def send_rows(
+    batches: Iterable[pa.RecordBatch], mapping: RowMapping, target: Target, clock: Clock | None = None
+) -> Sent:
+    """Send each row as a message; returns when all are stored or refused. Raises JobError.
+
+    With a rate it takes at least as long as that many rows may: who calls it again and again stays within it.
+    """
+    return asyncio.run(_send_rows(batches, mapping, target, clock or SystemClock()))
 
 
-async def _send_rows(batches: Iterable[pa.RecordBatch], mapping: RowMapping, target: Target) -> Sent:
+async def _send_rows(
+    batches: Iterable[pa.RecordBatch], mapping: RowMapping, target: Target, clock: Clock
+) -> Sent:
     sent = Sent()
-    clock = SystemClock()
     pace = _Pace(target.rate, clock)
     rows_max = REQUEST_ROWS if target.rate is None else max(1, min(REQUEST_ROWS, int(target.rate)))
     async with target.client() as client:
@@ -145,6 +155,7 @@ async def _send_rows(batches: Iterable[pa.RecordBatch], mapping: RowMapping, tar
                     _check(sent)
             if under_way is not None:
                 sent.add(await under_way)
+            await pace.wait(0)
         finally:
             if under_way is not None:
                 under_way.cancel()
@@ -190,19 +201,24 @@ def described(one: Refused) -> str:
 
 
 class _Pace:
+    """At most `rate` rows a second, but for the first second's rows, which may be sent at once.
+
+    In any T seconds requests with at most rate * (T + 1) rows begin. What a slow request lost stays lost.
+    """
+
     def __init__(self, rate: float | None, clock: Clock) -> None:
         self._rate = rate
         self._clock = clock
         self._next_ms = float(clock.monotonic_ms())
 
     async def wait(self, rows: int) -> None:
-        """Wait until so many more rows may be sent."""
+        """Wait until so many more rows may be sent; for 0, until those that were sent have had their time."""
         if self._rate is None:
             return
         now_ms = self._clock.monotonic_ms()
         begin_ms = max(self._next_ms, now_ms)
         self._next_ms = begin_ms + 1_000 * rows / self._rate
-        await self._clock.sleep_for(int(begin_ms - now_ms))
+        await self._clock.sleep_for(math.ceil(begin_ms - now_ms))
 
 
 class _Sender:

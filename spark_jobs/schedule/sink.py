@@ -12,15 +12,18 @@
 | `due` | the column of due times: timestamps, text with a zone, or epoch milliseconds |
 | `body` | the column of bodies: text or bytes. By default the column `body`, or else the row as JSON |
 | `key` | the column of deduplication keys; by default equal rows are one message |
-| `tags`, `keys` | columns of tags and keys |
+| `tags`, `keys` | columns of tags, and of keys: text with spaces between, or arrays |
 | `properties` | a column of maps, or columns separated by commas, each a property under its name |
 | `zone` | the zone of times without one |
 | `rate` | rows a second, of each task |
+| `refused` | `fail`, or `skip`: rows that the service refuses are logged, and the write goes on |
 | `token`, `ca`, `cert` | as for the commands; files are those of the executors |
 
-Rows that the service refuses are left out, and the write fails when all others are stored.
+Rows that the service refuses are left out. The write fails when all others are stored, unless `refused` is
+`skip`. The output mode of a stream is `append` or `update`.
 """
 
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -39,12 +42,16 @@ from pyspark.sql.types import StructType
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.schedule.rows import RowMapping
 
+logger = logging.getLogger("timerwheel")
+
 NAME = "timerwheel"
 DEFAULT_URL = "http://127.0.0.1:8686"
 _COLUMNS = ("topic", "topic_column", "body", "key", "tags", "keys", "zone")
 _FILES = ("token", "ca", "cert")
-_OPTIONS = {"url", "due", "properties", "rate", *_COLUMNS, *_FILES}
+_OPTIONS = {"url", "due", "properties", "rate", "refused", *_COLUMNS, *_FILES}
 _SPARKS_OWN = {"path", "checkpointlocation", "queryname"}
+FAIL, SKIP = "fail", "skip"
+_REFUSED_LOGGED = 100
 
 
 def register(spark: SparkSession) -> None:
@@ -68,11 +75,13 @@ class WheelSink(DataSource):
             raise JobError('scheduled messages cannot be overwritten: use mode("append")')
         return _BatchWriter(*self._checked(schema))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: ARG002, FBT001, N802 - Spark's
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, N802 - Spark's
         """The writer of a stream."""
+        if overwrite:
+            raise JobError('scheduled messages cannot be overwritten: use outputMode("append")')
         return _StreamWriter(*self._checked(schema))
 
-    def _checked(self, schema: StructType) -> tuple[RowMapping, dict[str, Any]]:
+    def _checked(self, schema: StructType) -> tuple[RowMapping, dict[str, Any], str]:
         given = {name.lower(): value for name, value in self.options.items()}
         unknown = sorted(set(given) - _OPTIONS - _SPARKS_OWN)
         if unknown:
@@ -93,7 +102,10 @@ class WheelSink(DataSource):
             rate = 0.0
         if rate is not None and not 0 < rate < math.inf:
             raise JobError(f"rate = {given['rate']}: give rows a second, more than 0")
-        return mapping, target | {"rate": rate}
+        refused = given.get("refused", FAIL)
+        if refused not in (FAIL, SKIP):
+            raise JobError(f"refused = {refused}: give {FAIL} or {SKIP}")
+        return mapping, target | {"rate": rate}, refused
 
 
 @dataclass
@@ -110,37 +122,44 @@ def _write(batches: Iterator[pa.RecordBatch], mapping: RowMapping, target: dict[
     return _Done(sent.rows, [described(one) for one in sent.refused])
 
 
-def _refuse(messages: Sequence[WriterCommitMessage | None]) -> None:
+def _answer(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
+    """Raise JobError for refused rows, or log the first of them."""
     refused = [text for one in messages if isinstance(one, _Done) for text in one.refused]
-    if refused:
-        raise JobError(
-            f"{len(refused):,} rows were refused, all others are scheduled; the first: {refused[0]}"
-        )
+    if not refused:
+        return
+    count = f"{len(refused):,} rows were refused, all others are scheduled"
+    if what == FAIL:
+        raise JobError(f"{count}; the first: {refused[0]}")
+    logger.warning("%s", count)
+    for text in refused[:_REFUSED_LOGGED]:
+        logger.warning("refused: %s", text)
 
 
 class _BatchWriter(DataSourceArrowWriter):
-    def __init__(self, mapping: RowMapping, target: dict[str, Any]) -> None:
+    def __init__(self, mapping: RowMapping, target: dict[str, Any], refused: str) -> None:
         self._mapping = mapping
         self._target = target
+        self._refused = refused
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one partition."""
         return _write(iterator, self._mapping, self._target)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All rows are sent; JobError if some were refused."""
-        _refuse(messages)
+        """All rows are sent; JobError if some were refused and are not to be skipped."""
+        _answer(messages, self._refused)
 
 
 class _StreamWriter(DataSourceStreamArrowWriter):
-    def __init__(self, mapping: RowMapping, target: dict[str, Any]) -> None:
+    def __init__(self, mapping: RowMapping, target: dict[str, Any], refused: str) -> None:
         self._mapping = mapping
         self._target = target
+        self._refused = refused
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one partition of a micro-batch."""
         return _write(iterator, self._mapping, self._target)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
-        """As in a batch: a refused row stops the query."""
-        _refuse(messages)
+        """As in a batch. A refused row stops the query, also when it is started again."""
+        _answer(messages, self._refused)

@@ -5,10 +5,13 @@ stores need no packages for the JVM.
 
 1. The rows of a file have the columns and types of that file, and nulls where it lacks a column that the job
    needs. So the message of a row, and its deduplication key, do not depend on which other files there are.
-2. No file is left out silently, but for those whose path has a part that begins with `_` or `.`, which Spark
+2. A time of Parquet's INT96 is one in UTC, as Spark writes it, unless the program that wrote the file noted
+   that it has no zone.
+3. No file is left out silently, but for those whose path has a part that begins with `_` or `.`, which Spark
    leaves out, too.
 """
 
+import base64
 import os
 import posixpath
 from collections.abc import Iterator
@@ -32,6 +35,13 @@ PARTITIONED = "hive"
 DELTA_LOG = "_delta_log"
 _UNEXPECTED = "unexpected field"  # as Arrow says it
 _CSV = pa.csv.ParseOptions(newlines_in_values=True)
+_FORMS = {
+    "csv": ds.CsvFileFormat(parse_options=_CSV),
+    # Nanoseconds have no times after the year 2262.
+    "parquet": ds.ParquetFileFormat(coerce_int96_timestamp_unit="us"),
+}
+_ARROW_SCHEMA = b"ARROW:schema"
+_INT96 = "INT96"
 
 
 class Table(NamedTuple):
@@ -101,7 +111,7 @@ def _as_text(path: str, fs: Any, kind: str) -> ds.Dataset:  # noqa: ANN401 - fss
 
     JSON has numbers, but no times: read as such they would lose their zones.
     """
-    form = ds.CsvFileFormat(parse_options=_CSV) if kind == "csv" else kind
+    form = _FORMS.get(kind, kind)
     found = ds.dataset(path, filesystem=fs, format=form, partitioning=PARTITIONED)
     paths = (ds.get_partition_keys(one.partition_expression) for one in found.get_fragments())
     names = sorted({name for keys in paths for name in keys})
@@ -165,7 +175,7 @@ def batches_of(piece: Any, schema: pa.Schema, mapping: RowMapping) -> Iterator[p
 
 def _rows(piece: Any, schema: pa.Schema, mapping: RowMapping) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - pyarrow has no types
     in_path = ds.get_partition_keys(piece.partition_expression)
-    inside = [field for field in piece.physical_schema if field.name not in in_path]
+    inside = [field for field in _fields_of(piece) if field.name not in in_path]
     if isinstance(piece.format, ds.CsvFileFormat):
         inside = [field.with_type(pa.string()) for field in inside]
         form = _csv_of([field.name for field in inside])
@@ -180,6 +190,44 @@ def _rows(piece: Any, schema: pa.Schema, mapping: RowMapping) -> Iterator[pa.Rec
         return
     every = pa.schema([*inside, *lacking, *((name, pa.string()) for name in in_path)])
     yield from piece.to_batches(schema=every, batch_size=READ_ROWS)
+
+
+def _fields_of(piece: Any) -> list[pa.Field]:  # noqa: ANN401 - pyarrow has no types
+    """The columns of a file, with the zone that times of INT96 have without saying so."""
+    fields = list(piece.physical_schema)
+    if not isinstance(piece.format, ds.ParquetFileFormat):
+        return fields
+    file = piece.metadata
+    are_instants = [file.schema.column(at).physical_type == _INT96 for at in range(file.num_columns)]
+    if not any(are_instants):
+        return fields
+    if (noted := (file.metadata or {}).get(_ARROW_SCHEMA)) is not None:
+        schema = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(noted)))
+        kinds = [kind for field in schema for kind in _leaves(field.type)]
+        are_instants = [getattr(kind, "tz", None) is not None for kind in kinds]
+    leaves = iter(are_instants)
+    return [_in_utc(field, leaves) for field in fields]
+
+
+def _leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """The types of the columns that Parquet makes of a column of this type."""
+    if not kind.num_fields:
+        yield kind
+    for at in range(kind.num_fields):
+        yield from _leaves(kind.field(at).type)
+
+
+def _in_utc(field: pa.Field, leaves: Iterator[bool]) -> pa.Field:
+    """The field, with UTC as the zone of times that are instants: `leaves` says of each of its columns."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        return field.with_type(pa.struct([_in_utc(one, leaves) for one in kind]))
+    if pa.types.is_map(kind):
+        return field.with_type(pa.map_(_in_utc(kind.key_field, leaves), _in_utc(kind.item_field, leaves)))
+    if pa.types.is_list(kind):
+        return field.with_type(pa.list_(_in_utc(kind.value_field, leaves)))
+    is_instant = next(leaves, False) and pa.types.is_timestamp(kind)
+    return field.with_type(pa.timestamp(kind.unit, "UTC")) if is_instant else field
 
 
 def _json_rows(

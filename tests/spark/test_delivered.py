@@ -261,6 +261,8 @@ def test_the_same_log_twice_and_a_log_that_is_not_there_are_refused(spark, lived
     gone = json.dumps({"format": 1, "nodes": {"node-9": beginning_of(lived) | {"log": "00"}}})
     with pytest.raises(PySparkException, match="node-9 has an offset, and is not among the logs: node-1"):
         read(spark, lived.older, startingOffsets=gone).count()
+    found = read(spark, lived.older, startingOffsets=gone, failOnDataLoss="false")
+    assert found.count() == len(lived.older_answers)
 
 
 def test_wrong_options_and_columns_are_one_line(spark, lived):

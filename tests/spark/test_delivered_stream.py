@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.harness.archiving import run_archive, run_restore
-from tests.harness.delivered import FORMAT, Sink, answers, deliver, node_at, run_query, union
+from tests.harness.delivered import FORMAT, Sink, answers, deliver, node_at, rows_of, run_query, union
 from tests.integration.runtime.test_retention import RETENTION_MS, age
 from timerwheel.spark_jobs.delivered.options import read_options
 from timerwheel.spark_jobs.delivered.stream import DeliveredStreamReader
@@ -196,6 +196,49 @@ async def test_new_nodes_are_read_from_their_beginning(spark, tmp_path, sink):
         run_query(spark, tmp_path / "node-*", tmp_path / "checkpoint", sink)
     run_query(spark, tmp_path / "node-*", tmp_path / "checkpoint", sink, failOnDataLoss="false")
     assert sink.rows == union(expected)
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxRowsPerTrigger": "10"}])
+@pytest.mark.parametrize("by_name", [False, True])
+async def test_the_rest_of_a_retired_node_comes_from_the_archive(
+    spark, progress, tmp_path, sink, by_name, limit
+):
+    nodes = [await grown(tmp_path, name) for name in ("node-1", "node-2")]
+    archive = tmp_path / "archive"
+    options = {"archive": str(archive), **limit}
+    if by_name:
+        options["paths"] = ",".join(str(node.directory) for node in nodes)
+    path = None if by_name else tmp_path / "node-*"
+    run_query(spark, path, tmp_path / "checkpoint", sink, **options)
+    before = len(sink.rows)
+    await deliver(nodes[1], 20)
+    await nodes[1].roll()
+    run_archive(spark, progress, nodes[1].directory, archive)
+    for node in nodes:
+        await node.engine.close()
+    shutil.rmtree(nodes[1].directory)
+    run_query(spark, path, tmp_path / "checkpoint", sink, **options)
+    archived = spark.read.format(FORMAT).option("archive", str(archive)).load().collect()
+    assert [row for row in sink.rows if row["node"] == "node-2"] == rows_of(archived)
+    assert len(sink.rows) >= before + ROWS
+
+
+async def test_a_retired_node_that_is_given_by_its_path_is_left_out_if_asked_for(spark, tmp_path, sink):
+    nodes = [await grown(tmp_path, name) for name in ("node-1", "node-2")]
+    paths = ",".join(str(node.directory) for node in nodes)
+    run_query(spark, None, tmp_path / "checkpoint", sink, paths=paths)
+    await deliver(nodes[0], 20)
+    expected = union(*[await answers(node, node.directory.name) for node in nodes])
+    for node in nodes:
+        await node.engine.close()
+    shutil.rmtree(nodes[1].directory)
+    with pytest.raises(PySparkException, match="the log of node-2 is gone; there are node-1"):
+        run_query(spark, None, tmp_path / "checkpoint", sink, paths=paths)
+    run_query(spark, None, tmp_path / "checkpoint", sink, paths=paths, failOnDataLoss="false")
+    assert sink.rows == expected
+    # For a new query nothing says that there ever was a log.
+    with pytest.raises(PySparkException, match="node-2 is not a data directory of timerwheel"):
+        run_query(spark, None, tmp_path / "new", Sink(), paths=paths, failOnDataLoss="false")
 
 
 @pytest.mark.torture

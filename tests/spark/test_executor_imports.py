@@ -13,7 +13,7 @@ from tests.harness.sample_log import make_sample
 ROOT = Path(__file__).parents[2]
 FORBIDDEN = {"lmdb", "aiohttp"}
 DRIVER_ONLY = {"rebuild.job", "rebuild.index_build", "audit.report"}  # they write the index, and print
-SENDING = {"schedule.sending", "schedule.job"}  # they call a service
+SENDING = {"schedule.sending", "schedule.job", "schedule.reach"}  # they call a service
 IMPORT_EACH = """
 import importlib, sys
 for name in sys.argv[1:]:

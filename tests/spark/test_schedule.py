@@ -3,23 +3,30 @@
 import asyncio
 import contextlib
 import csv
+import datetime as dt
 import json
 import signal
 import socket
 import threading
 from collections.abc import Iterator
+from zoneinfo import ZoneInfo
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions
 
+from tests.harness.clock import ManualClock
 from tests.harness.processes import RunningService, serving, started, timerwheel
+from timerwheel.cli.schedule import PASSWORD_VARIABLE, Database
 from timerwheel.client import Client, Message
+from timerwheel.clock import SystemClock
+from timerwheel.errors import SettingsError
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.schedule import sending
-from timerwheel.spark_jobs.schedule.job import schedule_query, schedule_table
+from timerwheel.spark_jobs.schedule.job import schedule_query, schedule_table, shared, tasks_at_a_time, turns
 from timerwheel.spark_jobs.schedule.rows import RowMapping
 from timerwheel.spark_jobs.schedule.sending import Target, send_rows
 from timerwheel.spark_jobs.schedule.table import batches_of, open_table
@@ -166,6 +173,49 @@ def test_a_token_that_is_refused_is_no_reason_to_wait(tmp_path):
         send(running, table(3), token=made.json["token"])
 
 
+class LeapingClock(ManualClock):
+    """Time passes only while somebody sleeps."""
+
+    async def sleep_for(self, duration_ms: int) -> None:
+        self.advance(duration_ms)
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("piece", "rate"), [(50, 100), (7, 10), (120, 40), (3, 1_000)])
+def test_the_rate_holds_however_small_the_pieces_are(service, piece, rate):
+    clock = LeapingClock()
+    for number in range(6):
+        rows = table(piece, number * piece)
+        send_rows(rows.to_batches(), MAPPING, Target(service.url, rate=rate), clock)
+    needed_ms = 1_000 * 6 * piece / rate
+    assert needed_ms <= clock.mono_ms <= needed_ms + 6 * 2  # a task rounds up
+    assert len(waiting(service)) == 6 * piece
+
+
+@pytest.mark.parametrize(
+    ("rate", "pieces", "slots", "tasks"),
+    [
+        (1_000, 8, 8, 1),  # one task is enough, so that no share of another is lost
+        (10_000, 8, 8, 1),
+        (25_000, 8, 8, 3),
+        (25_000, 2, 8, 2),
+        (1_000_000, 800, 2, 2),  # whatever spark.default.parallelism says
+        (25_000, 8, 0, 3),  # before there are executors
+    ],
+)
+def test_a_rate_is_divided_among_as_many_tasks_as_run_at_a_time(rate, pieces, slots, tasks):
+    assert tasks_at_a_time(rate, pieces, slots) == tasks
+
+
+def test_pieces_are_sent_in_turns_that_grow_while_they_are_short():
+    clock = LeapingClock()
+    found = []
+    for begin, end in turns(20, 2, clock):
+        found.append((begin, end))
+        clock.advance(1_000 * (end - begin) * 2)
+    assert found == [(0, 2), (2, 6), (6, 14), (14, 20)]
+
+
 def test_a_connection_that_breaks_before_the_answer_is_tried_again_and_stores_nothing_twice(service):
     with _cutting(service.url, 3) as url:
         sent = send_rows(table(200).to_batches(max_chunksize=50), MAPPING, Target(url))
@@ -243,6 +293,33 @@ def test_files_are_scheduled_row_by_row(spark, progress, service, tmp_path, kind
     assert {message.properties["region"] for message in messages} == {"0", "1", "2"}
 
 
+@pytest.mark.parametrize("rate", [200, 20_000])
+def test_all_pieces_are_sent_within_a_rate_by_tasks_that_share_it(spark, progress, service, tmp_path, rate):
+    pq.write_table(table(600), tmp_path / "rows.parquet", row_group_size=100)
+    found = open_table(str(tmp_path / "rows.parquet"), None)
+    target = Target(service.url, rate=rate)
+    tasks, share = shared(spark, target, len(found.pieces))
+    assert (tasks, share.rate) == ((1, 200) if rate == 200 else (2, 10_000))
+    began_ms = SystemClock().now_ms()
+    assert schedule_table(spark, progress, found, MAPPING, target).stored == 600
+    messages = pending(service)
+    assert sorted(message.text for message in messages) == sorted(f"row {n}" for n in range(600))
+    # The last 100 rows are sent when 500 have had their time: a slow machine only takes longer.
+    assert max(message.enqueue_ms for message in messages) - began_ms >= 1_000 * 500 / rate
+
+
+def test_a_rate_is_refused_where_tasks_run_twice(spark):
+    """Both would send, and nothing here would know."""
+    conf = spark.sparkContext._conf
+    conf.set("spark.speculation", "true")
+    try:
+        with pytest.raises(JobError, match=r"spark\.speculation runs tasks twice at a time"):
+            shared(spark, Target("http://127.0.0.1:1", rate=5), 3)
+        assert shared(spark, Target("http://127.0.0.1:1"), 3)[0] == 3
+    finally:
+        conf.set("spark.speculation", "false")
+
+
 def test_digits_of_a_csv_file_and_of_its_directories_stay_the_text_that_they_are(
     spark, progress, service, tmp_path
 ):
@@ -292,18 +369,106 @@ def test_a_row_that_cannot_be_read_is_named_with_its_file(tmp_path):
         read(tmp_path)
 
 
-def test_a_query_is_scheduled_row_by_row(spark, progress, service, tmp_path):
+DERBY = "org.apache.derby.jdbc.EmbeddedDriver"
+
+
+@pytest.fixture
+def derby(spark, tmp_path) -> dict[str, str]:
+    """The options of a database on disk."""
     # Derby would write its log to the working directory.
     spark._jvm.java.lang.System.setProperty("derby.stream.error.file", f"{tmp_path}/derby.log")
-    url = f"jdbc:derby:{tmp_path}/db;create=true"
+    return {"url": f"jdbc:derby:{tmp_path}/db;create=true", "driver": DERBY}
+
+
+def test_a_query_is_scheduled_row_by_row(spark, progress, service, derby):
+    options = derby
     rows = [(n, DUE_MS + n, f"row {n}") for n in range(60)]
-    options = {"url": url, "driver": "org.apache.derby.jdbc.EmbeddedDriver"}
     frame = spark.createDataFrame(rows, "id int, due bigint, body string").coalesce(1)
     frame.write.format("jdbc").options(**options, dbtable="orders").save()
     query = {**options, "query": 'select * from orders where "id" < 50'}
     sent = schedule_query(spark, progress, query, MAPPING, Target(service.url))
     assert (sent.stored, sent.refused) == (50, [])
     assert len(waiting(service)) == 50
+
+
+@contextlib.contextmanager
+def java_in(spark, zone: str) -> Iterator[None]:
+    """Java's process in another zone, as on a machine there."""
+    zones = spark._jvm.java.util.TimeZone
+    before = zones.getDefault()
+    zones.setDefault(zones.getTimeZone(zone))
+    try:
+        yield
+    finally:
+        zones.setDefault(before)
+
+
+def zoneless(spark, options: dict[str, str]) -> dict[str, str]:
+    """A query of times without a zone, and how to read it."""
+    frame = spark.sql("select timestamp_ntz'2030-06-01 09:00:00' as due, 'nine' as body").coalesce(1)
+    frame.write.format("jdbc").options(**options, dbtable="times").save()
+    return {**options, "query": "select * from times"}
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
+def test_times_of_a_database_without_a_zone_are_those_of_the_zone_that_is_given(
+    spark, progress, service, derby, zone
+):
+    mapping = MAPPING._replace(zone=zone)
+    with java_in(spark, "America/New_York"):
+        query = zoneless(spark, derby)
+        assert schedule_query(spark, progress, query, mapping, Target(service.url)).stored == 1
+    [message] = pending(service)
+    local = dt.datetime(2030, 6, 1, 9, tzinfo=ZoneInfo(zone))
+    assert message.due_ms == int(local.timestamp() * 1_000)
+
+
+def test_times_of_a_database_without_a_zone_need_one(spark, progress, service, derby):
+    query = zoneless(spark, derby)
+    with pytest.raises(JobError, match="the times in column 'due' have no zone: say which"), plain_errors():
+        schedule_query(spark, progress, query, MAPPING, Target(service.url))
+    assert waiting(service) == []
+
+
+def test_a_database_without_a_driver_is_named_with_what_to_give(spark, progress):
+    for more in ({}, {"driver": "org.nowhere.Driver"}):
+        options = {"url": "jdbc:nowhere://h/db", "query": "select 1", **more}
+        with pytest.raises(JobError, match="no driver for jdbc:nowhere: give the jar and the class"):
+            schedule_query(spark, progress, options, MAPPING, Target("http://127.0.0.1:1"))
+
+
+def test_a_query_keeps_to_the_rate(spark, progress, service, derby):
+    frame = spark.createDataFrame([(DUE_MS + n, f"row {n}") for n in range(300)], "due bigint, body string")
+    frame.coalesce(1).write.format("jdbc").options(**derby, dbtable="orders").save()
+    parts = {"dbtable": "orders", "partitionColumn": "due", "numPartitions": "8"}
+    bounds = {"lowerBound": str(DUE_MS), "upperBound": str(DUE_MS + 300)}
+    target = Target(service.url, rate=100)
+    began_ms = SystemClock().now_ms()
+    assert schedule_query(spark, progress, {**derby, **parts, **bounds}, MAPPING, target).stored == 300
+    # One task sends all: the last of three requests waits for the time of the others.
+    assert max(message.enqueue_ms for message in pending(service)) - began_ms >= 2_000
+
+
+def test_times_that_spark_writes_to_parquet_by_default_are_times_in_utc(spark, progress, service, tmp_path):
+    """INT96, which says nothing of a zone. Nanoseconds end in 2262."""
+    frame = spark.sql(
+        "select timestamp'2030-06-01 09:00:00' as due, "
+        "named_struct('at', array(timestamp'3000-01-01')) as more"
+    )
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    try:
+        frame.coalesce(1).write.parquet(str(tmp_path / "rows"))
+    finally:
+        spark.conf.unset("spark.sql.parquet.outputTimestampType")
+    found = open_table(str(tmp_path / "rows"), None)
+    mapping = MAPPING._replace(zone="Europe/Berlin")  # of times without one
+    assert schedule_table(spark, progress, found, mapping, Target(service.url)).stored == 1
+    [message] = pending(service)
+    assert message.due_ms == int(dt.datetime(2030, 6, 1, 9, tzinfo=dt.UTC).timestamp() * 1_000)
+    assert orjson.loads(message.body) == {
+        "due": "2030-06-01T09:00:00+00:00",
+        "more": {"at": ["3000-01-01T00:00:00+00:00"]},
+    }
 
 
 def test_a_frame_is_written_and_written_again(spark, service):
@@ -336,6 +501,7 @@ def test_a_frame_with_rows_that_are_refused_fails_when_the_others_are_scheduled(
         ({"due": "id"}, "give the topic of all rows, or the column"),
         ({"due": "id", "topic": "orders", "colour": "red"}, "no such option: colour"),
         ({"due": "id", "topic": "orders", "rate": "fast"}, "rate = fast: give rows a second"),
+        ({"due": "id", "topic": "orders", "refused": "log"}, "refused = log: give fail or skip"),
         ({"due": "at", "topic": "orders"}, "the table has no column 'at'; it has id"),
     ],
 )
@@ -343,6 +509,53 @@ def test_wrong_options_of_a_write_are_named(spark, options, message):
     with pytest.raises(JobError) as caught, plain_errors():
         spark.range(3).write.format("timerwheel").mode("append").options(**options).save()
     assert message in str(caught.value)
+
+
+def test_a_frame_of_delivered_messages_may_be_scheduled_again(spark, service):
+    """Its keys are arrays, and its properties a map."""
+    frame = spark.sql(
+        "select '2030-03-17T17:46:40Z' as due, 'x' as body, array('a', 'b') as keys, "
+        "map('user', 'u1') as properties"
+    )
+    options = {"url": service.url, "topic": "orders", "due": "due"}
+    options |= {"keys": "keys", "properties": "properties"}
+    frame.write.format("timerwheel").mode("append").options(**options).save()
+    [message] = pending(service)
+    assert (message.keys, message.properties["user"]) == (["a", "b"], "u1")
+
+
+def streamed(spark, place, options, *, mode="append", count=False):
+    """Run a stream of the Parquet files in a directory up to its end."""
+    rows = spark.readStream.schema("due string, body string").parquet(str(place))
+    rows = rows.groupBy("due").agg(functions.count("body").alias("n")) if count else rows
+    writing = rows.writeStream.format("timerwheel").outputMode(mode).options(**options)
+    with plain_errors():
+        writing.trigger(availableNow=True).start().awaitTermination()
+
+
+def test_a_stream_that_would_replace_its_rows_is_refused(spark, service, tmp_path):
+    (tmp_path / "source").mkdir()
+    rows = pa.table({"due": ["2030-03-17T17:46:40Z"], "body": ["x"]})
+    pq.write_table(rows, tmp_path / "source" / "a.parquet")
+    options = {"url": service.url, "topic": "orders", "due": "due", "checkpointLocation": str(tmp_path / "c")}
+    with pytest.raises(JobError, match=r'cannot be overwritten: use outputMode\("append"\)'):
+        streamed(spark, tmp_path / "source", options, mode="complete", count=True)
+    assert waiting(service) == []
+
+
+def test_a_refused_row_stops_a_stream_until_it_may_be_skipped(spark, service, tmp_path):
+    (tmp_path / "source").mkdir()
+    rows = pa.table({"due": ["2030-03-17T17:46:40Z", "soon"], "body": ["good", "bad"]})
+    pq.write_table(rows, tmp_path / "source" / "a.parquet")
+    options = {"url": service.url, "topic": "orders", "due": "due", "checkpointLocation": str(tmp_path / "c")}
+    for _ in range(2):
+        with pytest.raises(JobError, match="1 rows were refused, all others are scheduled; the first: key"):
+            streamed(spark, tmp_path / "source", options)
+    streamed(spark, tmp_path / "source", {**options, "refused": "skip"})
+    more = pa.table({"due": ["2030-03-17T17:46:40Z"], "body": ["next"]})
+    pq.write_table(more, tmp_path / "source" / "b.parquet")
+    streamed(spark, tmp_path / "source", options)
+    assert sorted(waiting(service)) == ["good", "next"]
 
 
 def test_a_stream_is_scheduled_once_across_a_restart(spark, service, tmp_path):
@@ -384,6 +597,39 @@ def test_the_command_schedules_a_table_and_says_what_came_of_it(service, tmp_pat
     assert (found["rows"], found["stored"], found["duplicates"], found["refused"]) == (90, 0, 89, 1)
 
 
+def test_a_password_comes_from_a_file_or_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv(PASSWORD_VARIABLE, "of the environment")
+    plain = {"url": "jdbc:x", "query": "select 1", "fetchsize": "1000"}
+    found = Database("me", None, None, None).options("jdbc:x", "select 1")
+    assert found == {**plain, "user": "me", "password": "of the environment"}
+    (tmp_path / "password").write_text("of the file\n")
+    found = Database(None, tmp_path / "password", "org.x.Driver", 5).options("jdbc:x", "select 1")
+    assert found == {**plain, "fetchsize": "5", "password": "of the file", "driver": "org.x.Driver"}
+    with pytest.raises(SettingsError, match=r"--jdbc-password-file .*/missing: No such file"):
+        Database(None, tmp_path / "missing", None, None).options("jdbc:x", "select 1")
+
+
+@pytest.mark.torture
+def test_the_command_reads_a_database_as_the_user_that_it_is_given(spark, service, derby, tmp_path):
+    zoneless(spark, derby)
+    with pytest.raises(Py4JJavaError, match="shutdown"):  # another process is to open it
+        spark._jvm.org.apache.derby.jdbc.EmbeddedDriver().connect(
+            f"jdbc:derby:{tmp_path}/db;shutdown=true", spark._jvm.java.util.Properties()
+        )
+    words = ("schedule", "--from", f"jdbc:derby:{tmp_path}/db", "--query", "select * from times")
+    flags = ("--topic", "orders", "--due-column", "due", "--zone", "Europe/Berlin", "--url", service.url)
+    log = f"spark.driver.extraJavaOptions=-Dderby.stream.error.file={tmp_path}/derby.log"
+    database = ("--jdbc-driver", DERBY, "--fetch-size", 10, "--master", "local[1]", "--conf", log)
+    refused = timerwheel(*words, *flags, *database, "--jdbc-user", "me")
+    assert (refused.code, refused.out) == (1, "")
+    assert "Schema 'ME' does not exist" in refused.err
+    found = timerwheel(*words, *flags, *database, "--jdbc-user", "app", "--json", TZ="America/New_York").json
+    assert (found["stored"], found["refused"]) == (1, 0)
+    [message] = pending(service)
+    local = dt.datetime(2030, 6, 1, 9, tzinfo=ZoneInfo("Europe/Berlin"))
+    assert message.due_ms == int(local.timestamp() * 1_000)
+
+
 @pytest.mark.torture
 def test_a_job_that_is_killed_in_the_midst_and_run_again_schedules_each_row_once(service, tmp_path):
     count = 4_000
@@ -410,6 +656,8 @@ def test_a_job_that_is_killed_in_the_midst_and_run_again_schedules_each_row_once
         (("--due-column", "due"), 2, "--topic"),
         (("--topic", "a", "--due-column", "due", "--query", "select"), 2, "--query belongs to"),
         (("--topic", "a", "--due-column", "due", "--format", "orc"), 2, "parquet, csv, json"),
+        (("--topic", "a", "--due-column", "due", "--jdbc-user", "me"), 2, "belong to --from jdbc:..."),
+        (("--topic", "a", "--due-column", "due", "--fetch-size", "5"), 2, "belong to --from jdbc:..."),
     ],
 )
 def test_wrong_use_is_said_before_spark_starts(tmp_path, flags, code, message):

@@ -1,12 +1,14 @@
 """`schedule`: each row of a table as a message, with Spark."""
 
-from typing import TYPE_CHECKING, Annotated
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 import typer
 
 from timerwheel.cli.connection import ServiceOptions
-from timerwheel.cli.options import parse_pairs
+from timerwheel.cli.options import Options, parse_pairs
 from timerwheel.cli.output import JsonOutput, Output
 from timerwheel.cli.spark_options import (
     Job,
@@ -22,6 +24,76 @@ if TYPE_CHECKING:
 
 REFUSED_SHOWN = 20
 _FORMATS = ("parquet", "csv", "json")
+PASSWORD_VARIABLE = "TIMERWHEEL_JDBC_PASSWORD"  # noqa: S105 - its name
+_FETCH_ROWS = 1_000
+_PANEL = "Database"
+
+
+class Database(NamedTuple):
+    """How to read from `jdbc:...`. A password is in no option, as other users can see these."""
+
+    jdbc_user: str | None
+    jdbc_password_file: Path | None
+    jdbc_driver: str | None
+    fetch_size: int | None
+
+    def checked(self, url: str, query: str | None, *, is_query: bool) -> dict[str, str]:
+        """The options of Spark's JDBC source, none for a table of files. Raises SettingsError."""
+        if is_query != (query is not None):
+            raise SettingsError("--query belongs to --from jdbc:..., which needs one")
+        if query is not None:
+            return self.options(url, query)
+        if any(value is not None for value in self):
+            raise SettingsError("--jdbc-user and the like, and --fetch-size, belong to --from jdbc:...")
+        return {}
+
+    def options(self, url: str, query: str) -> dict[str, str]:
+        """The options of Spark's JDBC source. Raises SettingsError if the password cannot be read."""
+        fetch_rows = _FETCH_ROWS if self.fetch_size is None else self.fetch_size
+        given = {
+            "url": url,
+            "query": query,
+            "fetchsize": str(fetch_rows),
+            "user": self.jdbc_user,
+            "password": self._password(),
+            "driver": self.jdbc_driver,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _password(self) -> str | None:
+        if self.jdbc_password_file is None:
+            return os.environ.get(PASSWORD_VARIABLE)
+        try:
+            return self.jdbc_password_file.read_text().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = (isinstance(error, OSError) and error.strerror) or str(error)
+            raise SettingsError(f"--jdbc-password-file {self.jdbc_password_file}: {reason}") from None
+
+
+def _database_options() -> Options:
+    def option(flag: str, help_text: str, **more: Any) -> Any:  # noqa: ANN401 - as typer takes them
+        return typer.Option(flag, help=help_text, rich_help_panel=_PANEL, **more)
+
+    user = option("--jdbc-user", "The user of the database.", metavar="NAME")
+    password = option(
+        "--jdbc-password-file", f"A file with the password; else {PASSWORD_VARIABLE} has it.", metavar="FILE"
+    )
+    driver = option("--jdbc-driver", "The class of the driver in a jar that you give.", metavar="CLASS")
+    size = option(
+        "--fetch-size", "Rows that the driver fetches at once.", metavar="N", min=0, show_default="1000"
+    )
+    return Options(
+        {
+            "jdbc_user": (Annotated[str | None, user], None),
+            "jdbc_password_file": (Annotated[Path | None, password], None),
+            "jdbc_driver": (Annotated[str | None, driver], None),
+            "fetch_size": (Annotated[int | None, size], None),
+        },
+        Database,
+    )
+
+
+DatabaseOptions = Annotated[Database, _database_options()]
 
 
 def schedule(
@@ -68,7 +140,10 @@ def schedule(
         typer.Option("--format", metavar="|".join(_FORMATS), help="If the file names do not say it."),
     ] = None,
     query: Annotated[str | None, typer.Option(metavar="SQL", help="The query, for jdbc:...")] = None,
-    rate: Annotated[float | None, typer.Option(min=1, metavar="N", help="At most N rows a second.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=1, metavar="N", help="At most N rows a second in all.")
+    ] = None,
+    database: DatabaseOptions,
     options: RunOptions,
     service: ServiceOptions,
     output: JsonOutput,
@@ -86,14 +161,15 @@ def schedule(
     if (topic is None) == (topic_column is None):
         raise typer.BadParameter("give one of --topic and --topic-column", param_hint="--topic")
     from timerwheel.spark_jobs.monitoring.lineage import dataset_of, topic_of
+    from timerwheel.spark_jobs.preflight import check_executors, has_executors
     from timerwheel.spark_jobs.schedule.job import JDBC, schedule_query, schedule_table
+    from timerwheel.spark_jobs.schedule.reach import calls
     from timerwheel.spark_jobs.schedule.rows import RowMapping
     from timerwheel.spark_jobs.schedule.sending import Target
     from timerwheel.spark_jobs.schedule.table import open_table
 
     is_query = source.startswith(JDBC)
-    if is_query != (query is not None):
-        raise SettingsError("--query belongs to --from jdbc:..., which needs one")
+    query_options = database.checked(source, query, is_query=is_query)
     mapping = RowMapping(
         due_column, topic, topic_column, body_column, key_column, tags_column,
         properties=property_column or (), zone=zone,
@@ -107,10 +183,11 @@ def schedule(
     target = Target(service.url, service.secret, ca, cert, rate)
     others = ([] if is_query else [dataset_of(source)], [topic_of(service.url, topic)])
     with spark_job("schedule", options, stages=False, others=others) as job:
+        if has_executors(str(job.spark.sparkContext.master)):
+            check_executors(job.spark, (), calls(target, source, table))
         if table is not None:
             sent = schedule_table(job.spark, job.progress, table, mapping, target)
         else:
-            query_options = {"url": source, "query": query or ""}
             sent = schedule_query(job.spark, job.progress, query_options, mapping, target)
         _measure(sent, job)
         seconds = job.progress.seconds

@@ -8,12 +8,16 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pyspark
 import pytest
 
 from tests.harness.java import needs_java
-from tests.harness.processes import QUICK_JAVA, ROOT, environment, timerwheel
+from tests.harness.processes import QUICK_JAVA, ROOT, environment, serving, timerwheel
 from tests.harness.sample_log import make_sample
+from tests.harness.stores import BUCKET, s3_server, using
 from timerwheel.cli import main
 
 pytestmark = needs_java
@@ -95,3 +99,22 @@ def test_the_master_of_spark_submit_counts(data, tmp_path):
     # It writes what the program prints to stderr to its own stdout.
     assert f"timerwheel: --staging is missing: with --master {STANDALONE} it must be a" in done.stdout
     assert done.returncode == 2
+
+
+@pytest.mark.torture
+def test_a_table_that_executors_do_not_reach_is_named_before_a_row_is_sent(tmp_path):
+    rows = pa.table({"due": [1_900_000_000_000 + n for n in range(3)]})
+    with s3_server() as store, using(store), serving(tmp_path / "data") as service:
+        source = f"s3://{BUCKET}/rows.parquet"
+        with fsspec.open(source, "wb") as file:
+            pq.write_table(rows, file)
+        words = ("schedule", "--from", source, "--topic", "orders", "--due-column", "due")
+        flags = ("--url", service.url, "--master", CLUSTER, "--json")
+        elsewhere = ("--conf", "spark.executorEnv.AWS_ENDPOINT_URL=http://127.0.0.1:9")
+        done = timerwheel(*words, *flags, *elsewhere, **QUICK_JAVA, **store)
+        assert done.code == 1
+        line = done.err.splitlines()[-1]
+        assert line.startswith("timerwheel: the executors on ")
+        assert f"they cannot read {BUCKET}/rows.parquet (" in line
+        assert line.endswith(f"give --from a file or directory that all of them reach, instead of {source}")
+        assert timerwheel(*words, *flags, **QUICK_JAVA, **store).json["stored"] == 3

@@ -2,9 +2,13 @@
 
 import asyncio
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 
+from tests.harness.ports import reserved_port
+from tests.harness.processes import serving
 from tests.harness.sample_log import make_sample
 from tests.harness.stores import BUCKET, names_below, s3_server, using
 from timerwheel.spark_jobs import preflight
@@ -17,6 +21,9 @@ from timerwheel.spark_jobs.preflight import (
     problem_with,
     seen_logs,
 )
+from timerwheel.spark_jobs.schedule.reach import calls
+from timerwheel.spark_jobs.schedule.sending import Target
+from timerwheel.spark_jobs.schedule.table import open_table
 from timerwheel.store.segment import segment_name
 from timerwheel.version import version
 
@@ -108,3 +115,57 @@ def test_as_many_logs_are_read_as_the_limit_says(log):
 )
 def test_masters_differ_in_executors_and_machines(master, executors, one_machine):
     assert (has_executors(master), is_one_machine(master)) == (executors, one_machine)
+
+
+# ---------------------------------------------------------------------- of `schedule`
+
+
+@pytest.fixture
+def rows(tmp_path):
+    pq.write_table(pa.table({"due": [1_900_000_000_000]}), tmp_path / "rows.parquet")
+    return tmp_path / "rows.parquet"
+
+
+def reached(url, rows, **target):
+    """The problem of an executor that is to send the rows there."""
+    wanted = calls(Target(url, **target), str(rows), open_table(str(rows), None))
+    (found,) = (problem for _, problem in preflight.executor_check([], wanted)([]))
+    return found
+
+
+def test_executors_that_reach_service_and_table_have_no_problem(tmp_path, rows):
+    with serving(tmp_path / "data") as service:
+        assert reached(service.url, rows) == ""
+
+
+def test_a_service_that_executors_do_not_reach_is_named_with_what_to_give(rows):
+    url = f"http://127.0.0.1:{reserved_port()}"
+    found = reached(url, rows)
+    assert found.startswith("they cannot send to the service (")
+    what = "give --url an address that all of them reach, instead of"
+    assert found.endswith(f"unlike this machine: {what} {url}")
+
+
+def test_a_certificate_that_executors_do_not_have_is_named(rows):
+    found = reached("https://127.0.0.1:1", rows, ca="/nowhere/ca.pem")
+    assert found.startswith("ca /nowhere/ca.pem cannot be read on ")
+
+
+@pytest.mark.parametrize("change", ["gone", "another"])
+def test_a_table_that_executors_cannot_read_is_named_with_what_to_give(tmp_path, rows, change):
+    with serving(tmp_path / "data") as service:
+        target = Target(service.url)
+        wanted = calls(target, str(rows), open_table(str(rows), None))
+        if change == "gone":
+            rows.unlink()
+        else:
+            rows.write_bytes(b"of another machine")
+        (found,) = (problem for _, problem in preflight.executor_check([], wanted)([]))
+    why = f"cannot read {rows} (" if change == "gone" else f"read something else in {rows}, unlike"
+    assert found.startswith(f"they {why}")
+    assert found.endswith(f"give --from a file or directory that all of them reach, instead of {rows}")
+
+
+def test_of_a_query_only_the_service_is_asked_for():
+    wanted = calls(Target("http://h"), "jdbc:derby:x", None)
+    assert [name for _, name, _ in wanted] == ["problem_with_service"]

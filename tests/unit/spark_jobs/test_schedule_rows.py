@@ -118,6 +118,68 @@ def test_a_row_as_json_is_the_same_in_any_zone():
     assert b'"due":"2027-01-15T08:00:00+00:00"' in rows[0]["body"]
 
 
+@pytest.mark.parametrize("zone", [None, "UTC"])
+@pytest.mark.parametrize("microsecond", [0, 250_000, 1])
+def test_a_row_as_json_is_the_same_in_any_unit(zone, microsecond):
+    at = AT.replace(microsecond=microsecond, tzinfo=AT.tzinfo if zone else None)
+    units = ["us", "ns"] if microsecond % 1_000 else ["ms", "us", "ns"]
+    found = set()
+    for unit in units:
+        times = pa.array([at], pa.timestamp(unit, zone))
+        lengths = pa.array([dt.timedelta(days=1, microseconds=microsecond)], pa.duration(unit))
+        inside = pa.StructArray.from_arrays([times, lengths], ["at", "length"])
+        batch = pa.record_batch({"due": [AT_MS], "at": times, "length": lengths, "inside": inside})
+        [row] = messages_of(batch, MAPPING).to_pylist()
+        found.add((row["body"], row["dedup_key"]))
+    assert len(found) == 1
+    [(body, _)] = found
+    assert orjson.loads(body)["at"] == at.isoformat()
+
+
+def test_a_row_as_json_has_the_nanoseconds_that_it_has():
+    nanoseconds = AT_MS * 1_000_000 + 1
+    at = pa.array([nanoseconds], pa.timestamp("ns", "UTC"))
+    length = pa.array([7], pa.duration("ns"))
+    [row] = messages_of(pa.record_batch({"due": [AT_MS], "at": at, "length": length}), MAPPING).to_pylist()
+    assert orjson.loads(row["body"]) == {
+        "due": AT_MS,
+        "at": "2027-01-15T08:00:00.000000001+00:00",
+        "length": "0:00:00 and 7 ns",
+    }
+
+
+def test_a_key_of_nanoseconds_is_that_of_microseconds_where_it_is_that_time():
+    mapping = RowMapping("due", "orders", key="id")
+    at = pa.array([AT_MS * 1_000_000, None, AT_MS * 1_000_000 + 1], pa.timestamp("ns", "UTC"))
+    in_microseconds = one(mapping, id=pa.array([AT], pa.timestamp("us", "UTC")))["dedup_key"]
+    assert one(mapping, id=at.slice(0, 1))["dedup_key"] == in_microseconds == "2027-01-15 08:00:00.000000Z"
+    assert one(mapping, id=at.slice(2))["dedup_key"] == "2027-01-15 08:00:00.000000001Z"
+    with pytest.raises(JobError, match="rows without a value"):
+        one(mapping, id=at.slice(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (pa.array(["a b"]), "a b"),
+        (pa.array([["a", "b"]]), ["a", "b"]),
+        (pa.array([["a", "b"]], pa.large_list(pa.large_string())), ["a", "b"]),
+        (pa.array([[1, 2]]), ["1", "2"]),
+        (pa.array([None], pa.list_(pa.string())), None),
+    ],
+)
+def test_keys_are_text_or_arrays(keys, expected):
+    assert one(MAPPING._replace(keys="names"), names=keys)["keys"] == expected
+
+
+def test_a_row_as_json_has_maps_as_lists_of_pairs_and_null_for_what_is_no_number():
+    batch = pa.record_batch(
+        {"due": [AT_MS], "m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), "x": [float("nan")]}
+    )
+    [row] = messages_of(batch, MAPPING).to_pylist()
+    assert orjson.loads(row["body"]) == {"due": AT_MS, "m": [["a", 1]], "x": None}
+
+
 def test_a_row_that_json_cannot_say_needs_a_column_of_bodies():
     far = pa.record_batch({"due": pa.array([1 << 40], pa.timestamp("s", "UTC"))})
     with pytest.raises(JobError, match="name the column of bodies"):

@@ -97,3 +97,34 @@ def test_what_is_no_file_in_a_directory_is_named_instead_of_left_out(tmp_path):
 def test_an_empty_directory_is_named(tmp_path):
     with pytest.raises(JobError, match="there are no files in this directory"):
         open_table(str(tmp_path), None)
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_times_of_int96_are_in_utc_unless_the_file_says_that_they_have_no_zone(tmp_path, zone):
+    """Spark and Hive write them so, and say nothing; pyarrow and pandas note what they are."""
+    far = AT.replace(year=3000)
+    instants = pa.array([AT, far], pa.timestamp("us", zone) if zone else pa.timestamp("us"))
+    nested = pa.StructArray.from_arrays([pa.array(["x", "y"]), instants], ["name", "at"])
+    listed = pa.ListArray.from_arrays([0, 1, 2], instants)
+    mapped = pa.MapArray.from_arrays([0, 1, 2], pa.array(["a", "b"]), instants)
+    rows = pa.table({"due": instants, "nested": nested, "listed": listed, "mapped": mapped, "n": [1, 2]})
+    for name, stored in (("silent", False), ("noted", True)):
+        place = tmp_path / name
+        place.mkdir()
+        pq.write_table(rows, place / "a.parquet", use_deprecated_int96_timestamps=True, store_schema=stored)
+    berlin = ROWS._replace(zone="Europe/Berlin")
+    first, second = messages(tmp_path / "silent", berlin)
+    assert (first["deliver_at"], second["deliver_at"]) == (AT, far)
+    assert orjson.loads(second["body"]) == {
+        "due": far.isoformat(),
+        "nested": {"name": "y", "at": far.isoformat()},
+        "listed": [far.isoformat()],
+        "mapped": [["b", far.isoformat()]],
+        "n": 2,
+    }
+    if zone is None:
+        with pytest.raises(JobError, match="have no zone: say which"):
+            messages(tmp_path / "noted")
+        assert messages(tmp_path / "noted", berlin)[0]["deliver_at"] == AT - dt.timedelta(hours=1)
+    else:
+        assert messages(tmp_path / "noted")[0]["deliver_at"] == AT
