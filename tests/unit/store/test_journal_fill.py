@@ -97,7 +97,7 @@ def test_a_journal_that_was_only_claimed_is_filled_as_an_empty_one() -> None:
 def test_only_a_copy_is_filled_as_a_copy() -> None:
     files = FaultyFiles()
     local(files, unit(1))
-    with pytest.raises(JournalMismatchError, match="no copy of a journal"):
+    with pytest.raises(JournalMismatchError, match="not a copy of a journal"):
         fill(DIRECTORY, files, MemoryJournal().leader(), from_copy=True)
 
 
