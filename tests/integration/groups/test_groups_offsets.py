@@ -177,7 +177,7 @@ async def test_a_planned_stop_on_a_full_disk_says_whose_commits_are_lost(world, 
     world.files.space_bytes = 0
     await engine.close()
     [told] = [record.getMessage() for record in caplog.records if "committed" in record.getMessage()]
-    assert f"committed offsets; groups ({count}): orders/h00" in told
+    assert f"committed offsets of {count} groups: orders/h00" in told
     assert told.count("orders/h") == min(count, offset_commits.LOST_NAMED_MAX)
     assert ("and 2 more" in told) == (count > offset_commits.LOST_NAMED_MAX)
     world.files.space_bytes = 1 << 40
