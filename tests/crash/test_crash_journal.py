@@ -178,7 +178,7 @@ def test_a_copy_is_kept_when_something_else_has_deleted_from_its_journal(tmp_pat
         kinds = [labelled(*run).kind for run in books.journal.runs]
         books.journal.start = max(at for at, kind in enumerate(kinds) if kind is RunKind.SEGMENT)
         before = files.contents()
-        with pytest.raises(JournalMismatchError, match="something else has deleted records"):
+        with pytest.raises(JournalMismatchError, match="were deleted, but not by this service"):
             await opened(tmp_path / "away", files, clock, books)
         assert files.contents() == before
 
@@ -190,7 +190,7 @@ def test_a_request_that_the_journal_does_not_take_at_once_is_refused(tmp_path: P
         books, clock = JournalBooks(), ManualClock()
         engine = await opened(tmp_path, FaultyFiles(), clock, books)
         before = books.journal.runs.copy()
-        with pytest.raises(UnitTooLargeError, match="the journal takes 5000 at once"):
+        with pytest.raises(UnitTooLargeError, match="the journal stores at most 5000 at once"):
             await send(engine, books, *range(1_000, 1_020))
         assert books.journal.runs == before
         await send(engine, books, 1_000)

@@ -573,7 +573,7 @@ async def test_each_call_needs_the_scope_and_the_topic(world):
 
 async def test_the_topic_of_retries_is_not_popped(peer):
     answer = await pop(peer, f"%RETRY%{GROUP}")
-    assert (answer.code, "are pulled" in answer.remark) == (Result.NO_PERMISSION, True)
+    assert (answer.code, "cannot be popped" in answer.remark) == (Result.NO_PERMISSION, True)
 
 
 async def test_a_group_is_shared_with_consumers_over_http(world, peer):
