@@ -7,19 +7,19 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.harness.drive import settle, small_settings
+from tests.harness.gated_threads import GatedThreads
 from tests.harness.world import SPINS_TO_SLEEP, World
 from timerwheel.engine import Engine
-from timerwheel.runtime.threads import Threads
 
 
-class HeldThreads(Threads):
+class HeldThreads(GatedThreads):
     """Every call runs in the caller, but one whose function is held waits until it is let go.
 
     `calls` counts the calls of each function that have begun; more than `calls_max` of one are a failure.
     """
 
     def __init__(self, calls_max: int = 1 << 60) -> None:
-        super().__init__(inline=True)
+        super().__init__()
         self.calls: Counter[str] = Counter()
         self._calls_max = calls_max
         self._gates: dict[str, asyncio.Event] = {}
@@ -89,7 +89,7 @@ class HeldThreads(Threads):
 async def open_held(world: World, calls_max: int = 1 << 60, **limits: Any) -> HeldThreads:
     """Open the world's engine on threads that can be held up."""
     world.limits |= limits
-    threads = HeldThreads(calls_max)
+    threads = world.threads = HeldThreads(calls_max)
     world.engine = Engine(small_settings(world.directory, **world.limits), world.clock, world.files, threads)
     await world.engine.start()
     await settle(world.engine)
