@@ -35,7 +35,7 @@ NAMES = {
 """The parts of paths that are names."""
 PLAIN_INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
 DIGITS_MAX = 19
-"""Of an integer of 64 bits; `int` would raise for one with thousands."""
+"""Digits of an integer of 64 bits at most; `int` would raise for one with thousands."""
 SHOWN_CHARACTERS = 40
 ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})", re.ASCII)
 

@@ -46,7 +46,7 @@ WARM_UP = 0
 WARM_UP_WORKERS = 16
 WARM_UP_COUNT = 50_000
 RECEIVE_PART = "receive"
-_RECEIPTS = re.compile(rb'"receipt":"([0-9a-f]{60})"')
+_RECEIPTS = re.compile(rb'"receipt":"([0-9a-f]+)"')
 
 
 class Found(NamedTuple):

@@ -13,7 +13,7 @@ from timerwheel.wire.arrow import MEDIA_TYPE, load, stream_of
 RECEIVE_MAX = 1_000
 WAIT_MS = 5_000
 _BODY = re.compile(rb'"body":"([0-9]{12} [0-9]{16} )')
-_RECEIPT = re.compile(rb'"receipt":"([0-9a-f]{60})"')
+_RECEIPT = re.compile(rb'"receipt":"([0-9a-f]+)"')
 _UNKNOWN = b'"code":"unknown_topic"'
 _NEXT = re.compile(rb'"next_offset":([0-9]+)')
 

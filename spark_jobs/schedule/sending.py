@@ -67,7 +67,7 @@ class Target(NamedTuple):
         if token is not None and token.startswith("@"):
             with _readable("token", token[1:]):
                 token = Path(token[1:]).read_text().strip()
-        # Whoever uses it repeats by itself.
+        # Its caller repeats by itself.
         return Client(self.url, timeout_ms=timeout_ms, token=token, ssl_context=context, retry_ms=0)
 
 

@@ -211,7 +211,7 @@ MUTANTS = [
         "rebuild-retry-passes-earlier",
         GROUPS,
         "a retry says nothing of the messages before its own",
-        ' | (rows["rolls"] > 0)',
+        " | (rows[ATTEMPT] > 0)",
         "",
         (REBUILT,),
     ),

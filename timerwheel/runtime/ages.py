@@ -26,7 +26,7 @@ from timerwheel.state.state import LogState
 from timerwheel.store.log import CommitLog
 
 STEP_MS = 1_000
-"""By so much the wall clock must gain or lose on the monotonic one to have been stepped."""
+"""What the wall clock gains or loses on the monotonic one when it is stepped; less is drift."""
 STEPS_MAX = 100
 """Steps that are remembered; the times before and after the first of more become one."""
 _EVER = 1 << 62

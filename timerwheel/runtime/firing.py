@@ -58,7 +58,7 @@ class Firing:
         self._leaving: list[Entries] = []  # taken from the near wheel, not yet submitted
 
     async def run(self) -> None:
-        """Fire timers when they are due, until cancelled; raises what a batch met that is no lack of space.
+        """Fire timers when they are due, until cancelled; raises every error of a batch but a lack of space.
 
         Batches begin small and double, so that the first of many timers does not wait for the others.
         """

@@ -32,7 +32,7 @@ SOON_MS = 2_000
 OVERDUE_TIMES = 8
 WARM_RECORDS = 500
 WAITING_TIMES = 10
-"""So many times `index_records_max` may wait for an index without room; then new messages are refused."""
+"""How many times `index_records_max` may wait for an index without room; then new messages are refused."""
 
 
 def _within(dues_ms: np.ndarray, from_ms: int, until_ms: int) -> np.ndarray:

@@ -250,7 +250,7 @@ class Scheduler:
             now_ms = self._clock.now_ms()
             if now_ms < self._seen_ms:
                 # Stepped back: schedules to check soon would have to wait for as long as the step, and those
-                # that ended have runs to come again.
+                # that ended have more runs.
                 self._look_ms = dict.fromkeys(self.names(), now_ms)
             self._seen_ms = now_ms
             due = [name for name, look_ms in self._look_ms.items() if look_ms <= now_ms]

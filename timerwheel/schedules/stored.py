@@ -63,7 +63,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     `sent_ahead` has the pairs (`planned_at_ms`, `planned_until_ms`) from before the clock was stepped back.
     `delivered` are moments at which earlier generations have run though they are due after `begun_ms`: those
     runs fired before they could be recalled. `earlier` has the last EARLIER_MAX generations before: if the
-    clock was stepped back, their runs may be to come again.
+    clock was stepped back, their runs may lie ahead once more.
     """
 
     spec: ScheduleSpec

@@ -53,7 +53,7 @@ COMPACTED_MIN = pages.PAGE_ROWS_MAX
 COMPACTED_MAX = 1 << 20
 """Most entries of a slot that is compacted: 40 MiB, for less than a second."""
 SORTED_SHARE = 8
-"""Of more timers than so many times those that are wanted, only the first ones are sorted."""
+"""A slot with more timers than so many times those that are wanted is not sorted whole."""
 TABLE = "wheel"
 
 Entries = np.ndarray

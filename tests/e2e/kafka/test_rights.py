@@ -165,7 +165,7 @@ def test_a_leader_that_lacks_a_right_says_which(own: Own, taken: str, match: str
 def test_a_topic_that_cannot_be_made_or_seen_is_told(own: Own) -> None:
     own.without("Create topic shop-log")
     with pytest.raises(
-        JournalMismatchError, match=r"cannot be made: .*uthorization failed; make it yourself"
+        JournalMismatchError, match=r"missing or hidden from this user: .*uthorization failed; create it as"
     ):
         own.journal().claim()
 

@@ -96,7 +96,7 @@ async def test_a_process_that_does_not_know_the_callers_of_the_node_is_named_in_
         for _ in range(2):
             assert (await call(node, "POST", "/v1/messages", json={"topic": TOPICS[2]})).status == 401
         [said] = [one.getMessage() for one in caplog.records if "tokens.json" in one.getMessage()]
-        assert said.startswith(f"shard 2 at {shards.urls[2]} refuses a caller")
+        assert said.startswith(f"shard 2 at {shards.urls[2]} rejected a token")
 
 
 async def test_every_call_of_the_api_has_a_rule(tmp_path: Path) -> None:

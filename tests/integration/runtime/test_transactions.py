@@ -210,7 +210,7 @@ async def test_what_a_send_would_refuse_is_not_begun(world):
         assert caught.value.faults[0].code == code
     assert engine.core.log.tail == tail
     for refused in (engine.sender.send, lambda sent: send_in_columns(engine, sent)):
-        with pytest.raises(RefusedError, match="begun"):
+        with pytest.raises(RefusedError, match="begin a transaction"):
             await refused([Outgoing("orders", b"", {"TRAN_MSG": "true"})])
 
 

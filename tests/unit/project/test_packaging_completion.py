@@ -31,7 +31,7 @@ def test_each_shell_reads_its_script(tmp_path, shell):
 
 def test_zsh_is_answered_with_commands_and_what_they_do():
     asked = {"_TIMERWHEEL_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "timerwheel resch"}
-    assert '"reschedule":"Change the due time of a scheduled message' in timerwheel(**asked).stdout
+    assert '"reschedule":"Change the due time of a scheduled' in timerwheel(**asked).stdout
 
 
 def test_fish_is_answered_with_flags_and_what_they_do():
