@@ -107,8 +107,19 @@ class CommitLog(LogReader):
     """The log of one data directory, for its owner."""
 
     def __init__(
-        self, directory: Path, files: Files, segment_size_bytes: int, *, direct_io: bool = False
+        self,
+        directory: Path,
+        files: Files,
+        segment_size_bytes: int,
+        *,
+        direct_io: bool = False,
+        on_no_direct: Callable[[str], None] | None = None,
     ) -> None:
+        """Call `open` next.
+
+        `on_no_direct` is called when direct writes are turned off, with the reason, which goes on after the
+        name of the directory.
+        """
         super().__init__(directory, files)
         self.segment_size_bytes = segment_size_bytes
         self.synced = 0
@@ -117,8 +128,7 @@ class CommitLog(LogReader):
         self._on_sync: Callable[[float], None] | None = None
         self.direct_io = direct_io
         """Whether small writes bypass the page cache; it is turned off where that does not work."""
-        self.on_no_direct: Callable[[str], None] | None = None
-        """Called with the reason, which goes on after the name of the directory, when it is turned off."""
+        self._on_no_direct = on_no_direct
         self._failed: str | None = None
         self._prepared = 0  # log offset up to which zeros were written ahead in the last segment
         self._prepare_from = 0  # log offset before which no more are, since there was no space
@@ -402,8 +412,8 @@ class CommitLog(LogReader):
 
     def _no_direct_writes(self, fault: str) -> None:
         self.direct_io = False
-        if self.on_no_direct is not None:
-            self.on_no_direct(fault)
+        if self._on_no_direct is not None:
+            self._on_no_direct(fault)
 
     def _prepare(self, file: LogFile, end: int) -> None:
         """Write zeros ahead if records up to the log offset `end` need more, and there is space for them.

@@ -317,6 +317,11 @@ def decode_header(data: bytes, position: int = 0) -> Header:
     return Header._make(_FULL.unpack_from(data, position))
 
 
+def header_in(remains: bytes) -> Header:
+    """Unpack the header of a damaged record from what is left of it; what is missing counts as zeros."""
+    return decode_header(remains.ljust(HEADER_SIZE, b"\0"))
+
+
 unpack_header = _FULL.unpack_from
 """Unpack the header as a plain tuple in the order of `Header`, for loops over thousands."""
 

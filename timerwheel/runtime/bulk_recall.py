@@ -39,7 +39,7 @@ from timerwheel.runtime.core import Core
 from timerwheel.runtime.current_record import CurrentRecord, Successor, cancel_of, read_at
 from timerwheel.runtime.firing import Firing
 from timerwheel.runtime.message_reader import MessageReader
-from timerwheel.runtime.message_views import PAGE_BYTES_MAX, rows_within
+from timerwheel.runtime.message_views import PAGE_BYTES_MAX, damaged_id, rows_within
 from timerwheel.runtime.outcome import failure_of
 from timerwheel.runtime.queue_reader import SYSTEM_TOPICS
 from timerwheel.runtime.recall_filter import (
@@ -52,7 +52,7 @@ from timerwheel.runtime.recall_filter import (
 )
 from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError, StoreError
-from timerwheel.store.record import HEADER_SIZE, Kind, Record, decode_header
+from timerwheel.store.record import HEADER_SIZE, Kind, Record, header_in
 from timerwheel.store.rows import join
 from timerwheel.wheel.slot_table import ADD, ENTRY_DTYPE, Entries
 
@@ -87,7 +87,6 @@ class _Tally:
     """Only the timer of this root is ended, if it cannot be read."""
     ended: list[CurrentRecord] = field(default_factory=list)
     """The timer of `damaged_root`, once it was taken."""
-    quarantined: list[int] = field(default_factory=list)
     counted: int = 0
     recalled: int = 0
     missed: int = 0
@@ -317,9 +316,8 @@ class BulkRecalls:
         """Return the code for a damaged record: corruption unless its header shows that the id is invalid."""
         if not error.remains:
             return CorruptionError.code
-        header = decode_header(error.remains.ljust(HEADER_SIZE, b"\0"))
-        whose = self._ids.encode(root, header.identity(root).root_crc)
-        return CorruptionError.code if whose == message_id else UnknownMessageError.code
+        is_whose = damaged_id(self._ids, root, error.remains) == message_id
+        return CorruptionError.code if is_whose else UnknownMessageError.code
 
     # ------------------------------------------------------------------ by condition
 
@@ -373,7 +371,6 @@ class BulkRecalls:
             tally = _Tally(None, dry_run=dry_run, of_topic=topic)
             to_ms = lookups.FAR_MS if with_transactions else HALF_DUE_MS
             await self._sweep(Window(0, -1, to_ms, topic_id=topic_id), tally)
-            self._forget_quarantined(tally)
         return RecallCount(tally.matched, tally.recalled, tally.missed)
 
     async def end_damaged(self, message_id: str) -> MessageView | None:
@@ -389,7 +386,6 @@ class BulkRecalls:
             self._life.check_ready()
             tally = _Tally(_matches_nothing, dry_run=False, damaged_root=root)
             await self._sweep(Window(0, -1, lookups.FAR_MS), tally)
-            self._forget_quarantined(tally)
         if not tally.ended:
             return None
         timer = tally.ended[0].record.header
@@ -401,10 +397,6 @@ class BulkRecalls:
             recalled_ms=self._clock.now_ms(),
             problem=problem,
         )
-
-    def _forget_quarantined(self, tally: _Tally) -> None:
-        for offset in tally.quarantined:
-            self._firing.quarantined.pop(offset, None)
 
     def _window(self, condition: RecallFilter) -> Window | None:
         """Return the due times and the topic of a condition; None if no message can meet it.
@@ -500,7 +492,6 @@ class BulkRecalls:
                     tally.missed += 1
                 else:
                     ready.append(current)
-            tally.quarantined += [one.offset for one in ready if one.offset in self._firing.quarantined]
             if tally.damaged_root is not None:
                 tally.ended += ready
             done, refused = self._change(ready)
@@ -560,7 +551,7 @@ class BulkRecalls:
         """Build the CurrentRecord of a timer that cannot be read, from its wheel entry."""
         topic = self._state.topics_by_id[int(entry["topic"])].name
         offset, root, due_ms = int(entry["offset"]), int(entry["root"]), int(entry["due_ms"])
-        header = decode_header(error.remains.ljust(HEADER_SIZE, b"\0"))._replace(
+        header = header_in(error.remains)._replace(
             kind=int(Kind.TIMER),
             size=int(entry["size"]),
             due_ms=due_ms,

@@ -14,8 +14,11 @@ class DiskSpace:
         self._files = files
         self._settings = settings
         self.free_bytes = 1 << 62
-        self.index_refusal: Callable[[], IndexFullError | None] = lambda: None
-        """Why nothing more may wait for the index, if that is so; the indexer says."""
+        self._index_refusal: Callable[[], IndexFullError | None] = lambda: None
+
+    def ask_index(self, refusal: Callable[[], IndexFullError | None]) -> None:
+        """Have this called for why nothing more may wait for the index, if that is so."""
+        self._index_refusal = refusal
 
     @property
     def reserve_bytes(self) -> int:
@@ -40,4 +43,4 @@ class DiskSpace:
         reserve_bytes = self.reserve_bytes
         if self.free_bytes < reserve_bytes:
             return DiskReserveError(self.free_bytes, reserve_bytes)
-        return self.index_refusal()
+        return self._index_refusal()

@@ -18,9 +18,10 @@ import numpy as np
 from timerwheel.model.messages import SetAsideInfo
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.in_flight import Held
+from timerwheel.runtime.message_views import damaged_id
 from timerwheel.state.lease_records import came_back
 from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError
-from timerwheel.store.record import FLAG_EARLY, HEADER_SIZE, decode_header
+from timerwheel.store.record import FLAG_EARLY
 from timerwheel.store.reinjection import reinjected
 from timerwheel.store.rows import join
 from timerwheel.telemetry.throttled_log import ThrottledLog
@@ -202,8 +203,7 @@ class Firing:
         """Set a timer aside; `remains` are what was read of its record."""
         offset, root = int(entry["offset"]), int(entry["root"])
         logger.error("quarantined a timer: %s", reason)
-        header = decode_header(remains.ljust(HEADER_SIZE, b"\0"))
-        message_id = self._ids.encode(root, header.identity(root).root_crc)
+        message_id = damaged_id(self._ids, root, remains)
         self.quarantined[offset] = SetAsideInfo(message_id, int(entry["due_ms"]), offset, reason)
 
     def ended(self, offsets: Iterable[int]) -> None:

@@ -62,7 +62,7 @@ class Indexer:
         self._next_commit_ms = 0
         self._no_space = ThrottledLog(core.clock)
         self._refused: NoSpaceError | None = None
-        core.disk.index_refusal = self._refusal
+        core.disk.ask_index(self._refusal)
         self._warming: asyncio.Task[None] | None = None
 
     async def run(self) -> None:

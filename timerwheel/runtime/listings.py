@@ -47,7 +47,7 @@ from timerwheel.runtime.registers import Registers
 from timerwheel.state.groups import is_internal
 from timerwheel.state.register_rows import hash_of
 from timerwheel.store.errors import CorruptionError, OffsetError
-from timerwheel.store.record import HEADER_SIZE, Kind, decode, decode_header
+from timerwheel.store.record import Kind, decode, header_in
 from timerwheel.store.register import KEY_DTYPE, RegisterDamagedError, Source
 from timerwheel.store.rows import join
 
@@ -259,8 +259,8 @@ class Listings:
         except OffsetError:
             return None
         except CorruptionError as error:
-            header = decode_header(error.remains.ljust(HEADER_SIZE, b"\0"))
-            view = damaged_view(self._core.ids, min(header.identity(offset).root, offset), error)
+            root = header_in(error.remains).identity(offset).root
+            view = damaged_view(self._core.ids, min(root, offset), error)
             return msgspec.structs.replace(view, state=State.RECALLED, recalled_ms=at_ms)
         root = record.header.identity(offset).root
         message_id = id_of(self._core.ids, record, root)

@@ -32,7 +32,7 @@ from timerwheel.model.messages import (
 )
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.firing import Firing
-from timerwheel.runtime.message_views import damaged_view, id_of, message_view, rows_within
+from timerwheel.runtime.message_views import damaged_id, damaged_view, id_of, message_view, rows_within
 from timerwheel.runtime.queue_reader import SYSTEM_TOPICS
 from timerwheel.state.memtable import QueueTail, Topic
 from timerwheel.state.positions import Positions
@@ -118,7 +118,7 @@ class MessageReader:
         except OffsetError as error:
             raise UnknownMessageError(message_id) from error
         except CorruptionError as error:
-            if error.remains and damaged_view(self._ids, root, error).id != message_id:
+            if error.remains and damaged_id(self._ids, root, error.remains) != message_id:
                 raise UnknownMessageError(message_id) from error
             raise
         record = decode(data)

@@ -16,7 +16,7 @@ from timerwheel.store.record import (
     Header,
     Kind,
     Record,
-    decode_header,
+    header_in,
     unpack_header,
 )
 
@@ -33,10 +33,14 @@ def rows_within(sizes: np.ndarray, bytes_max: int = PAGE_BYTES_MAX) -> int:
     return max(int(np.searchsorted(np.cumsum(sizes.astype(np.int64)), bytes_max, side="right")), 1)
 
 
+def damaged_id(ids: Ids, root: int, remains: bytes) -> str:
+    """Return the id under which a message is listed whose record is damaged; right if its header is whole."""
+    return ids.encode(root, header_in(remains).identity(root).root_crc)
+
+
 def damaged_view(ids: Ids, root: int, error: CorruptionError) -> MessageView:
-    """Build the view of a record that fails its CRC; its id is right if its header is whole."""
-    header = decode_header(error.remains.ljust(HEADER_SIZE, b"\0"))
-    message_id = ids.encode(root, header.identity(root).root_crc)
+    """Build the view of a record that is damaged; see `damaged_id` for its id."""
+    header, message_id = header_in(error.remains), damaged_id(ids, root, error.remains)
     logger.error("message %s cannot be read: %s", message_id, error)
     return MessageView(
         message_id, "", header.queue, State.SCHEDULED, header.due_ms, 0, 0, {}, b"", problem=str(error)

@@ -117,8 +117,8 @@ def recover(
             "start with --journal, or see doc/cluster.md for the way back to the local disk"
         )
     direct_io = settings.direct_io and settings.flush == "sync"
-    log = CommitLog(directory, files, settings.segment_size_bytes, direct_io=direct_io)
-    log.on_no_direct = partial(logger.info, "%s %s: each small write takes a page of the disk", directory)
+    say = partial(logger.info, "%s %s: each small write takes a page of the disk", directory)
+    log = CommitLog(directory, files, settings.segment_size_bytes, direct_io=direct_io, on_no_direct=say)
     found = _open(settings, files, log, now_ms, on_damage, shard)
     try:
         return found.replay(progress)

@@ -29,6 +29,7 @@ from timerwheel.runtime.archived import ArchiveLimit
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.dedup_keys import DedupKeys
 from timerwheel.runtime.indexer import Indexer
+from timerwheel.runtime.message_views import damaged_id
 from timerwheel.state.batch import outlives
 from timerwheel.state.dedup_key import CARRIED_BYTES, KEY_KEPT_MS, Ended, KeyEntry, contents_of, keys_of
 from timerwheel.state.log_manifest import LogStart, write_start
@@ -38,7 +39,7 @@ from timerwheel.store.errors import CorruptionError, JournalAwayError, NoSpaceEr
 from timerwheel.store.index import IndexTransaction
 from timerwheel.store.journaled_log import JournaledLog
 from timerwheel.store.moved_timer import moved, topic_of
-from timerwheel.store.record import FLAG_LEASE, HEADER_SIZE, Kind, decode_header
+from timerwheel.store.record import FLAG_LEASE, Kind, decode_header
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 from timerwheel.wheel.slot_table import entries_of
 
@@ -270,7 +271,7 @@ class Retention:
                     "a timer cannot be copied forward and keeps its segment: %s; if no backup has it, "
                     "`timerwheel recall %s --damaged` ends it",
                     record,
-                    self._damaged_id(record, root),
+                    damaged_id(self._core.ids, root, record.remains),
                 )
             elif len(record) > self._log.unit_bytes_max:
                 text = "the timer at log offset %d is larger than the journal takes, and keeps its segment"
@@ -282,12 +283,6 @@ class Retention:
         if records:
             await self._core.commit.submit(records, topics, dues_ms=rows["due_ms"].tolist())
         return stay
-
-    def _damaged_id(self, error: Exception, root: int) -> str:
-        """Return the id under which a message is listed whose record cannot be read."""
-        remains = error.remains if isinstance(error, CorruptionError) else b""
-        header = decode_header(remains.ljust(HEADER_SIZE, b"\0"))
-        return self._core.ids.encode(root, header.identity(root).root_crc)
 
     def _find_marks(self, roots: np.ndarray) -> dict[int, int]:
         with self._index.read() as txn:

@@ -103,7 +103,7 @@ def _ahead(name: str, stored: Stored, now_ms: int, delay_ms_max: int) -> tuple[l
     for run_ms in stored.recurrence.runs_after(max(last_ms, now_ms)):
         due_ms = stored.spec.jittered(name, run_ms)
         if not stored.is_own(name, run_ms):
-            continue  # the clock was stepped back to before the schedule began, or it ran during a change
+            continue  # the clock was stepped back to before the schedule began
         if last_ms > now_ms and run_ms > now_ms + AHEAD_MS:
             return runs, min(last_ms, max(run_ms - AHEAD_MS, now_ms + LOOK_MS))
         if due_ms > now_ms + delay_ms_max:

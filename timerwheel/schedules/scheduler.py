@@ -219,7 +219,8 @@ class Scheduler:
     async def _sent(self, name: str, stored: Stored, run_ms: int) -> Receipt | None:
         """Return the message of a run; None if it was not sent, or ended a day ago.
 
-        One that an earlier generation delivered counts, as the clock may have been stepped back since.
+        One that an earlier generation delivered counts: it fired before it could be recalled, or the clock
+        was stepped back since.
         """
         if run_ms <= stored.sent_until_ms:
             sent = await self._keys.find(stored.spec.topic, run_key(name, stored.generation, run_ms))
@@ -329,11 +330,10 @@ class Scheduler:
             await self._store(name, stored)
         if stored.leaving is None and not stored.deleted:
             return await self._begun_again(name, stored)
-        delivered = await self._recall_leaving(name, stored)
+        stored = await self._without_leaving(name, stored)
         if stored.deleted:
             await self._control.put([Put(ConfigTable.SCHEDULE, name, None)])
             return None
-        stored = stored.recalled(name, delivered)
         await self._store(name, stored)
         return await self._begun_again(name, stored)
 
@@ -345,17 +345,15 @@ class Scheduler:
         stored = Stored.begin(name, stored.spec, stored, self._next_generation(now_ms), now_ms)
         await self._store(name, stored)
         if stored.leaving is not None:
-            stored = stored.recalled(name, await self._recall_leaving(name, stored))
+            stored = await self._without_leaving(name, stored)
             await self._store(name, stored)
         return stored
 
-    async def _recall_leaving(self, name: str, stored: Stored) -> list[int]:
-        """Recall the runs that leave; returns the moments of those that were delivered before."""
-        leaving = stored.leaving
-        if leaving is None:
-            return []
-        had_fired = await self._recall(leaving.topic, leaving.keys(name))
-        return [run_ms for run_ms, fired in zip(leaving.runs, had_fired, strict=True) if fired]
+    async def _without_leaving(self, name: str, stored: Stored) -> Stored:
+        """Recall the runs that leave; return the schedule without them."""
+        if stored.leaving is not None:
+            await self._recall(stored.leaving.topic, stored.leaving.keys(name))
+        return msgspec.structs.replace(stored, leaving=None)
 
     def _next_generation(self, now_ms: int) -> int:
         """Return a number from the clock: a schedule that was deleted and created again reuses none."""
@@ -450,23 +448,17 @@ class Scheduler:
             ]
             await self._sender.send(messages, puts=[Put(ConfigTable.SCHEDULE, name, progress.encode())])
 
-    async def _recall(self, topic: str, keys: Sequence[str]) -> list[bool]:
-        """Recall the runs with these keys; returns which of them were delivered before."""
-        found: list[bool] = []
+    async def _recall(self, topic: str, keys: Sequence[str]) -> None:
         for at in range(0, len(keys), STEPS_AT_ONCE):
-            found += await _all_of(self._recall_one(topic, key) for key in keys[at : at + STEPS_AT_ONCE])
-        return found
+            await _all_of(self._recall_one(topic, key) for key in keys[at : at + STEPS_AT_ONCE])
 
-    async def _recall_one(self, topic: str, key: str) -> bool:
+    async def _recall_one(self, topic: str, key: str) -> None:
         try:
             await self._recalls.recall_key(topic, key)
-        except AlreadyDeliveredError:
-            return True
-        except (AlreadyRecalledError, UnknownMessageError):
+        except (AlreadyDeliveredError, AlreadyRecalledError, UnknownMessageError):
             pass
         except CorruptionError as error:
             logger.warning("a run can neither be recalled nor fire: %s", error)
-        return False
 
     # ------------------------------------------------------------------ what is kept
 
@@ -523,11 +515,8 @@ class Scheduler:
         self._after_outage.discard(name)
 
 
-async def _all_of(steps: Iterable[Awaitable[_T]]) -> list[_T]:
+async def _all_of(steps: Iterable[Awaitable[None]]) -> None:
     """Wait for all of them, then raise the first error: none may continue by itself."""
-    found: list[_T] = []
     for outcome in await asyncio.gather(*steps, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
-        found.append(outcome)
-    return found

@@ -1,7 +1,6 @@
 """A schedule as it is stored among the settings: its definition, and how far it has been planned. Pure.
 
-    put, resumed   a new generation; `leaving` = what the one before sent ahead; this is recalled, or is
-                   `delivered` if it fired before; planned
+    put, resumed   a new generation; `leaving` = what the one before sent ahead; this is recalled; planned
     planned        `planned_until_ms` grows, in one unit with the messages of the runs
     rewound        the clock was stepped back: `planned_until_ms` is again the present, and `sent_ahead` says
                    what was planned beyond it
@@ -14,7 +13,7 @@ interrupted, and a schedule that was stopped does not fire once more.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import takewhile
 from operator import ge
@@ -61,9 +60,8 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     generation are those after `since_ms` that fall due after `begun_ms`. Those up to `planned_until_ms` were
     sent, or skipped by policy; the clock then read `planned_at_ms`. Those due at `planned_ms` have fired.
     `sent_ahead` has the pairs (`planned_at_ms`, `planned_until_ms`) from before the clock was stepped back.
-    `delivered` are moments at which earlier generations have run though they are due after `begun_ms`: those
-    runs fired before they could be recalled. `earlier` has the last EARLIER_MAX generations before: if the
-    clock was stepped back, their runs may lie ahead once more.
+    `earlier` has the last EARLIER_MAX generations before. Runs of theirs may have been delivered that are due
+    after `begun_ms`: if they fired before they could be recalled, or if the clock was stepped back.
     """
 
     spec: ScheduleSpec
@@ -77,7 +75,6 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     sent_ahead: list[tuple[int, int]] = []
     earlier: list[Earlier] = []
     leaving: Leaving | None = None
-    delivered: list[int] = []
     deleted: bool = False
 
     @classmethod
@@ -93,7 +90,6 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
         kept = leaving.runs if leaving is not None and not spec.paused else []
         since_ms = min([now_ms, *(run_ms - 1 for run_ms in kept)])
         same = old is not None and old.spec.recurrence == spec.recurrence
-        before = [] if old is None else old.delivered
         return cls(
             spec=spec,
             generation=generation,
@@ -103,8 +99,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
             planned_until_ms=since_ms,
             planned_ms=now_ms,
             leaving=leaving,
-            delivered=[run_ms for run_ms in before if spec.jittered(name, run_ms) > now_ms],
-            earlier=[] if old is None else old.until_now(now_ms),
+            earlier=[] if old is None else old.with_earlier(),
         )
 
     def leave(self, name: str, now_ms: int, *, all_overdue: bool) -> Leaving | None:
@@ -114,10 +109,9 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
         runs = self.waiting(name, min(now_ms, self.planned_ms) if all_overdue else now_ms)
         return Leaving(self.spec.topic, self.generation, runs) if runs else None
 
-    def until_now(self, now_ms: int) -> list[Earlier]:
-        """Return this generation, which ends now, behind those before it."""
-        read_ms = max(now_ms, self.planned_at_ms, self.begun_ms)  # what the clock has read at the latest
-        this = Earlier(self.spec.topic, self.generation, self.since_ms, min(self.sent_until_ms, read_ms))
+    def with_earlier(self) -> list[Earlier]:
+        """Return this generation behind those before it."""
+        this = Earlier(self.spec.topic, self.generation, self.since_ms, self.sent_until_ms)
         return [*self.earlier, this][-EARLIER_MAX:]
 
     def is_ahead(self, now_ms: int) -> bool:
@@ -158,14 +152,9 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
             self, planned_until_ms=until_ms, planned_at_ms=now_ms, sent_ahead=sent_ahead
         )
 
-    def recalled(self, name: str, delivered: Sequence[int]) -> "Stored":
-        """Return the schedule once the runs that it revokes are recalled, except those that had fired."""
-        own = [run_ms for run_ms in delivered if self.is_own(name, run_ms)]
-        return msgspec.structs.replace(self, leaving=None, delivered=[*self.delivered, *own])
-
     def is_own(self, name: str, run_ms: int) -> bool:
         """Return whether a moment of the recurrence is a run of this generation."""
-        return self.spec.jittered(name, run_ms) > self.begun_ms and run_ms not in self.delivered
+        return self.spec.jittered(name, run_ms) > self.begun_ms
 
     @property
     def sent_until_ms(self) -> int:

@@ -205,10 +205,3 @@ def test_no_run_is_planned_twice_and_without_outages_none_is_left_out(missed, ev
     assert len(sent) == len(set(sent))
     if on_time or missed == "all":
         assert sent == list(range(every_ms, sent[-1] + 1, every_ms))
-
-
-def test_a_moment_at_which_the_generation_before_has_run_is_not_planned():
-    stored = begun(MINUTE_MS, missed="all").recalled(NAME, [MINUTE_MS])
-    assert plan(NAME, stored, 0, DELAY_MS_MAX).send == [2 * MINUTE_MS]
-    late = plan(NAME, stored, 2 * MINUTE_MS, DELAY_MS_MAX)
-    assert late.send == [2 * MINUTE_MS, 3 * MINUTE_MS]

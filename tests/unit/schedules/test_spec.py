@@ -9,7 +9,7 @@ from timerwheel.model.admission import check_key
 from timerwheel.schedules.errors import ScheduleError
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import BODY_BYTES_MAX, JITTER_MS_MAX, ScheduleSpec, check_name, run_key
-from timerwheel.schedules.stored import Leaving, Stored
+from timerwheel.schedules.stored import Earlier, Leaving, Stored
 
 HOURLY = Recurrence(cron="0 * * * *")
 HOUR_MS = 3_600_000
@@ -156,15 +156,14 @@ def test_a_schedule_whose_zone_is_gone_can_still_be_taken_back():
         next(gone.due_after("n", NOW_MS))
 
 
-def test_a_run_that_fired_while_its_schedule_was_changed_is_no_run_of_the_new_one():
+def test_a_new_generation_knows_which_runs_those_before_may_have_delivered():
     run_ms = NOW_MS + HOUR_MS
     old = planned(begin(spec()), run_ms)
     new = begin(spec(body=b"new"), old, run_ms - 3, 2)
     assert new.leaving.runs == [run_ms]
-    assert next(new.recalled("n", []).due_after("n", 0)) == run_ms
-    had = new.recalled("n", [run_ms])
-    assert had.leaving is None
-    assert next(had.due_after("n", 0)) == run_ms + HOUR_MS
-    assert Stored.decode(had.encode()) == had
-    assert begin(spec(body=b"newer"), had, run_ms - 1, 3).delivered == [run_ms], "the clock was stepped back"
-    assert begin(spec(body=b"newer"), had, run_ms, 3).delivered == []
+    [earlier] = new.earlier
+    assert earlier.after_ms < run_ms <= earlier.until_ms
+    assert earlier.key("n", run_ms) == run_key("n", old.generation, run_ms)
+    assert Stored.decode(new.encode()) == new
+    newest = begin(spec(body=b"newer"), new, run_ms - 1, 3)
+    assert newest.earlier == [earlier, Earlier("orders", 2, new.since_ms, new.planned_until_ms)]

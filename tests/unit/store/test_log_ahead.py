@@ -467,8 +467,9 @@ def test_the_try_says_what_it_met_and_takes_no_lack_of_space_or_files_for_a_refu
 
 def test_once_a_direct_write_is_refused_none_is_tried_in_later_segments_and_that_is_said_once():
     files, said = FaultyFiles(), []
-    log = opened(files, size=4_096)
-    log.on_no_direct = said.append
+    log = CommitLog(DIRECTORY, files, 4_096, direct_io=True, on_no_direct=said.append)
+    log.open(new_log_id=LOG_ID, now_ms=7)
+    log.recover_tail(0, now_ms=0)
     stored(log, 0)
     assert log.file(0).sector_bytes == SECTOR_BYTES
     files.refuses_direct = True
