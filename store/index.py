@@ -103,7 +103,8 @@ class Index:
         except _DAMAGE as error:
             raise IndexDamagedError(f"{path}: {error}") from error
         except lmdb.NotFoundError as error:
-            raise IndexDamagedError(f"{path}: a table is missing") from error
+            reason = "a table is missing, as in an index of another format"
+            raise IndexDamagedError(f"{path}: {reason}") from error
         except lmdb.ReadersFullError as error:
             raise self._busy() from error
         except lmdb.Error as error:

@@ -66,8 +66,8 @@ def fill(
     log.open_readonly(keep_from=keep_from)
     with closing(log):
         log.check_beginning()
-        if from_copy:
-            _end_at_whole_unit(log)
+        if mark is not None:
+            _end_at_whole_unit(log, mark)
         filling = _Filling(log, journal, journal.claim())
         appended = filling.run(progress)
         if (manifest := read_whole(files, directory / START_FILE)) is not None:
@@ -77,11 +77,19 @@ def fill(
         return Filled(log.bases[0], log.tail, appended)
 
 
-def _end_at_whole_unit(log: LogReader) -> None:
-    """A copy is not synced to its end, so after a power cut it may end in anything."""
+def _end_at_whole_unit(log: LogReader, mark: Mark) -> None:
+    """Leave out how a copy ends: behind its mark it is not synced, so a power cut leaves anything there.
+
+    Raises CorruptionError for a copy that is damaged before the mark, or cannot be read behind it: nothing of
+    that is torn.
+    """
     base = log.bases[-1]
-    first = base + SEGMENT_HEADER_SIZE
-    log.tail, _ = whole_units(scan(log.file(base), base, first, log.tail), first)
+    first, file = base + SEGMENT_HEADER_SIZE, log.file(base)
+    tail, reason = whole_units(scan(file, base, first, log.tail), first)
+    reason = file.trouble(tail - base, log.tail - tail) or (reason if tail < mark.offset else None)
+    if reason is not None:
+        raise CorruptionError(log.path(base), tail, reason)
+    log.tail = tail
 
 
 def _sync(log: LogReader, files: Files) -> None:

@@ -253,10 +253,18 @@ class LogReader:
     def _damaged(
         self, file: SegmentFile, base: int, offset: int, record: bytes, problem: str
     ) -> CorruptionError:
-        """A damaged record, of which these bytes were read: `problem`, unless the disk says why."""
-        at, remains = offset - base, record[:HEADER_SIZE]
-        if reason := file.trouble(at, len(record)):
-            remains = b"" if file.trouble(at, len(remains)) else remains
+        """A damaged record, of which these bytes were read: `problem`, unless the disk says why.
+
+        They may stand in for what the disk could not read, so what remains of the header is read again.
+        """
+        at = offset - base
+        reason = file.trouble(at, len(record))
+        try:
+            remains = file.exact(at, min(len(record), HEADER_SIZE))
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+            remains = b""
         return CorruptionError(self.path(base), offset, reason or problem, remains)
 
     def read_raw(self, offset: int, size: int) -> bytes:
@@ -369,20 +377,11 @@ class LogReader:
         if first >= last:
             return
         if span.sealed:
-            kept = self._sidecar_of(span)
+            kept = sidecar.read(self.files, self.sidecar_path(span.base), span.base, span.end)
             if kept is not None:
                 yield from _slices(kept, first, last)
                 return
         yield from _block_tables(self._blocks_of(span, first, last, lost))
-
-    def _sidecar_of(self, span: Span) -> Table | None:
-        """The table in the sidecar; None without one that is whole."""
-        try:
-            return sidecar.read(self.files, self.sidecar_path(span.base), span.base, span.end)
-        except OSError as error:
-            if error.errno not in UNREADABLE:
-                raise
-            return None
 
     def write_sidecar(self, base: int, table: Table | None) -> None:
         """Write the sidecar of a sealed segment; scans the segment if no table is given.

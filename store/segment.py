@@ -153,11 +153,6 @@ class SegmentFile:
         return None
 
 
-def _reason(file: ReadFile, position: int, size: int, problem: str) -> str:
-    """Return what is wrong with a damaged record: `problem`, or that the disk cannot read it."""
-    return (file.trouble(position, size) if isinstance(file, SegmentFile) else None) or problem
-
-
 class Scanned(NamedTuple):
     """One record found by a scan."""
 
@@ -166,10 +161,11 @@ class Scanned(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Where a scan stopped, and why."""
+    """Where a scan stopped, and why; `is_unread` if it is for the disk, which may read it another time."""
 
     offset: int
     reason: str
+    is_unread: bool = False
 
 
 class Block(NamedTuple):
@@ -213,7 +209,8 @@ def blocks(file: ReadFile, base: int, start: int, end: int) -> Iterator[Block | 
             problem = fault(data, place, place + end - at)
             assert problem is not None
             size = need if HEADER_SIZE <= need <= end - at else HEADER_SIZE
-            yield Damage(at, _reason(file, at - base, size, problem))
+            trouble = file.trouble(at - base, size) if isinstance(file, SegmentFile) else None
+            yield Damage(at, trouble or problem, is_unread=trouble is not None)
             return
     if end < stated_end:
         yield Damage(end, f"the file ends {stated_end - end} bytes too early")
@@ -253,6 +250,8 @@ class Gap(NamedTuple):
     start: int
     end: int
     reason: str
+    is_unread: bool = False
+    """Whether the disk could not read where it begins; another time it may."""
 
 
 def walk(file: ReadFile, base: int, start: int, end: int) -> Iterator[Block | Gap]:
@@ -262,7 +261,8 @@ def walk(file: ReadFile, base: int, start: int, end: int) -> Iterator[Block | Ga
         gap = None
         for found in blocks(file, base, at, end):
             if isinstance(found, Damage):
-                gap = Gap(found.offset, _next_record(file, base, found.offset, end) or end, found.reason)
+                following = _next_record(file, base, found.offset, end) or end
+                gap = Gap(found.offset, following, found.reason, found.is_unread)
                 yield gap
             else:
                 yield found

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
-from timerwheel.store.errors import NotAFileError
+from timerwheel.store.errors import UNREADABLE, NotAFileError
 from timerwheel.store.files import Files, ReadFiles, ReadPath, read_whole
 from timerwheel.store.table import ROW_DTYPE, Table
 
@@ -34,10 +34,14 @@ def encode(table: Table, base: int, end: int) -> bytes:
 
 
 def read(files: ReadFiles, path: ReadPath, base: int, end: int) -> Table | None:
-    """The table, or None if the sidecar is missing or invalid for [base, end)."""
+    """The table, or None if the sidecar is missing, unreadable or invalid for [base, end)."""
     try:
         data = read_whole(files, path)
     except NotAFileError:
+        return None
+    except OSError as error:
+        if error.errno not in UNREADABLE:
+            raise
         return None
     if data is None or len(data) < _HEAD.size:
         return None

@@ -146,7 +146,7 @@ class LogRange:
             if isinstance(found, Block):
                 yield found
             else:
-                self._note(*found)
+                self._note(found.start, found.end, found.reason)
 
     def _growing(self, lo: int) -> Iterator[Block]:
         """The intact records from `lo` on.
@@ -168,7 +168,7 @@ class LogRange:
                 return
             at = gap.start
             if gap.start == torn:
-                self._note(*gap)
+                self._note(gap.start, gap.end, gap.reason)
                 at = gap.end
             torn = gap.start
 

@@ -565,6 +565,14 @@ def mark_of(data: bytes | CorruptionError) -> int:
     return 0 if isinstance(data, CorruptionError) else root_crc_of(data)
 
 
+def is_other(mark: int | None, found: int) -> bool:
+    """Whether the mark of a receipt is of another message than the one that is there now, as far as is known.
+
+    A message that could not be read then, or cannot be read now, is taken for the same.
+    """
+    return bool(mark and found) and mark != found
+
+
 def _limits_of(data: bytes | CorruptionError, config: GroupConfig) -> Limits | None:
     """Return the limits of a message, None if neither it nor its group sets any."""
     if isinstance(data, CorruptionError) or (config.max_age_ms is None and not is_limited(data)):

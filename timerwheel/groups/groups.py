@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import msgspec
 import numpy as np
 
-from timerwheel.groups.choosing import mark_of
+from timerwheel.groups.choosing import is_other, mark_of
 from timerwheel.groups.config import (
     OFFSETS,
     RECEIVE_MAX,
@@ -74,7 +74,7 @@ from timerwheel.state.groups import (
     group_topic,
 )
 from timerwheel.state.limited_records import is_limited, limits_of
-from timerwheel.store.errors import CorruptionError, NoSpaceError
+from timerwheel.store.errors import NoSpaceError
 from timerwheel.store.record import Identity
 
 logger = logging.getLogger("timerwheel")
@@ -269,8 +269,8 @@ class Groups:
         if not found.has(queue_offset):
             return None
         data, root = found.data[0], found.roots[0]
-        crc, mark = mark_of(data), mark_in(receipt)
-        if mark is not None and mark != crc and not isinstance(data, CorruptionError):
+        crc = mark_of(data)
+        if is_other(mark_in(receipt), crc):
             return None  # the receipt is of another run, and another message is there now
         return self._parts.queues.delivered_view(data, root, queue_offset), Identity(root, crc)
 

@@ -23,7 +23,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
-from timerwheel.groups.choosing import Choice, Choices, Chooser, mark_of
+from timerwheel.groups.choosing import Choice, Choices, Chooser, is_other, mark_of
 from timerwheel.groups.config import REASON_CHARACTERS_MAX, GroupConfig
 from timerwheel.groups.dead_letter_properties import redriven_view
 from timerwheel.groups.leases import UNREAD, Lease, Leases
@@ -347,11 +347,15 @@ class Leasing:
         """What the receipts say, when nothing is being stored about their messages."""
         if len(receipts) > STEP_MESSAGES:
             await self._parts.core.clock.breathe()
-        named = self._read(receipts)
-        if strangers := [one for one in named if self._is_of_another_run(one)]:
+        named, since = self._read(receipts), self._group.since
+        strangers = [one for one in named if self._is_of_another_run(one)]
+        if strangers:
             await self._compare(strangers)
         while under_way := self._under_way(named):
             await asyncio.wait(under_way)
+        if self._group.since != since:  # a rewind has ended all receipts; this run's went with the leases
+            for one in strangers:
+                one.attempt = NO_ATTEMPT
         return named
 
     async def _compare(self, strangers: Sequence[Lease]) -> None:
@@ -364,7 +368,7 @@ class Leasing:
             if (message := found.get(one.key)) is None:
                 continue
             mark, one.lane = message
-            if one.mark is not None and one.mark != mark:
+            if is_other(one.mark, mark):
                 one.attempt = NO_ATTEMPT
 
     def _read(self, receipts: Sequence[str]) -> list[Lease | int | None]:

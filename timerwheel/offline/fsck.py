@@ -28,6 +28,7 @@ from timerwheel.state.register_rows import entries_of
 from timerwheel.state.state import LogState, ReadRecords
 from timerwheel.store import quarantine, register, sidecar
 from timerwheel.store.errors import (
+    UNREADABLE,
     CorruptionError,
     ForeignSegmentError,
     IndexDamagedError,
@@ -285,6 +286,10 @@ class _Check:
         try:
             data = read_whole(log.files, path)
         except NotAFileError:
+            data = b""
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
             data = b""
         if data is None:
             return

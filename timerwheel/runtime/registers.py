@@ -34,7 +34,7 @@ BEHIND_BYTES_MAX = 1 << 30
 """How far it may fall behind in a rush."""
 OPENED_AT_ONCE = 64
 
-Step = tuple[Found, int]
+Step = tuple[Found, int, bool]
 
 
 class Registers:
@@ -48,6 +48,7 @@ class Registers:
         self._state = core.state
         self._sealed: dict[int, Register] = {}
         self._drafts: dict[int, Draft] = {}
+        self._unread: set[int] = set()  # drafts of segments of which the disk could not read a part
         self._turn = asyncio.Lock()
         self._reached = 0  # all before this log offset is scanned
         self._trouble = ThrottledLog(core.clock)
@@ -115,6 +116,7 @@ class Registers:
         for kept in (self._sealed, self._drafts):
             for base in [base for base in kept if base < first]:
                 del kept[base]
+        self._unread -= {base for base in self._unread if base < first}
 
     async def _open_files(self) -> None:
         """Open the registers that earlier runs of the service wrote."""
@@ -142,8 +144,11 @@ class Registers:
             try:
                 steps = self._steps(span.base, draft.end, end)
                 while bytes_max > 0 and (step := await self._threads.read(next, steps, None)) is not None:
-                    bytes_max -= step[1] - draft.end
-                    draft.add(*step)
+                    entries, reached, is_unread = step
+                    bytes_max -= reached - draft.end
+                    draft.add(entries, reached)
+                    if is_unread:
+                        self._unread.add(span.base)
                     await self._clock.breathe()
             except OffsetError:
                 return bytes_max  # retention has just removed it
@@ -154,15 +159,20 @@ class Registers:
         return bytes_max
 
     def _steps(self, base: int, begin: int, end: int) -> Iterator[Step]:
-        """Yield the entries of the records in [begin, end) in parts, and where each part ends."""
+        """Yield the entries of the records in [begin, end) in parts, where each ends, and if it is unread."""
         for found in walk(self._log.file(base), base, begin, end):
             if isinstance(found, Gap):
-                yield NOTHING, found.end
+                yield NOTHING, found.end, found.is_unread
             else:
-                yield entries_of(found, base), found.offset + found.edges[-1]
+                yield entries_of(found, base), found.offset + found.edges[-1], False
 
     async def _seal(self, draft: Draft) -> None:
-        """Give a segment that is scanned to its end a file; the draft stays, and serves, if that fails."""
+        """Give a segment that is scanned to its end a file; the draft stays, and serves, if that fails.
+
+        It stays as well if the disk could not read a part: a later start, or another disk, may.
+        """
+        if draft.base in self._unread:
+            return
         try:
             self._sealed[draft.base] = await self._threads.read(self._write, draft)
         except OffsetError:

@@ -330,7 +330,11 @@ class TopicOptions:
 
     def _of(self, topic: str) -> TopicConfig:
         stored = self._control.get(ConfigTable.TOPIC, topic)
-        config = _DEFAULTS if stored is None else self._read(topic, stored)
+        if stored is None:
+            self._configs.pop(topic, None)
+            config = _DEFAULTS
+        else:
+            config = self._read(topic, stored)
         if config.queues is None and topic in self._pinned:
             return msgspec.structs.replace(config, queues=self._pinned[topic])
         return config

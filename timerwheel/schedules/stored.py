@@ -110,7 +110,9 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
         return Leaving(self.spec.topic, self.generation, runs) if runs else None
 
     def with_earlier(self) -> list[Earlier]:
-        """Return this generation behind those before it."""
+        """Return this generation, unless it has sent nothing, behind those before it."""
+        if self.sent_until_ms <= self.since_ms:
+            return self.earlier
         this = Earlier(self.spec.topic, self.generation, self.since_ms, self.sent_until_ms)
         return [*self.earlier, this][-EARLIER_MAX:]
 

@@ -583,12 +583,15 @@ async def test_what_was_chosen_before_a_receiver_went_away_is_chosen_again(world
     assert sorted(bodies(await receive(world))) == list("abcd")
 
 
+@pytest.mark.parametrize("run", ["this run", "an earlier run"])
 @pytest.mark.parametrize("how", ["ack", "nack", "expire"])
-async def test_an_acknowledgement_during_a_rewind_does_not_outlive_it(world, how):
+async def test_an_acknowledgement_during_a_rewind_does_not_outlive_it(world, how, run):
     await world.open()
     await put(world)
     await send(world, "a", "b")
     got = await receive(world, 1)
+    if run == "an earlier run":
+        await world.crash()
     threads = gated(world)
     threads.writes.clear()
     rewinding = asyncio.create_task(world.engine.groups.rewind("orders", "g", to="head"))

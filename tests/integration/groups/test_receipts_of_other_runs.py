@@ -5,11 +5,12 @@ import shutil
 import pytest
 
 from tests.harness.consumers import ack, bodies, put, receive, send
+from tests.harness.faulty import PAGE
 from timerwheel.groups.groups import MARKS
 from timerwheel.groups.leases import Lease
 from timerwheel.model.messages import Outgoing
 from timerwheel.state.config_table import ConfigTable, Put
-from timerwheel.store.errors import NoSpaceError
+from timerwheel.store.errors import CorruptionError, NoSpaceError
 
 WAYS = ("ack", "nack", "extend", "give up", "conclude")
 
@@ -280,3 +281,21 @@ async def test_messages_of_equal_content_have_marks_of_their_own(world):
     await world.engine.sender.send([Outgoing("orders", b"same", {})])
     assert await ack(world, lost) == [False]
     assert bodies(await receive(world)) == ["same"]
+
+
+async def test_who_did_the_work_of_a_message_that_cannot_be_read_any_more_can_say_so(world):
+    await world.open(segment_size_bytes=1 << 20)
+    await put(world)
+    await send(world, "x" * 2 * PAGE)
+    log = world.engine.core.log
+    place = log.path(log.bases[0]).name, log.tail - log.bases[0]
+    await send(world, "work")
+    await send(world, "x" * 2 * PAGE)
+    [got] = [one for one in await receive(world) if one.message.body == b"work"]
+    await world.roll()
+    world.files.unreadable = [place]
+    await world.crash()
+    with pytest.raises(CorruptionError):
+        world.engine.core.log.read(place[1])
+    assert await ack(world, got) == [True]
+    assert b"work" not in [one.message.body for one in await receive(world)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import itertools
 import json
@@ -22,11 +23,18 @@ from timerwheel.index.writer import STATE_KEY, read_state
 from timerwheel.model.messages import Outgoing
 from timerwheel.offline.fsck import fsck
 from timerwheel.offline.snapshot import open_log, open_snapshot, read_past_retention, read_records
+from timerwheel.runtime.registers import LOOK_MS
 from timerwheel.store.errors import CorruptionError, FormatError, IndexDamagedError
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.index import INDEX_FORMAT, Index
 from timerwheel.store.lock import DirectoryLock
-from timerwheel.store.segment import SEGMENT_HEADER_SIZE, encode_header, segment_name
+from timerwheel.store.segment import (
+    REGISTER_SUFFIX,
+    SEGMENT_HEADER_SIZE,
+    SIDECAR_SUFFIX,
+    encode_header,
+    segment_name,
+)
 from timerwheel.wheel.slot_table import ENTRY_DTYPE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -360,6 +368,25 @@ async def test_fsck_lets_go_of_the_index_before_it_reads_the_log(on_disk):
     report = fsck(on_disk.directory, look)
     assert (report.ok, report.findings) == (True, [])
     assert looks > 1
+
+
+@pytest.mark.parametrize("suffix", [SIDECAR_SUFFIX, REGISTER_SUFFIX])
+async def test_fsck_goes_on_where_the_disk_cannot_read_a_file_beside_a_segment(on_disk, monkeypatch, suffix):
+    await filled(on_disk)
+    await on_disk.advance(LOOK_MS)
+    await on_disk.engine.close()
+    pread, beside = os.pread, {path.stat().st_ino for path in on_disk.directory.rglob(f"*{suffix}")}
+    assert beside
+
+    def reading(fd, size, position):
+        if os.fstat(fd).st_ino in beside:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(fd, size, position)
+
+    monkeypatch.setattr(os, "pread", reading)
+    report = fsck(on_disk.directory)
+    assert report.ok
+    assert codes(report) == ["sidecar_stale" if suffix == SIDECAR_SUFFIX else "register_stale"]
 
 
 async def test_fsck_finds_a_wheel_page_that_was_deleted(on_disk):

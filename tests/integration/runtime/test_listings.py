@@ -192,6 +192,21 @@ async def test_registers_are_written_when_segments_are_sealed_and_removed_with_t
     assert await ids(engine, key="4711") == []
 
 
+async def test_a_register_is_not_written_of_what_the_disk_cannot_read_now(world):
+    engine = await world.open()
+    await send(engine, *["4711"] * 3, delay_ms=0)
+    [name] = [engine.core.log.path(base).name for base in engine.core.log.bases]
+    world.files.unreadable = [(name, 100)]
+    await world.roll()
+    await world.advance(LOOK_MS)
+    assert registers(world) == []
+    world.files.unreadable = []
+    engine = await world.crash()
+    assert len(await ids(engine, key="4711")) == 3
+    await world.advance(LOOK_MS)
+    assert len(registers(world)) == 1
+
+
 async def test_registers_wait_for_the_end_of_a_rush_but_not_without_end(world, monkeypatch):
     engine = await world.open()
     log = engine.core.log

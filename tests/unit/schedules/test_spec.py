@@ -165,5 +165,6 @@ def test_a_new_generation_knows_which_runs_those_before_may_have_delivered():
     assert earlier.after_ms < run_ms <= earlier.until_ms
     assert earlier.key("n", run_ms) == run_key("n", old.generation, run_ms)
     assert Stored.decode(new.encode()) == new
-    newest = begin(spec(body=b"newer"), new, run_ms - 1, 3)
-    assert newest.earlier == [earlier, Earlier("orders", 2, new.since_ms, new.planned_until_ms)]
+    assert begin(spec(paused=True), new, run_ms - 2, 3).earlier == [earlier], "it had sent nothing"
+    newest = begin(spec(body=b"newer"), planned(new, run_ms), run_ms - 1, 4)
+    assert newest.earlier == [earlier, Earlier("orders", 2, new.since_ms, run_ms)]

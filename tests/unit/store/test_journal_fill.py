@@ -6,13 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.faulty import FaultyFiles, SimulatedCrashError
+from tests.harness.faulty import PAGE, FaultyFiles, SimulatedCrashError
 from tests.harness.memory_journal import MemoryJournal
-from tests.unit.store.test_journaled_log import DIRECTORY, LOG_ID, SEGMENT_BYTES, append, bodies, opened, unit
+from tests.unit.store.test_journaled_log import (
+    DIRECTORY,
+    LOG_ID,
+    SEGMENT_BYTES,
+    append,
+    bodies,
+    copy,
+    opened,
+    unit,
+)
 from timerwheel.store.errors import CorruptionError, JournalMismatchError
 from timerwheel.store.journal import RunKind
 from timerwheel.store.journal_fill import fill
-from timerwheel.store.journaled_log import read_mark
+from timerwheel.store.journaled_log import JournaledLog, read_mark
 from timerwheel.store.log import CommitLog
 from timerwheel.store.log_reader import START_FILE
 
@@ -92,6 +101,37 @@ def test_a_journal_that_was_only_claimed_is_filled_as_an_empty_one() -> None:
     fill(DIRECTORY, files, journal.leader())
     assert bodies(opened(journal, FaultyFiles())) == records
     assert bodies(opened(journal, files)) == records
+
+
+@pytest.mark.parametrize("place", ["synced", "behind the mark"])
+def test_of_a_copy_that_cannot_be_read_nothing_is_left_out(place: str) -> None:
+    files, journal = FaultyFiles(), MemoryJournal()
+    local(files, *[unit(number, count=1, body_size=700) for number in range(40)], segment_bytes=1 << 20)
+    filled = fill(DIRECTORY, files, journal.leader())
+    if place == "behind the mark":
+        used = JournaledLog(DIRECTORY, files, 1 << 20, journal.leader(files))
+        copy(used)
+        used.open(new_log_id=LOG_ID, now_ms=7, keep_from=0)
+        used.recover_tail(0, now_ms=7)
+        append(used, *[unit(number, count=1, body_size=700) for number in range(40, 50)])
+        used.close()
+    mark = read_mark(files, DIRECTORY)
+    at = PAGE + 10 if place == "synced" else filled.tail + PAGE
+    files.unreadable = [(f"{0:020}.log", at)]
+    with pytest.raises(CorruptionError, match="the disk cannot read it"):
+        fill(DIRECTORY, files, MemoryJournal().leader(), from_copy=True)
+    assert read_mark(files, DIRECTORY) == mark
+
+
+def test_a_copy_that_is_damaged_before_its_mark_is_refused() -> None:
+    files, journal = FaultyFiles(), MemoryJournal()
+    local(files, *[unit(number, count=1, body_size=700) for number in range(40)], segment_bytes=1 << 20)
+    fill(DIRECTORY, files, journal.leader())
+    mark = read_mark(files, DIRECTORY)
+    files.names_now[f"{DIRECTORY}/{0:020}.log"].data[5_000] ^= 1
+    with pytest.raises(CorruptionError):
+        fill(DIRECTORY, files, MemoryJournal().leader(), from_copy=True)
+    assert read_mark(files, DIRECTORY) == mark
 
 
 def test_only_a_copy_is_filled_as_a_copy() -> None:

@@ -80,6 +80,31 @@ def test_a_scan_passes_over_what_cannot_be_read():
         list(log.scan(0))
 
 
+class Passing(list[tuple[str, int]]):
+    """Pages that cannot be read for so many times, and then can."""
+
+    def __init__(self, pages: list[tuple[str, int]], times: int) -> None:
+        super().__init__(pages)
+        self.times = times
+
+    def __iter__(self):
+        self.times -= 1
+        return super().__iter__() if self.times >= 0 else iter(())
+
+
+@pytest.mark.parametrize("times", range(1, 8))
+def test_what_remains_of_a_record_is_what_the_disk_has_and_nothing_made_up(times):
+    files = FaultyFiles()
+    log, places = filled(files, [100] * 60)
+    offset, size = int(places["offset"][0]), int(places["size"][0])
+    stored = log.read_exact(offset, size)
+    files.unreadable = Passing([(log.path(0).name, offset)], times)
+    places["offset"], places["size"] = offset, size
+    [found] = log.read_many(places["offset"][:1], places["size"][:1])
+    remains = found.remains if isinstance(found, CorruptionError) else found
+    assert remains in (b"", stored[: len(remains)])
+
+
 @pytest.mark.parametrize("where", ["at the end", "before others"])
 def test_what_cannot_be_read_is_never_cut(where):
     """It may be readable again: the start is refused, and nothing changes."""
