@@ -21,8 +21,8 @@ from timerwheel.store.journaled_log import JournaledLog
 from timerwheel.wire.cluster import Role
 
 
-class Seat(NamedTuple):
-    """The place of a shard's process on its node."""
+class NodeContext(NamedTuple):
+    """What a node hands to the process of one of its shards."""
 
     shard: Shard
     home: Path
@@ -40,12 +40,14 @@ LOOK_UP_MS = 500
 class EngineHandle:
     """Holds the engine once it is open. Used on the event loop only."""
 
-    def __init__(self, settings: Settings, traces: Traces | None = None, seat: Seat | None = None) -> None:
+    def __init__(
+        self, settings: Settings, traces: Traces | None = None, node: NodeContext | None = None
+    ) -> None:
         self.settings = settings
-        self.home = settings.data if seat is None else seat.home
+        self.home = settings.data if node is None else node.home
         """The directory with the tokens."""
-        self.shard = 0 if seat is None else seat.shard.number
-        self.is_of_node = seat is not None
+        self.shard = 0 if node is None else node.shard.number
+        self.is_of_node = node is not None
         """Whether calls may come from a node in front of shards."""
         self.traces = traces
         self.stopping = False

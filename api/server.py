@@ -29,7 +29,7 @@ from timerwheel import tokens
 from timerwheel.api.app import make_app
 from timerwheel.api.cluster import ROOM_LOOK_MS, Cluster
 from timerwheel.api.connection_limit import Runner, Shares, raise_file_limit
-from timerwheel.api.engine_handle import EngineHandle, Seat
+from timerwheel.api.engine_handle import EngineHandle, NodeContext
 from timerwheel.api.memory import map_large_blocks
 from timerwheel.api.reload import Read, reloaded_on_signal
 from timerwheel.api.security.auth import AUTH, Auth
@@ -120,22 +120,22 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
     fronts: Sequence[Front] = (),
     journal: Journal | None = None,
     election: Callable[[str], Election] | None = None,
-    seat: Seat | None = None,
+    node: NodeContext | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; `ready` gets the URL once messages are taken.
 
     `fronts` serve the same engine over other protocols. With a journal, that makes messages durable; what
     `election` makes for this node's URL says when it leads, and until then it stands by. A shard of a node
-    has a `seat`, and ends with the node.
+    has a `node`, and ends with it.
     On SIGHUP `reload` reads the configuration again.
     Raises `SettingsError` for certificates that cannot be used and for an address that needs tokens,
     `FileLimitError`, `TokensError`, `ListenError`, what `Engine.open` raises, and `EngineFailedError` when
     the engine dies; returns after an orderly stop.
     """
-    check_binding(serving, tokens.read(settings.data if seat is None else seat.home))
+    check_binding(serving, tokens.read(settings.data if node is None else node.home))
     context = ssl_context(serving, "http/1.1")
     traces = open_traces(serving.traces, clock or SystemClock())
-    handle = EngineHandle(settings, traces, seat)
+    handle = EngineHandle(settings, traces, node)
     http_logger.addFilter(in_one_line)
     map_large_blocks()
     app = make_app(handle, serving, clock=clock)
@@ -145,13 +145,13 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
     runner = Runner(app, shares.connections, handshakes, **RUNNER_OPTIONS)
     await runner.setup()
     try:
-        url = await _listen(runner, serving, fronts, None if seat is None else seat.listening)
+        url = await _listen(runner, serving, fronts, None if node is None else node.listening)
         with ExitStack() as stack:
             # As early as possible: by default SIGHUP ends a process.
             reloaded = stack.enter_context(reloaded_on_signal(reload, settings, serving, context))
             stop = stack.enter_context(stop_signals())
-            if seat is not None:
-                stack.enter_context(_following_node(seat.from_node, stop, reloaded))
+            if node is not None:
+                stack.enter_context(_following_node(node.from_node, stop, reloaded))
             stack.enter_context(rare_collections())
             stack.enter_context(quick_turns())
             disk = DiskSpace(files or DiskFiles(), settings)
@@ -172,7 +172,7 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
                     on_damage=on_damage,
                     journal=journal,
                     election=handle.cluster,
-                    shard=None if seat is None else seat.shard,
+                    shard=None if node is None else node.shard,
                 )
                 push = Push(
                     engine,

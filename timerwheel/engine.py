@@ -40,6 +40,7 @@ from timerwheel.runtime.gauges import Gauges
 from timerwheel.runtime.group_commit import GroupCommit
 from timerwheel.runtime.in_flight import InFlight
 from timerwheel.runtime.indexer import Indexer
+from timerwheel.runtime.journal_watch import JournalWatch
 from timerwheel.runtime.lead import Lead, alone
 from timerwheel.runtime.level_guard import deliver_overlong
 from timerwheel.runtime.listings import Listings
@@ -51,6 +52,7 @@ from timerwheel.runtime.recovery import REBUILD_MARK, Recovered, Replica, check_
 from timerwheel.runtime.registers import Registers
 from timerwheel.runtime.retention import Retention
 from timerwheel.runtime.sender import CLOCK_STEP_MS, Sender
+from timerwheel.runtime.standby import Standby
 from timerwheel.runtime.threads import Threads
 from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.runtime.transactions import Transactions
@@ -64,7 +66,6 @@ from timerwheel.store.errors import (
     IndexDamagedError,
     JournalAwayError,
     JournalFencedError,
-    NoSpaceError,
     StoreError,
 )
 from timerwheel.store.files import FILE_MODE, DiskFiles, Files
@@ -82,10 +83,6 @@ from timerwheel.wheel.slot_table import entries_of
 logger = logging.getLogger("timerwheel")
 
 _CHECK_INTERVAL_MS = 1_000
-JOURNAL_CHECK_MS = 60_000
-"""How often a leader looks at the settings of what keeps the journal."""
-STANDBY_INTERVAL_MS = 100
-"""How often a standby looks for what the leader has appended."""
 
 
 class Engine:
@@ -110,7 +107,7 @@ class Engine:
         self._files = files
         self._threads = threads
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._candidate: Candidate | None = None
+        self._journal_watch: JournalWatch | None = None
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._stored_until = 0
 
@@ -177,9 +174,6 @@ class Engine:
         """Recover and begin; `status` and `progress` tell how far it is."""
         settings, clock, threads = self.settings, self.clock, self._threads
         now_ms = clock.now_ms()
-        self._candidate = election
-        if election is not None:
-            self.lead = Lead(clock, lambda: election.leads_until_ms, self._confirm_lead)
         self._lock = DirectoryLock(settings.data, purpose="timerwheel", now_text=format_ms(now_ms))
         try:
             await threads.index(close_to_others, settings.data)
@@ -188,14 +182,14 @@ class Engine:
                     recover, settings, self._files, now_ms, self._on_progress, on_damage, shard
                 )
             else:
-                recovered = await self._lead(
-                    partial(Replica, settings, self._files, journal, shard), election
-                )
+                copy = partial(Replica, settings, self._files, journal, shard)
+                standby = Standby(copy, clock, threads)
+                recovered = await standby.lead(election, self._on_progress)
                 now_ms = clock.now_ms()
         except BaseException:
             self._lock.release()
             raise
-        self._assemble(recovered)
+        self._assemble(recovered, election)
         recovered.writer.index.watch_damage(self._on_index_damage(asyncio.get_running_loop()))
         try:
             await self._begin()
@@ -210,36 +204,6 @@ class Engine:
             recovered.replayed_records,
             extra={"log_bytes": recovered.log.tail, "index_rebuilt": recovered.rebuilt is not None},
         )
-
-    async def _lead(self, copy: Callable[[], Replica], election: Candidate | None) -> Recovered:
-        """Stand by until the election is won, then claim the journal and recover."""
-        threads, clock = self._threads, self.clock
-        won: asyncio.Future[None] | None = None
-        replica = copy()
-        try:
-            if election is not None:
-                await threads.index(replica.find_journal)
-                won = asyncio.ensure_future(election.won())
-            while election is not None and won is not None and not won.done():
-                try:
-                    await threads.index(replica.step, clock.now_ms())
-                except NoSpaceError:
-                    await clock.wait_for(won, STANDBY_INTERVAL_MS)
-                    if not won.done():
-                        raise
-                    await threads.index(replica.close)
-                    replica = copy()  # to lead, it may use what a standby leaves free
-                else:
-                    election.report(replica.position)
-                    await clock.wait_for(won, STANDBY_INTERVAL_MS)
-            if won is not None:
-                await won
-            return await threads.index(replica.lead, clock.now_ms(), self._on_progress)
-        except BaseException:
-            if won is not None:
-                won.cancel()
-            await asyncio.shield(threads.index(replica.close))  # in its turn: a step may be under way
-            raise
 
     async def _begin(self) -> None:
         """Load the near wheel, then start the loops."""
@@ -268,9 +232,9 @@ class Engine:
         self._spawn("watch", self._watch)
         self._spawn("flush", self._flush)
         self._spawn("feed", self._feed)
-        if isinstance(core.log, JournaledLog):
-            self._spawn("journal", partial(self._rest, core.log))
-            self._spawn("journal check", partial(self._check_journal, core.log))
+        if self._journal_watch is not None:
+            self._spawn("journal", self._journal_watch.run)
+            self._spawn("journal check", self._journal_watch.run_checks)
         self._spawn("schedules", self.schedules.run)
         self._spawn("offsets", self.groups.offsets.run)
         self._spawn("topic deletions", self.topic_deletions.run)
@@ -283,12 +247,16 @@ class Engine:
     def _spawn(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
         self._tasks[name] = asyncio.create_task(self._guarded(loop), name=f"timerwheel {name}")
 
-    def _assemble(self, recovered: Recovered) -> None:
+    def _assemble(self, recovered: Recovered, election: Candidate | None) -> None:
         self.recovered = recovered
         shard = shard_of_log(recovered.log.log_id)
         self.shard = shard
         self.rules = msgspec.structs.replace(self.rules, shard=None if shard == ALONE else shard)
         log, near, near_changed = recovered.log, NearWheel(), asyncio.Event()
+        if isinstance(log, JournaledLog):
+            watch = self._journal_watch = JournalWatch(log, self._threads, self.clock, election, self._fail)
+            if election is not None:
+                self.lead = Lead(self.clock, lambda: election.leads_until_ms, watch.confirm)
         log.time_syncs(self.counters.sync_s.observe)
         ages = Ages(self.clock)
         commit = GroupCommit(log, self._threads, self.clock, self.settings, self._apply, self.counters)
@@ -498,30 +466,6 @@ class Engine:
             await self.clock.sleep_for(self.settings.flush_interval_ms)
             if self.settings.flush == "async" and log.synced < log.tail:
                 await self._threads.log(log.sync)
-
-    async def _rest(self, log: JournaledLog) -> None:
-        """Each second: let the journal tidy up, and others know how far this process is."""
-        while True:
-            await self.clock.sleep_for(_CHECK_INTERVAL_MS)
-            await self._threads.log(log.rest)
-            if self._candidate is not None:
-                self._candidate.report(log.position)
-
-    async def _check_journal(self, log: JournaledLog) -> None:
-        """Each minute: fail if the journal would lose messages by now, as a claim would."""
-        while True:
-            await self.clock.sleep_for(JOURNAL_CHECK_MS)
-            await self._threads.ask(log.check_journal)
-
-    async def _confirm_lead(self) -> None:
-        """Have the journal confirm that this process leads; the engine fails if it does not."""
-        log = self.core.log
-        assert isinstance(log, JournaledLog)
-        try:
-            await self._threads.log(log.confirm)
-        except StoreError as error:
-            self._fail(str(error))
-            raise
 
     async def _feed(self) -> None:
         """Let the indexer load at once when the near wheel ran dry behind the clock."""

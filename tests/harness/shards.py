@@ -13,7 +13,7 @@ from timerwheel.clock import SystemClock
 from timerwheel.engine import Engine
 from timerwheel.model.shards import Shard
 from timerwheel.settings import Serving, Settings
-from timerwheel.shards.doors import Doors
+from timerwheel.shards.connection_pool import ConnectionPool
 from timerwheel.shards.forwarder import REST_S_MAX, Forwarder
 from timerwheel.shards.front import Front
 from timerwheel.shards.layout import data_of
@@ -75,12 +75,12 @@ class Node:
 
     async def __aenter__(self) -> "Node":
         clock, urls, serving = SystemClock(), self._shards.urls, Serving()
-        doors = await self._stack.enter_async_context(Doors(serving, urls))
+        pool = await self._stack.enter_async_context(ConnectionPool(serving, urls))
         places = [Place(shard, url, url) for shard, url in enumerate(urls)]
-        self.leaders = Leaders(places, doors, clock, self._seek)
+        self.leaders = Leaders(places, pool, clock, self._seek)
         for place in self.leaders.places:
             place.leader, place.role = place.own_url, "leader"
-        self.forwarder = Forwarder(self.leaders, doors, self._rest_s_max)
+        self.forwarder = Forwarder(self.leaders, pool, self._rest_s_max)
         handle = EngineHandle(self._shards.settings)
         front = Front(handle, serving, self.forwarder, "http://node", clock)
         server = Served(front.app())

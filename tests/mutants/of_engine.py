@@ -29,7 +29,7 @@ MUTANTS = [
     # ------------------------------------------------------------------ a connection that breaks
     Mutant(
         "broken-call-made-again",
-        "timerwheel/shards/doors.py",
+        "timerwheel/shards/connection_pool.py",
         "a node says that it does not know what became of a call whose shard was killed",
         "            middlewares=(broken_connection.reported_unless_reading,),\n",
         "",

@@ -167,12 +167,12 @@ def _run_shard(
     """Run the process of a shard: a service with settings, an address and a directory of its own."""
     import uvloop
 
-    from timerwheel.api.engine_handle import Seat
+    from timerwheel.api.engine_handle import NodeContext
     from timerwheel.api.server import serve as serve_http
     from timerwheel.model.shards import Shard
 
     shard = place.shard
-    seat = Seat(
+    node = NodeContext(
         Shard(shard, found.serving.shards),
         found.settings.data,
         socket.socket(fileno=place.listening),
@@ -188,7 +188,7 @@ def _run_shard(
             on_damage=on_damage,
             journal=journal,
             election=election,
-            seat=seat,
+            node=node,
         )
     )
 

@@ -25,7 +25,7 @@ from timerwheel.api.http.responses import REQUEST_ID_HEADER
 from timerwheel.api.http.route import EVENTS, Route
 from timerwheel.broken_connection import UnsentError
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
-from timerwheel.shards.doors import Doors
+from timerwheel.shards.connection_pool import ConnectionPool
 from timerwheel.shards.leaders import Leaders, Place, ShardNotReadyError
 from timerwheel.telemetry.logs import REQUEST_ID
 from timerwheel.telemetry.throttled_log import Troubles
@@ -151,9 +151,9 @@ def _named_by_connection(headers: MultiMapping[str]) -> frozenset[str]:
 class Forwarder:
     """See the module. Belongs to the event loop."""
 
-    def __init__(self, leaders: Leaders, doors: Doors, rest_s_max: float = REST_S_MAX) -> None:
+    def __init__(self, leaders: Leaders, pool: ConnectionPool, rest_s_max: float = REST_S_MAX) -> None:
         self.leaders = leaders
-        self._doors = doors
+        self._pool = pool
         self._rest_s_max = rest_s_max
         self._strangers = Troubles(leaders.clock, PROCESSES_MAX)
         self.forwarded = 0
@@ -187,7 +187,7 @@ class Forwarder:
         self.forwarded += 1
         try:
             async with self.leaders.serving(shard, url):
-                response = await self._doors.request(
+                response = await self._pool.request(
                     call.method,
                     url + call.target,
                     headers=headers,
@@ -258,7 +258,7 @@ class Forwarder:
         """Return what this node's process of a shard has at a path; None if it does not give it."""
         timeout = aiohttp.ClientTimeout(total=OWN_S_MAX)
         try:
-            async with await self._doors.request(
+            async with await self._pool.request(
                 hdrs.METH_GET, place.own_url + path, headers=headers, timeout=timeout
             ) as response:
                 body = await response.read()

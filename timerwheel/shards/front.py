@@ -44,7 +44,7 @@ from timerwheel.model.durations import format_ms
 from timerwheel.settings import Serving, Settings
 from timerwheel.shards import layout
 from timerwheel.shards.calls import Calls
-from timerwheel.shards.doors import Doors
+from timerwheel.shards.connection_pool import ConnectionPool
 from timerwheel.shards.forwarder import Forwarder
 from timerwheel.shards.leaders import Leaders, Place, Seek
 from timerwheel.shards.processes import ShardProcess
@@ -102,10 +102,12 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
     async with AsyncExitStack() as stack:
         sockets = await _taken(stack, settings.data, serving, clock)
         node = _Node(serving, sockets)
-        doors = await stack.enter_async_context(Doors(serving, [place.own_url for place in node.places]))
+        pool = await stack.enter_async_context(
+            ConnectionPool(serving, [place.own_url for place in node.places])
+        )
         handle = EngineHandle(settings)
-        leaders = Leaders(node.places, doors, clock, seek)
-        forwarder = Forwarder(leaders, doors)
+        leaders = Leaders(node.places, pool, clock, seek)
+        forwarder = Forwarder(leaders, pool)
         front = Front(handle, serving, forwarder, node.url, clock)
         app = front.app()
         handshakes = None if context is None else Handshakes(context, clock)
@@ -118,7 +120,7 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
             ShardProcess(place.number, sockets[1 + place.number], arguments, clock) for place in node.places
         ]
         stack.enter_context(
-            reloaded_on_signal(reload, settings, serving, context, lambda: _reload_all(doors, processes))
+            reloaded_on_signal(reload, settings, serving, context, lambda: _reload_all(pool, processes))
         )
         stop = stack.enter_context(stop_signals())
         stack.enter_context(rare_collections())
@@ -168,8 +170,8 @@ async def _until_stopped(
             task.cancel()
 
 
-def _reload_all(doors: Doors, processes: Sequence[ShardProcess]) -> None:
-    doors.renew()
+def _reload_all(pool: ConnectionPool, processes: Sequence[ShardProcess]) -> None:
+    pool.renew()
     for process in processes:
         process.reload()
 

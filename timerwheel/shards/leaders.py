@@ -18,7 +18,7 @@ from yarl import URL
 
 from timerwheel.clock import Clock
 from timerwheel.errors import NotReadyError
-from timerwheel.shards.doors import Doors
+from timerwheel.shards.connection_pool import ConnectionPool
 
 LOOK_MS = 500
 LOOK_AGAIN_MS = 100
@@ -122,10 +122,12 @@ class Place:
 class Leaders:
     """See the module. Belongs to the event loop."""
 
-    def __init__(self, places: Sequence[Place], doors: Doors, clock: Clock, seek: Seek | None = None) -> None:
+    def __init__(
+        self, places: Sequence[Place], pool: ConnectionPool, clock: Clock, seek: Seek | None = None
+    ) -> None:
         self.places = places
         self._seek = seek
-        self._doors = doors
+        self._pool = pool
         self._clock = clock
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -264,7 +266,7 @@ class Leaders:
         """Return what a process says of itself; None if it does not answer."""
         timeout = aiohttp.ClientTimeout(total=LOOK_S_MAX)
         try:
-            async with await self._doors.request("GET", f"{url}/readyz", timeout=timeout) as response:
+            async with await self._pool.request("GET", f"{url}/readyz", timeout=timeout) as response:
                 said = msgspec.json.decode(await response.read(), type=_Readiness)
                 said.is_ready = response.status == READY
         except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError):

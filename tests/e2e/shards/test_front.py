@@ -31,7 +31,7 @@ from timerwheel.model.shards import shard_of_topic
 from timerwheel.push.ack_urls import AckUrls, Attempted
 from timerwheel.settings import Serving, Settings
 from timerwheel.shards.calls import Calls
-from timerwheel.shards.doors import Doors
+from timerwheel.shards.connection_pool import ConnectionPool
 from timerwheel.shards.forwarder import Call, Forwarder
 from timerwheel.shards.layout import data_of
 from timerwheel.shards.leaders import HUNG_MS, Leaders, Place, ShardNotReadyError
@@ -483,8 +483,8 @@ async def test_calls_to_a_leader_on_another_node_that_hangs_are_given_up(
     """The node's own process answers all the time, and says who leads."""
     own = free_process("stands by", 503, {"code": "not_ready", "role": "standby", "leader": AWAY})
     place, clock = Place(0, own, own), ManualClock()
-    async with Doors(Serving(), [own]) as doors:
-        leaders = Leaders([place], doors, clock)
+    async with ConnectionPool(Serving(), [own]) as pool:
+        leaders = Leaders([place], pool, clock)
 
         async def wait() -> None:
             async with leaders.serving(0, AWAY):

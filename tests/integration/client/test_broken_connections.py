@@ -17,7 +17,7 @@ from timerwheel.errors import OutcomeUnknownError
 from timerwheel.push.endpoint import Call as PushCall
 from timerwheel.push.endpoint import Caller
 from timerwheel.settings import Serving
-from timerwheel.shards.doors import Doors
+from timerwheel.shards.connection_pool import ConnectionPool
 from timerwheel.shards.forwarder import Call, Forwarder
 from timerwheel.shards.leaders import Leaders, Place
 
@@ -49,10 +49,10 @@ async def test_a_recall_is_not_answered_for_another_one_that_nobody_asked_for():
 
 @pytest.mark.parametrize("method", CHANGING)
 async def test_a_node_does_not_know_what_became_of_a_call_whose_shard_was_killed(method):
-    async with scripted(HERE, DIE) as service, Doors(Serving(), [service.url]) as doors:
-        leaders = Leaders([Place(0, service.url, service.url)], doors, SystemClock())
+    async with scripted(HERE, DIE) as service, ConnectionPool(Serving(), [service.url]) as pool:
+        leaders = Leaders([Place(0, service.url, service.url)], pool, SystemClock())
         leaders.places[0].leads(service.url)
-        forwarder = Forwarder(leaders, doors)
+        forwarder = Forwarder(leaders, pool)
         assert (await forwarder.ask(0, _call("GET"))).status == 200
         with pytest.raises(OutcomeUnknownError):
             await forwarder.ask(0, _call(method))
@@ -78,10 +78,10 @@ def taken(monkeypatch):
 @pytest.mark.parametrize("body", [b"{}", b"[%b]" % (b" " * 200_000)])
 @pytest.mark.parametrize("method", CHANGING)
 async def test_a_node_makes_a_call_again_of_which_nothing_was_sent(taken, method, body):
-    async with scripted(HERE, HERE) as service, Doors(Serving(), [service.url]) as doors:
-        leaders = Leaders([Place(0, service.url, service.url)], doors, SystemClock())
+    async with scripted(HERE, HERE) as service, ConnectionPool(Serving(), [service.url]) as pool:
+        leaders = Leaders([Place(0, service.url, service.url)], pool, SystemClock())
         leaders.places[0].leads(service.url)
-        forwarder = Forwarder(leaders, doors)
+        forwarder = Forwarder(leaders, pool)
         for _ in range(2):
             assert (await forwarder.ask(0, _call(method, body))).status == 200
     assert len(taken) == 3
@@ -102,9 +102,9 @@ async def test_a_send_of_which_nothing_was_sent_is_known_not_to_be_stored():
 
 @pytest.mark.parametrize("method", READING)
 async def test_what_only_reads_is_made_again_on_a_new_connection(method):
-    async with scripted(HERE, CLOSE, HERE) as service, Doors(Serving(), [service.url]) as doors:
+    async with scripted(HERE, CLOSE, HERE) as service, ConnectionPool(Serving(), [service.url]) as pool:
         for _ in range(2):
-            async with await doors.request(
+            async with await pool.request(
                 method, service.url + "/x", timeout=aiohttp.ClientTimeout(total=30)
             ) as response:
                 assert response.status == 200

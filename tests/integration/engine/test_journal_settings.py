@@ -9,7 +9,8 @@ from tests.harness.clock import ManualClock
 from tests.harness.drive import settle
 from tests.harness.faulty import FaultyFiles
 from tests.harness.memory_journal import MemoryJournal
-from timerwheel.engine import JOURNAL_CHECK_MS, Engine
+from timerwheel.engine import Engine
+from timerwheel.runtime.journal_watch import JOURNAL_CHECK_MS
 from timerwheel.settings import Settings
 
 WHY = "the Kafka topic shop-log has retention.ms=1: Kafka would delete the beginning of the log; set it to -1"

@@ -14,7 +14,7 @@ from tests.harness.certificates import Authority, Issued
 from timerwheel import tls
 from timerwheel.errors import SettingsError
 from timerwheel.settings import Serving
-from timerwheel.shards.doors import Doors
+from timerwheel.shards.connection_pool import ConnectionPool
 
 LIMIT = aiohttp.ClientTimeout(total=30)
 
@@ -50,8 +50,8 @@ async def here(_: web.Request) -> web.Response:
     return web.Response(text="here")
 
 
-async def get(doors: Doors, url: str) -> int:
-    async with await doors.request("GET", url, timeout=LIMIT) as response:
+async def get(pool: ConnectionPool, url: str) -> int:
+    async with await pool.request("GET", url, timeout=LIMIT) as response:
         return response.status
 
 
@@ -60,16 +60,16 @@ async def test_a_shard_that_starts_again_may_show_a_new_certificate(serving: Ser
     replace(serving, authority.issue("node"))
     async with shard(serving) as first:
         url, port = str(first.make_url("/")), first.port
-        doors = Doors(serving, [url])
-        assert await get(doors, url) == 200
+        pool = ConnectionPool(serving, [url])
+        assert await get(pool, url) == 200
     replace(serving, authority.issue("node"))
-    async with doors:
+    async with pool:
         async with shard(serving, port or 0):
-            assert await get(doors, url) == 200
+            assert await get(pool, url) == 200
         other = serving_with(authority.issue("node"))
         async with shard(other, port or 0):
             with pytest.raises(aiohttp.ClientConnectorCertificateError):
-                await get(doors, url)
+                await get(pool, url)
 
 
 def serving_with(issued: Issued) -> Serving:
@@ -78,11 +78,11 @@ def serving_with(issued: Issued) -> Serving:
 
 async def test_files_that_cannot_be_used_change_nothing(serving: Serving, tmp_path: Path) -> None:
     replace(serving, Authority(tmp_path).issue("node"))
-    async with shard(serving) as server, Doors(serving, [str(server.make_url("/"))]) as doors:
+    async with shard(serving) as server, ConnectionPool(serving, [str(server.make_url("/"))]) as pool:
         assert serving.tls_certificate is not None
         serving.tls_certificate.write_text("nonsense")
-        assert not doors.renew()
-        assert await get(doors, str(server.make_url("/"))) == 200
+        assert not pool.renew()
+        assert await get(pool, str(server.make_url("/"))) == 200
 
 
 def test_a_certificate_that_the_shards_would_refuse_is_refused_at_the_start(

@@ -26,7 +26,7 @@ _NO_HEADERS = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.USER_AGENT, hdrs.CONTENT_
 logger = logging.getLogger(__name__)
 
 
-class Doors:
+class ConnectionPool:
     """See the module. `with` closes its connections. Belongs to the event loop."""
 
     def __init__(self, serving: Serving, own_urls: Collection[str]) -> None:
@@ -45,7 +45,7 @@ class Doors:
             middlewares=(broken_connection.reported_unless_reading,),
         )
 
-    async def __aenter__(self) -> "Doors":
+    async def __aenter__(self) -> "ConnectionPool":
         return self
 
     async def __aexit__(self, *_: object) -> None:
