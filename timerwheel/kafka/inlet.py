@@ -43,7 +43,7 @@ from timerwheel.model.kafka_counts import BridgeState, KafkaCounts, Lag
 from timerwheel.model.messages import Outgoing
 from timerwheel.runtime.steps import size_of, sizes_of
 from timerwheel.state.config_table import ConfigTable, ControlValueError, Put
-from timerwheel.store.errors import NoSpaceError, StoreError
+from timerwheel.store.errors import CorruptionError, NoSpaceError, StoreError
 from timerwheel.telemetry.throttled_log import ThrottledLog
 
 UNIT_BYTES_MAX: Final = 4 << 20
@@ -54,6 +54,13 @@ NOTE_MS: Final = 10_000
 _RECALLED: Final = (
     "the same message was sent with this TIMER_KEY before and recalled, and this may be a repeat of that "
     "send; to send it again on purpose, give another TIMER_KEY, or another value, header or delay"
+)
+_RECALL_REFUSED: Final = (
+    AlreadyDeliveredError,
+    AlreadyRecalledError,
+    OpenTransactionError,
+    AdmissionError,
+    CorruptionError,  # of the message's record; the records behind this one must not wait for its repair
 )
 _PLACE: Final = attrgetter("partition", "offset")
 
@@ -160,7 +167,7 @@ class Inlet:
                 f"no message of topic {recall.topic!r} has the key {recall.key!r}, or had in the last day"
             )
             await self._send([item._replace(wanted=Refusal(error.code, detail))])
-        except (AlreadyDeliveredError, AlreadyRecalledError, OpenTransactionError, AdmissionError) as error:
+        except _RECALL_REFUSED as error:
             await self._send([item._replace(wanted=Refusal(error.code, str(error)))])
         else:
             self._counts.recalls += 1

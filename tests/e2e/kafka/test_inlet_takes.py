@@ -17,6 +17,7 @@ from timerwheel.kafka.cluster import BridgeError, Cluster, StoppedError
 from timerwheel.kafka.consumer import Batch, InletConsumer
 from timerwheel.kafka.names import KafkaTopics
 from timerwheel.model.kafka_counts import BridgeState
+from timerwheel.model.messages import Outgoing, State
 from timerwheel.state.config_table import ConfigTable
 
 HOUR = [("TIMER_TOPIC", b"later"), ("TIMER_DELAY_SEC", b"3600")]
@@ -121,3 +122,34 @@ async def test_records_count_as_lost_only_if_nobody_took_them(
             await asyncio.sleep(0.01)
     assert bridged.counts.inlet_lost == 3
     assert f"Kafka deleted {inlet}/0 from offset {end} to {end + 2} before it was taken" in caplog.text
+
+
+async def test_the_recall_of_a_message_that_cannot_be_read_is_rejected_and_holds_up_no_other(
+    kafka: Clients, tmp_path: Path
+) -> None:
+    bridged = Bridged(kafka, tmp_path)
+    inlet = bridged.topics.inlet
+    kafka.make(inlet, partitions=1)
+    delay = {"TIMER_DELAY_SEC": "3600"}
+    async with bridged.engine() as engine:
+        body = b"a message that cannot be read"
+        [damaged] = await engine.sender.send([Outgoing("later", body, delay, dedup_key="k")])
+        path, base = engine.core.log.path(0), engine.core.log.base_of(0)
+    flip(path, path.read_bytes().index(body) - base)
+    kafka.send(inlet, b"", [("TIMER_TOPIC", b"later"), ("TIMER_KEY", b"k"), ("TIMER_RECALL", b"true")])
+    kafka.send(inlet, b"behind it", HOUR)
+    kafka.flush()
+    async with bridged.engine() as engine, bridged.inlet(engine):
+        while not bridged.counts.scheduled:
+            await asyncio.sleep(0.01)
+        assert (bridged.counts.rejected, bridged.counts.recalls) == (1, 0)
+        assert (await engine.messages.get(damaged.id)).state is State.SCHEDULED
+
+
+def flip(path: Path, at: int) -> None:
+    """Turn over a bit of a file."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
