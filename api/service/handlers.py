@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import msgspec
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
@@ -93,9 +94,10 @@ class ServiceCalls:
         refusal = engine.disk.refusal
         if refusal is not None and params.purpose == "send":
             raise refusal
-        refusing = UNSET if refusal is None else str(refusal)
-        set_aside = _set_aside(len(engine.firing.quarantined))
-        return responses.json(Readiness(self._handle.status, role, refusing, set_aside=set_aside))
+        found = Readiness(self._handle.status, role, set_aside=_set_aside(len(engine.firing.quarantined)))
+        if refusal is not None:
+            found = msgspec.structs.replace(found, refusing=str(refusal), refusing_code=refusal.code)
+        return responses.json(found)
 
     @_reads("/v1/cluster", "getCluster", answer=ClusterInfo, needs_engine=False, problems=("not_ready",))
     async def cluster(self, _: web.Request) -> web.Response:

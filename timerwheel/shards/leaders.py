@@ -50,7 +50,7 @@ class ShardNotReadyError(NotReadyError):
         self.facts = {"shard": shard}
 
 
-class _Readiness(msgspec.Struct):
+class ProcessReadiness(msgspec.Struct):
     """What `/readyz` of a shard's process says; a problem names the leader that it knows."""
 
     status: str | int = ""
@@ -58,6 +58,8 @@ class _Readiness(msgspec.Struct):
     leader: str | None = None
     detail: str = ""
     refusing: str = ""
+    refusing_code: str = "disk_reserve"  # of a process that says why, but not with which code
+    set_aside: str = ""
     is_ready: bool = False
 
 
@@ -84,8 +86,8 @@ class Place:
         """Until when calls wait for the next leader."""
         self.why = "its process has not answered yet"
         """Why nobody leads."""
-        self.refusing = ""
-        """Why the process that serves the shard takes no new messages."""
+        self.readiness = ProcessReadiness()
+        """What the process that serves the shard says of itself."""
         self.seek_ms = 0
         """When the election may be asked again."""
         self.answered_ms = 0
@@ -219,7 +221,7 @@ class Leaders:
     async def _look(self, place: Place) -> None:
         before = place.leader
         said = await self._asked(place.own_url)
-        has_answered, refusing = said is not None, "" if said is None else said.refusing
+        told = said
         if said is None:
             place.role = "away"
             found, why = None if before == place.own_url else before, "its process does not answer"
@@ -232,12 +234,12 @@ class Leaders:
             why = said.detail or "its process is not ready"
         if found not in (None, place.own_url):
             assert found is not None
-            leader = await self._asked(found)
-            has_answered, refusing = leader is not None, "" if leader is None else leader.refusing
-            if leader is None or not leader.is_ready:
+            told = await self._asked(found)
+            if told is None or not told.is_ready:
                 found, why = None, f"{found} leads and is not ready"
-        self._end_calls(place, found, has_answered=has_answered)
-        place.leader, place.why, place.refusing = found, why, refusing
+        self._end_calls(place, found, has_answered=told is not None)
+        place.leader, place.why = found, why
+        place.readiness = told or ProcessReadiness()
         if place.leader is None and before is not None:
             place.held_until_ms = self._clock.monotonic_ms() + HOLD_MS
 
@@ -262,12 +264,12 @@ class Leaders:
         place.seek_ms = now_ms + SEEK_MS
         return None if found in (place.own_url, place.public_url) else found
 
-    async def _asked(self, url: str) -> _Readiness | None:
+    async def _asked(self, url: str) -> ProcessReadiness | None:
         """Return what a process says of itself; None if it does not answer."""
         timeout = aiohttp.ClientTimeout(total=LOOK_S_MAX)
         try:
             async with await self._pool.request("GET", f"{url}/readyz", timeout=timeout) as response:
-                said = msgspec.json.decode(await response.read(), type=_Readiness)
+                said = msgspec.json.decode(await response.read(), type=ProcessReadiness)
                 said.is_ready = response.status == READY
         except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError):
             return None

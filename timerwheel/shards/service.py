@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import problems, query, responses
-from timerwheel.api.http.problems import RequestError
+from timerwheel.api.http.problems import FULL_DISK_RETRY_S, RequestError
 from timerwheel.api.http.route import EVENTS
 from timerwheel.api.service.metrics import CONTENT_TYPE, Metrics
 from timerwheel.clock import Clock
@@ -81,13 +81,24 @@ class NodeCalls:
         if len(missing) == len(places) or (missing and (for_send or not self._has_begun)):
             first = places[missing[0]]
             raise NotReadyError(f"nobody leads shard {', '.join(map(str, missing))}: {first.why}")
-        refusing = next((place.refusing for place in places if place.refusing), "")
-        if refusing and for_send:
-            return problems.problem("disk_reserve", refusing, headers={"Retry-After": "10"})
+        told = [place.readiness for place in places]
+        refusing = next((one for one in told if one.refusing), None)
+        if refusing is not None and for_send:
+            return problems.problem(
+                refusing.refusing_code, refusing.refusing, headers={"Retry-After": str(FULL_DISK_RETRY_S)}
+            )
         status = f"ready, but for shard {', '.join(map(str, missing))}" if missing else "ready"
         role = self._role if self._has_journal else UNSET
         shards = [ShardReadiness(place.number, _role_of(place), place.shown_leader) for place in places]
-        return responses.json(Readiness(status, role, refusing or UNSET, shards))
+        aside = "; ".join(
+            f"shard {shard}: {one.set_aside}" for shard, one in enumerate(told) if one.set_aside
+        )
+        found = Readiness(status, role, shards=shards, set_aside=aside or UNSET)
+        if refusing is not None:
+            found = msgspec.structs.replace(
+                found, refusing=refusing.refusing, refusing_code=refusing.refusing_code
+            )
+        return responses.json(found)
 
     @property
     def _role(self) -> Role:

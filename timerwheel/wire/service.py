@@ -72,8 +72,8 @@ class ShardReadiness(msgspec.Struct, frozen=True):
 class Readiness(msgspec.Struct, frozen=True, omit_defaults=True):
     """The service's status; `role` is among nodes; `refusing` says why it takes no new messages.
 
-    `set_aside` says what to do about due messages that cannot be read. A service in shards says who serves
-    each.
+    `refusing_code` is the code that a send is refused with. `set_aside` says what to do about due messages
+    that cannot be read. A service in shards says who serves each.
     """
 
     status: str
@@ -81,6 +81,7 @@ class Readiness(msgspec.Struct, frozen=True, omit_defaults=True):
     refusing: str | UnsetType = UNSET
     shards: list[ShardReadiness] | UnsetType = UNSET
     set_aside: str | UnsetType = UNSET
+    refusing_code: Literal["disk_reserve", "no_space"] | UnsetType = UNSET
 
 
 class SlotsQuery(PageQuery, frozen=True, forbid_unknown_fields=True):

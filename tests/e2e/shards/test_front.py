@@ -459,12 +459,15 @@ async def test_a_change_of_the_leader_ends_calls_to_others_and_not_those_to_the_
     assert not place.calls
 
 
+@pytest.mark.parametrize("code", [None, "no_space"])
 async def test_a_node_is_not_ready_to_send_if_the_leader_on_another_node_takes_nothing(
-    node: Node, free_process: Callable[[str, int, object], str]
+    node: Node, free_process: Callable[[str, int, object], str], code: str | None
 ) -> None:
-    refusal = "only 5 bytes are free"
+    """A process of an older version does not say with which code it refuses."""
+    refusal, damage = "only 5 bytes are free", "1 due message(s) cannot be read"
     place = node.leaders.places[2]
-    leads = free_process("leads", 200, {"status": "ready", "refusing": refusal})
+    says = {"status": "ready", "refusing": refusal, "refusing_code": code, "set_aside": damage}
+    leads = free_process("leads", 200, {name: text for name, text in says.items() if text})
     place.own_url = place.public_url = free_process(
         "stands by", 503, {"code": "not_ready", "role": "standby", "leader": leads}
     )
@@ -473,8 +476,11 @@ async def test_a_node_is_not_ready_to_send_if_the_leader_on_another_node_takes_n
         await asyncio.sleep(0.01)
     watching.cancel()
     answer = await call(node, "GET", "/readyz?for=send")
-    assert (answer.status, answer.content["code"]) == (507, "disk_reserve")
-    assert (await call(node, "GET", "/readyz")).content["refusing"] == refusal
+    assert (answer.status, answer.content["code"]) == (507, code or "disk_reserve")
+    assert answer.content["detail"] == refusal
+    shown = (await call(node, "GET", "/readyz")).content
+    assert (shown["refusing"], shown["refusing_code"]) == (refusal, code or "disk_reserve")
+    assert shown["set_aside"] == f"shard 2: {damage}"
 
 
 async def test_calls_to_a_leader_on_another_node_that_hangs_are_given_up(
