@@ -14,7 +14,7 @@ its topics and its rate are checked by the shards, which get the token.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from urllib.parse import quote
+from urllib.parse import quote, unquote_plus
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -395,7 +395,7 @@ def _order_of_messages(wanted: PendingQuery | OpenQuery) -> merging.Order | None
 
 def _with_cursor(request: web.Request, cursor: str | None) -> str:
     """Return the path and query of a request, with another cursor: a client may have made it up."""
-    rest = _parameters_without(request, "cursor=")
+    rest = _parameters_without(request, "cursor")
     if cursor is not None:
         rest.append(f"cursor={quote(cursor, safe='')}")
     return f"{request.rel_url.raw_path}?{'&'.join(rest)}" if rest else request.rel_url.raw_path
@@ -403,13 +403,13 @@ def _with_cursor(request: web.Request, cursor: str | None) -> str:
 
 def _from(request: web.Request, offset: int) -> str:
     """Return the path and query of a request for dead letters, which begin at an offset."""
-    rest = _parameters_without(request, "cursor=", "from=")
+    rest = _parameters_without(request, "cursor", "from")
     return f"{request.rel_url.raw_path}?{'&'.join([*rest, f'from={offset}'])}"
 
 
 def _parameters_without(request: web.Request, *names: str) -> list[str]:
     given = request.rel_url.raw_query_string.split("&")
-    return [one for one in given if one and not one.startswith(names)]
+    return [one for one in given if one and unquote_plus(one.partition("=")[0]) not in names]
 
 
 def _answered(request: web.Request, found: Sequence[Said], content: object) -> web.Response:

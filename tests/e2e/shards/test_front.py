@@ -206,7 +206,8 @@ async def test_arrow_goes_to_its_shard_as_it_came(node: Node) -> None:
     assert pa.ipc.open_stream(answer.raw).read_all().column("body").to_pylist() == [b"1", b"2"]
 
 
-async def test_waiting_messages_of_all_shards_come_in_due_order_page_by_page(node: Node) -> None:
+@pytest.mark.parametrize("name", ["cursor", "c%75rsor"])
+async def test_scheduled_messages_of_all_shards_come_in_due_order_page_by_page(node: Node, name: str) -> None:
     for number in range(12):
         await send(
             node, TOPICS[number % 3], delay_ms=3_600_000 + (number * 7919) % 12 * 1000, body=str(number)
@@ -218,7 +219,7 @@ async def test_waiting_messages_of_all_shards_come_in_due_order_page_by_page(nod
         found += page["messages"]
         if page["cursor"] is None:
             break
-        query = f"limit=5&cursor={page['cursor']}"
+        query = f"limit=5&{name}={page['cursor']}"
     dues = [one["due_ms"] for one in found]
     assert len(found) == len({one["id"] for one in found}) == 12
     assert dues == sorted(dues)
