@@ -40,8 +40,11 @@ from timerwheel.tokens import Token, is_secret
 Headers = CIMultiDictProxy[str] | CIMultiDict[str]
 
 LOOK_MS = 1_000
-BY_NAME = ("/v1/schedules/{name}", "/v1/subscriptions")
-"""Paths of calls for which a node in front of shards looks in which shard a name is."""
+BY_NAME = ("/v1/schedules/{name}", "/v1/subscriptions", "/v1/tasks")
+"""Paths of calls for which a node in front of shards looks in which shard a name is.
+
+A task with `cron` names a schedule.
+"""
 LOOK_UPS = frozenset({"getSchedule", "getSubscription"})
 """The calls by which it looks."""
 SAFE_METHODS = frozenset({hdrs.METH_GET, hdrs.METH_HEAD})

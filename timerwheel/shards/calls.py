@@ -12,12 +12,11 @@ its topics and its rate are checked by the shards, which get the token.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from urllib.parse import quote, unquote_plus
 from weakref import WeakValueDictionary
 
-import msgspec
 from aiohttp import hdrs, web
 from msgspec import UNSET
 
@@ -29,13 +28,14 @@ from timerwheel.model.ids import shard_in
 from timerwheel.model.messages import State
 from timerwheel.model.shards import SHARED_PREFIXES, shard_of_topic
 from timerwheel.push import ack_urls
+from timerwheel.push.tasks.task import DEFAULT_QUEUE
 from timerwheel.schedules.errors import ScheduleError
 from timerwheel.schedules.spec import check_name
 from timerwheel.shards import merging
 from timerwheel.shards.bulk import Bulk, first_wrong, shards_with_dead, those_that_know
 from timerwheel.shards.forwarder import Call, Forwarder, Said, headers_for_shard, said_to_client
 from timerwheel.shards.merging import Cursors, Page
-from timerwheel.shards.sends import Sends
+from timerwheel.shards.sends import AnyPlace, Place, Sends
 from timerwheel.wire.groups import DeadQuery
 from timerwheel.wire.messages import PendingQuery
 from timerwheel.wire.paging import PageQuery
@@ -54,6 +54,20 @@ OF_READERS = frozenset(
     | {"getGroup", "putGroup", "deleteGroup", "rewindGroup"}
 )
 """Calls on a topic that mean something for dead letters too."""
+
+
+class _NewTask(Place):
+    queue: str = DEFAULT_QUEUE
+    cron: str | None = None
+    schedule: str = ""
+
+    @property
+    def home(self) -> str:
+        return self.queue
+
+
+class _NewSubscription(Place):
+    id: str = ""
 
 
 def asked_shard(request: web.Request, count: int) -> int | None:
@@ -219,65 +233,42 @@ class Calls:
     # ------------------------------------------------------------------ names
 
     def _put_schedule(self, route: Route) -> Handler:
-        return self._named(route, lambda request, _: request.rel_url.raw_path)
+        return self._named(route, Place, lambda request, _: request.rel_url.raw_path)
 
     def _create_task(self, route: Route) -> Handler:
         """Return what makes a task, or with `cron` a schedule: then its name may be in another shard."""
 
-        class Named(msgspec.Struct):
-            cron: object = None
-            schedule: str = ""
-
-        def path(_: web.Request, body: bytes | bytearray) -> str | None:
+        def path(_: web.Request, found: _NewTask) -> str | None:
             try:
-                found = msgspec.json.decode(body, type=Named)
                 return None if found.cron is None else f"/v1/schedules/{check_name(found.schedule)}"
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ScheduleError):
+            except ScheduleError:
                 return None  # none is named, or the shard says what is wrong
 
-        return self._named(route, path, self._sends.queue_of)
+        return self._named(route, _NewTask, path)
 
     def _create_subscription(self, route: Route) -> Handler:
-        class Named(msgspec.Struct):
-            id: str = ""
+        def path(_: web.Request, found: _NewSubscription) -> str | None:
+            if found.topic is not None and found.topic.startswith(SHARED_PREFIXES):
+                raise self._shard_required(found.topic)  # else it would push what is in one shard only
+            plain = found.id.replace("_", "").replace("-", "")
+            return f"/v1/subscriptions/{found.id}" if plain.isascii() and plain.isalnum() else None
 
-        def path(_: web.Request, body: bytes | bytearray) -> str | None:
-            try:
-                name = msgspec.json.decode(body, type=Named).id
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                return None
-            plain = name.replace("_", "").replace("-", "")
-            return f"/v1/subscriptions/{name}" if plain.isascii() and plain.isalnum() else None
-
-        named = self._named(route, path)
-
-        async def answer(request: web.Request) -> web.StreamResponse:
-            body = await bodies.whole(request, bytes_max=bodies.JSON_BYTES_MAX)
-            topic = await self._sends.topic_of(body)
-            if isinstance(topic, str) and topic.startswith(SHARED_PREFIXES):
-                raise self._shard_required(topic)  # else it would push what is in one shard only
-            return await named(request)
-
-        return answer
+        return self._named(route, _NewSubscription, path)
 
     def _named(
-        self,
-        route: Route,
-        path_of: Callable[[web.Request, bytes | bytearray], str | None],
-        topic_of: Callable[[bytes | bytearray], Awaitable[object]] | None = None,
+        self, route: Route, kind: type[AnyPlace], path_of: Callable[[web.Request, AnyPlace], str | None]
     ) -> Handler:
         """Return what makes a thing with a name in the shard of its topic, unless another shard has the name.
 
-        `topic_of` finds the topic, or the task queue, in the body; by default that is the topic.
         One at a time of each name on this node; two nodes that make one name at the same moment may both
         succeed.
         """
 
         async def answer(request: web.Request) -> web.StreamResponse:
             body = await bodies.whole(request, bytes_max=bodies.JSON_BYTES_MAX)
-            topic = await (topic_of or self._sends.topic_of)(body)
-            shard = self._sends.shard_of(topic)
-            path = path_of(request, body)
+            found = await self._sends.read(body, kind)
+            shard = self._sends.shard_of(found.home)
+            path = path_of(request, found)
             if path is None:
                 return await self._pass_on(request, route, shard)
             turn = self._names.setdefault(path, asyncio.Lock())
@@ -287,7 +278,7 @@ class Calls:
                     return said_to_client(holder)
                 if holder is None or holder.shard == shard:
                     return await self._pass_on(request, route, shard)
-                if not (isinstance(topic, str) and is_sendable(topic)):
+                if found.home is None or not is_sendable(found.home):
                     return await self._pass_on(request, route, holder.shard)  # which refuses the topic
                 raise RequestError(
                     "name_in_use",

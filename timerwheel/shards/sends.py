@@ -11,6 +11,7 @@ What cannot be read goes to a shard as it is, which says what is wrong with it.
 import asyncio
 import re
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 from aiohttp import hdrs, web
@@ -27,7 +28,6 @@ from timerwheel.api.messages.intake import Bounds
 from timerwheel.clock import Clock
 from timerwheel.errors import Fault, NotReadyError, OutcomeUnknownError
 from timerwheel.model.shards import shard_of_topic
-from timerwheel.push.tasks.task import DEFAULT_QUEUE
 from timerwheel.shards.forwarder import Call, Forwarder, Said, headers_for_shard
 from timerwheel.wire.messages import Accepted, SendQuery, SentPart
 
@@ -40,11 +40,15 @@ PER_BREATH = 1_000
 _match_space = re.compile(rb"[ \t\n\r]*").match
 
 
-class _Place(msgspec.Struct):
-    """What of a JSON object says where it goes."""
+class Place(msgspec.Struct):
+    """What of a JSON object says where it goes: strings, since objects and arrays would be built."""
 
-    topic: object = None
-    queue: object = DEFAULT_QUEUE
+    topic: str | None = None
+
+    @property
+    def home(self) -> str | None:
+        """The name by which the shard is found."""
+        return self.topic
 
 
 class _Problem(msgspec.Struct):
@@ -53,10 +57,11 @@ class _Problem(msgspec.Struct):
     errors: list[Fault] = []
 
 
-_one = msgspec.json.Decoder(_Place)
-_many = msgspec.json.Decoder(list[_Place])
+_one = msgspec.json.Decoder(Place)
+_many = msgspec.json.Decoder(list[Place])
 _raw = msgspec.json.Decoder(msgspec.Raw)
 _raw_array = msgspec.json.Decoder(list[msgspec.Raw])
+AnyPlace = TypeVar("AnyPlace", bound=Place)
 
 
 class Sends:
@@ -70,32 +75,31 @@ class Sends:
         self._bounds = Bounds.of(handle.settings)
         self._arrow = ArrowSends(handle)
 
-    def shard_of(self, topic: object) -> int:
+    def shard_of(self, topic: str | None) -> int:
         """Return the shard for a topic of a request; that of one without shard refuses it."""
-        return (shard_of_topic(topic, self._count) if isinstance(topic, str) else None) or 0
+        return (None if topic is None else shard_of_topic(topic, self._count)) or 0
 
-    async def topic_of(self, body: bytes | bytearray) -> object:
-        """Return the topic in a JSON object, None if it has none or cannot be read."""
-        return (await self._read(body)).topic
+    async def read(self, body: bytes | bytearray, kind: type[AnyPlace]) -> AnyPlace:
+        """Return what of a JSON object says where it goes, the defaults if it cannot be read.
 
-    async def queue_of(self, body: bytes | bytearray) -> object:
-        """Return the task queue in a JSON object, or the one for tasks that name none."""
-        return (await self._read(body)).queue
-
-    async def _read(self, body: bytes | bytearray) -> _Place:
+        All that a shard takes can be read here. Nothing else in the object is built, however large it is.
+        """
         try:
             if len(body) > DIRECT_BYTES:
-                await check_values(body, bodies.JSON_VALUES_MAX, self._clock.breathe)
-            return _one.decode(body)
+                await check_values(body, self._bounds.values_max, self._clock.breathe)
+            return msgspec.json.decode(body, type=kind)
         except (ValueError, RecursionError, RequestError):
-            return _Place()
+            return kind()
+
+    async def _shard_of_one(self, body: bytes | bytearray) -> int:
+        return self.shard_of((await self.read(body, Place)).topic)
 
     def of_one(self, route: Route) -> Handler:
         """Return what passes on a call whose body names a topic."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
             body = await bodies.whole(request)
-            return await self._pass_on(request, self.shard_of(await self.topic_of(body)), body)
+            return await self._pass_on(request, await self._shard_of_one(body), body)
 
         del route
         return answer
@@ -110,7 +114,7 @@ class Sends:
                 return await self._arrow_stream(request)
             body = await bodies.whole(request)
             if form == "json" and _begins_object(body):
-                return await self._pass_on(request, self.shard_of(await self.topic_of(body)), body)
+                return await self._pass_on(request, await self._shard_of_one(body), body)
             shards = {self.shard_of(topic) for topic in await self._topics(body, form)}
             if len(shards) <= 1:
                 return await self._pass_on(request, next(iter(shards), 0), body)
@@ -127,7 +131,7 @@ class Sends:
         call = Call(request.method, request.rel_url.raw_path_qs, headers, body, is_plain=is_plain)
         return await self._forwarder.pass_on(request, shard, call)
 
-    async def _topics(self, body: bytes | bytearray, form: str) -> Iterable[object]:
+    async def _topics(self, body: bytes | bytearray, form: str) -> Iterable[str]:
         """Return the topics that a body names, or none if it cannot be read."""
         if len(body) > DIRECT_BYTES:  # in steps: it would hold up everybody else
             read = intake.lines if form == "lines" else intake.array
@@ -137,20 +141,24 @@ class Sends:
                 return []
             return {message.topic for message in taken.good}
         try:
-            found = [
-                one.topic for one in (_one.decode_lines(body) if form == "lines" else _many.decode(body))
-            ]
+            found = _one.decode_lines(body) if form == "lines" else _many.decode(body)
         except (ValueError, RecursionError):  # something in it is not a message; the others have their shards
-            found = self._topics_of_messages(body, form)
-        return {topic for topic in found if isinstance(topic, str)}
+            return await self._topics_of_messages(body, form)
+        return {one.topic for one in found if one.topic is not None}
 
-    @staticmethod
-    def _topics_of_messages(body: bytes | bytearray, form: str) -> list[object]:
+    async def _topics_of_messages(self, body: bytes | bytearray, form: str) -> Iterable[str]:
         """Return the topics of what is a message in a body; none if it cannot be read at all."""
         try:
-            return [_topic_in(raw) for raw in _raws(body, form)]
+            raws = _raws(body, form)
         except (ValueError, RecursionError):
             return []
+        found: set[str] = set()
+        for place, raw in enumerate(raws):
+            if place % PER_BREATH == PER_BREATH - 1:
+                await self._clock.breathe()
+            if (topic := _topic_in(raw)) is not None:
+                found.add(topic)
+        return found
 
     async def _arrow_stream(self, request: web.Request) -> web.StreamResponse:
         rows = await self._arrow.rows(request)
@@ -246,7 +254,7 @@ def _raws(body: bytes | bytearray, form: str) -> list[msgspec.Raw]:
     return _raw.decode_lines(body) if form == "lines" else _raw_array.decode(body)
 
 
-def _topic_in(raw: msgspec.Raw) -> object:
+def _topic_in(raw: msgspec.Raw) -> str | None:
     """Return the topic of one message of an array; None if it is not a message."""
     try:
         return _one.decode(raw).topic

@@ -30,7 +30,7 @@ _OFFSET = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 InvisibleMs = Annotated[int, Meta(ge=1, le=INVISIBLE_MS_MAX)]
 CountMax = Annotated[int, Meta(ge=1, le=RECEIVE_MAX)]
-# The answer repeats each receipt; those that the service gives have 32 characters.
+# The answer repeats each receipt; those that the service gives have 68 characters, fewer in earlier versions.
 Receipt = Annotated[str, Meta(max_length=128)]
 Receipts = Annotated[list[Receipt], Meta(max_length=RECEIVE_MAX)]
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import resource
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.unit.test_tokens import make
 from timerwheel import tokens
 from timerwheel.api.connection_limit import FILES_MIN, OWN_FILES, FileLimitError, connections_in_front
 from timerwheel.api.engine_handle import EngineHandle
+from timerwheel.api.http import bodies
 from timerwheel.clock import SystemClock
 from timerwheel.groups.config import GroupConfig
 from timerwheel.model.ids import shard_in
@@ -42,6 +44,7 @@ COUNT = 3
 OWN = {"getToken", "getHealth", "getReadiness", "getCluster", "moveLeader", "getMetrics", "live"}
 TOPICS = {shard_of_topic(name, COUNT): name for name in ("a", "b", "invoices")}
 """A topic of each shard."""
+JSON = {"Content-Type": "application/json"}
 AWAY = "http://127.0.0.1:1"
 """Where nothing listens."""
 
@@ -410,6 +413,32 @@ async def test_a_task_with_cron_does_not_take_a_name_that_another_shard_has(node
         assert (wrong.status, wrong.content["code"]) in {(400, "invalid_field"), (400, "illegal_schedule")}
     own = await call(node, "POST", "/v1/tasks", json={"url": task["url"], "cron": "@yearly", "queue": "b"})
     assert own.status == 201
+
+
+@pytest.mark.parametrize("field", ["cron", "schedule", "queue"])
+async def test_a_field_of_a_task_that_is_no_string_is_not_built_on_the_node(node: Node, field: str) -> None:
+    """It would hold up every other call of the node: a million lists take a tenth of a second."""
+    hostile = b"[" + b"[]," * 300_000 + b"[]]"
+    rest = b"".join(b'"%b": "x", ' % name for name in (b"cron", b"schedule") if name != field.encode())
+    body = b'{"url": "https://example.com/", %b"%b": %b}' % (rest, field.encode(), hostile)
+    tracemalloc.start()
+    try:
+        answer = await call(node, "POST", "/v1/tasks", data=body, headers=JSON)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (answer.status, answer.content["code"]) == (413, "too_many_values")
+    assert peak_bytes < 8 * len(body), "copies of the body, and nothing that was built of it"
+
+
+@pytest.mark.parametrize("shard", range(COUNT))
+async def test_a_large_body_is_read_as_far_as_its_shard_would_read_it(node: Node, shard: int) -> None:
+    """Else it would go to a shard that refuses it, or that makes another queue of the same name."""
+    large = {"json": list(range(bodies.JSON_BODY_VALUES_MAX - 100))}
+    await send(node, TOPICS[shard], **large)
+    task = {"url": "https://example.com/", "queue": TOPICS[shard], "delay": "1h", **large}
+    made = await call(node, "POST", "/v1/tasks", json=task)
+    assert (made.status, shard_in(made.content["id"])) == (201, shard)
 
 
 async def test_calls_to_a_process_that_was_replaced_end_and_so_do_streams(

@@ -18,6 +18,7 @@ from timerwheel.model.ids import shard_in
 
 SHARDS = 2
 TOPICS = ("a", "d")  # of two shards
+URL = "https://example.com/"
 
 
 @pytest.fixture(scope="module")
@@ -177,11 +178,14 @@ async def test_a_call_by_name_counts_once_for_the_rate_of_its_token(tmp_path: Pa
         ("GET", "/v1/schedules/s", None),
         ("POST", "/v1/schedules/s/pause", None),
         ("DELETE", "/v1/schedules/s", None),
+        ("POST", "/v1/tasks", {"url": URL, "queue": "b", "cron": "@yearly", "schedule": "t"}),
+        ("POST", "/v1/tasks", {"url": URL, "queue": "b"}),
+        ("POST", "/v1/subscriptions", {"topic": "b", "url": URL, "id": "hook"}),
     ]
     made = [
         timerwheel(
-            *("tokens", "create", f"t{number}", "--scope", "send", "--topic", "*", "--rate", "1/h"),
-            *("--data", data, "--json"),
+            *("tokens", "create", f"t{number}", "--scope", "send", "--scope", "receive"),
+            *("--topic", "*", "--rate", "1/h", "--data", data, "--json"),
         ).json["token"]
         for number in range(len(calls))
     ]
