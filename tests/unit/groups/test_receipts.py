@@ -1,11 +1,13 @@
 """Receipts: what cannot be made up."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from timerwheel.groups.leases import Lease
-from timerwheel.groups.receipts import Receipts, attempt_in, mark_in, place_in
+from timerwheel.groups.receipts import RECEIPT_BYTES, Receipts, attempt_in, mark_in, place_in
 
 SECRET = bytes(range(16))
 ROOTS = st.integers(0, (1 << 64) - 2)
@@ -24,8 +26,16 @@ LEASE = Lease(0xFFFF << 48 | 7, 3, run=5, number=9, mark=0xC0FFEE)
 UNMARKED = Lease(0xFFFF << 48 | 7, 3, run=5, number=9)
 
 
+FORMATS = Path(__file__).parents[3] / "doc" / "log-format.md"
+
+
 def named(lease):
     return lease.key, lease.attempt, lease.run, lease.number, lease.mark
+
+
+def test_the_page_on_formats_says_how_long_a_receipt_is():
+    assert len(Receipts(SECRET, "orders/g", 0).encode(LEASE)) == 2 * RECEIPT_BYTES
+    assert f"A receipt has {RECEIPT_BYTES} bytes" in FORMATS.read_text(encoding="utf-8")
 
 
 @given(lease=LEASES, group=GROUPS, since=SINCE)
