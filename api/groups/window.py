@@ -53,9 +53,10 @@ class Window:
             if receipt in self._until_ms:
                 self._until_ms[receipt] = until_ms
 
-    def keep(self, receipts: Set[str]) -> None:
-        """Remove the messages that have none of these receipts."""
-        self.leave([receipt for receipt in self._until_ms if receipt not in receipts])
+    @property
+    def receipts(self) -> Set[str]:
+        """Return the receipts of its messages."""
+        return self._until_ms.keys()
 
     def clear(self) -> None:
         """Remove all messages."""
@@ -107,10 +108,8 @@ class Windows:
         engine.groups.on_ended.append(lambda topic, group: self._look_over(engine, GroupPath(topic, group)))
 
     def _look_over(self, engine: Engine, place: GroupPath) -> None:
-        if windows := self._open.get(place):
-            leased = {receipt for receipt, _ in engine.groups.leased(place.topic, place.group)}
-            for window in windows:
-                window.keep(leased)
+        for window in self._open.get(place, ()):
+            window.leave(engine.groups.ended(place.topic, place.group, window.receipts))
 
     def cleared(self, place: GroupPath) -> None:
         """Remove all messages of a group."""

@@ -36,6 +36,7 @@ AHEAD_BYTES = 256 << 10
 SCAN_MESSAGES = 1_000
 SCAN_MESSAGES_MAX = 10_000
 SKIPPED_MESSAGES = 1_000
+STALE_SPARED = 64
 RUN_GAP_MESSAGES = 8  # read over so many that are not wanted, rather than once more
 
 
@@ -194,6 +195,7 @@ class Chooser:
         self._rotation = 0
         self.lanes = Lanes()
         self.spared: set[int] = set()
+        self._spared_max = STALE_SPARED
         self.loose: dict[int, int] = {}
         self.more = False
         self.cramped = False
@@ -213,6 +215,13 @@ class Chooser:
                 self._group.give_back(item)
             raise
         return choices
+
+    def spare(self, key: int) -> None:
+        """This item has more attempts than the group grants."""
+        self.spared.add(key)
+        if len(self.spared) > self._spared_max:  # most of them may be done by now
+            self.spared = {key for key in self.spared if key in self._group.items}
+            self._spared_max = 2 * len(self.spared) + STALE_SPARED
 
     def give_back(self, key: int, lane: int) -> None:
         """Nobody has this message any more: it may be leased."""
@@ -311,6 +320,7 @@ class Chooser:
         for place in (self._next, self._chosen, self._known, self._past_known):
             place.clear()
         self.spared.clear()
+        self._spared_max = STALE_SPARED
         self._ahead.clear()
         self._skipped.clear()
         self.loose.clear()

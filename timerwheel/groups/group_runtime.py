@@ -256,6 +256,8 @@ class GroupRuntime:
 
     async def _bury_exhausted(self) -> None:
         """Give up what is exhausted and nobody is changing; who is changing the others calls when done."""
+        if not self._exhausted:
+            return  # whenever an attempt ends, and the group may hold a million messages
         await self._spare()
         attempts_max = self._parts.config(self.state).max_attempts
         self._exhausted = {key for key in self._exhausted if self._is_exhausted(key, attempts_max)}
@@ -275,15 +277,14 @@ class GroupRuntime:
 
     async def _spare(self) -> None:
         """Find the exhausted messages that set a higher number of attempts themselves."""
-        spared, config = self.leasing.chooser.spared, self._parts.config(self.state)
-        spared.intersection_update(self.state.items)
+        config = self._parts.config(self.state)
         items = [self.state.items[key] for key in sorted(self._exhausted & self.state.items.keys())]
         for item in items:
             lease = pending_of(item)
             lease.limits = UNREAD
             await self.leasing.look_into(config, [lease])
             if attempts_max_of(config, lease.limits) > item.attempt:
-                spared.add(item.key)
+                self.leasing.chooser.spare(item.key)
                 self.wake(1)
 
     async def _fail_expired(self) -> None:

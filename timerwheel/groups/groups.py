@@ -298,6 +298,14 @@ class Groups:
             (receipt, max(lease.end_ms - now_ms, 0)) for receipt, lease in zip(receipts, leases, strict=True)
         ]
 
+    def ended(self, topic: str, group: str, receipts: Iterable[str]) -> list[str]:
+        """Return those of these receipts of the group under which nobody has a message any more.
+
+        Looks at nothing else, however much the group has leased.
+        """
+        leasing = self._leasing(topic, group).leasing
+        return [receipt for receipt in receipts if not leasing.is_leased(receipt)]
+
     def has_expired(self, record: bytes) -> bool:
         """Whether the TTL of a delivered message is over; `record` is its record in the log."""
         if not is_limited(record):

@@ -202,6 +202,14 @@ class Leasing:
         self.leases.add(lease)
         self._restored(lease.end_ms)
 
+    def is_leased(self, receipt: str) -> bool:
+        """Whether somebody has a message under this receipt."""
+        if self.leases.of_receipt(receipt) is not None:
+            return True
+        named = self.receipts.decode(receipt)  # of a lease from before the start, or of none
+        lease = self.leases.by_key.get(named.key) if isinstance(named, Lease) else None
+        return isinstance(named, Lease) and lease is not None and lease.is_named_by(named)
+
     def is_free(self, lease: Lease) -> bool:
         """Whether the message of this lease of an earlier run is not done, and nobody has it."""
         key = lease.key

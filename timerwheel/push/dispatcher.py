@@ -243,8 +243,8 @@ class Dispatcher:
     def look_over(self) -> None:
         """Wait no longer for messages whose leases its group has ended."""
         subscription = self.subscription
-        leased = {receipt for receipt, _ in self._groups.leased(subscription.topic, subscription.group)}
-        self._later = {receipt: end_ms for receipt, end_ms in self._later.items() if receipt in leased}
+        for receipt in self._groups.ended(subscription.topic, subscription.group, self._later):
+            del self._later[receipt]
         self._notify()
 
     def left_ms(self, receipt: str) -> int:

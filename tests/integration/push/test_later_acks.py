@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.harness.counted_dict import CountedDict
 from tests.harness.tasking import LATER, later
 from timerwheel.errors import AdmissionError
 from timerwheel.groups.config import Exponential, GroupFieldError
@@ -172,6 +173,24 @@ async def test_messages_that_a_purge_or_a_rewind_has_ended_do_not_count_against_
     await end(site.world.engine)
     await site.send()
     await site.taken(2)
+
+
+async def test_what_a_group_ends_costs_a_receiver_as_much_as_it_holds_and_not_as_others_have_leased(site):
+    """Other consumers may share the group, and the messages of a receiver are few."""
+    groups = site.world.engine.groups
+    await site.subscribe()
+    await site.send()
+    await site.taken()
+    await site.push.pause("s")
+    for _ in range(50):
+        await site.send()
+    others = await groups.receive("orders", "push-s", count_max=50)
+    leases = groups.runtimes["orders/push-s"].leasing.leases
+    leases.by_key = CountedDict(leases.by_key)
+    for note in groups.on_ended:
+        note("orders", "push-s")
+    assert (len(leases), leases.by_key.seen) == (51, 0)
+    assert groups.ended("orders", "push-s", [one.receipt for one in others]) == []
 
 
 async def test_after_a_crash_the_message_comes_again_at_once_and_the_old_url_has_ended(site):

@@ -237,13 +237,14 @@ class QueueRunner:
 
     def look_over(self) -> None:
         """Let go of tasks whose leases the group has ended; calls in progress end by themselves."""
-        leased = {receipt for receipt, _ in self._groups.leased(self.topic, GROUP)}
+        waiting = [one.receipt for lane in self._lanes.values() for one in lane.waiting]
+        ended = set(self._groups.ended(self.topic, GROUP, (*waiting, *self._later)))
         for lane in self._lanes.values():
-            kept = [one for one in lane.waiting if one.receipt in leased]
+            kept = [one for one in lane.waiting if one.receipt not in ended]
             self._left(len(lane.waiting) - len(kept))
             lane.waiting.clear()
             lane.waiting.extend(kept)
-        for receipt in [one for one in self._later if one not in leased]:
+        for receipt in ended & self._later.keys():
             self._end_later(receipt)
 
     # ------------------------------------------------------------------ taking
