@@ -33,7 +33,7 @@ from timerwheel.client.errors import ClientError, NotFoundError
 from timerwheel.client.group import HOLD_MS_MAX, INVISIBLE_MS, RETRY_MS, Group
 from timerwheel.client.handler_threads import HandlerThreads
 from timerwheel.client.handlers import Handler, Reject, Retry
-from timerwheel.client.lease import Lease, as_let, is_passing, pause_after
+from timerwheel.client.lease import Lease, Patience, as_let, is_passing, pause_after
 from timerwheel.client.loop_thread import RunningLoop
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.groups.config import RECEIVE_MAX, Exponential, GroupConfig, Ladder, Start
@@ -418,7 +418,8 @@ async def _give_back(group: Group, worker: Worker) -> None:
         async with asyncio.timeout(GIVE_BACK_MS_MAX / 1000):
             for first in range(0, len(receipts), RECEIVE_MAX):
                 part = receipts[first : first + RECEIVE_MAX]
-                await as_let(group.clock, partial(group.nack, part, delay_ms=0, reason=_STOPPED))
+                nack = partial(group.nack, part, delay_ms=0, reason=_STOPPED)
+                await as_let(nack, left, Patience(group.clock))
     except (ClientError, TimeoutError) as error:
         why = str(error) or f"the service did not answer within {GIVE_BACK_MS_MAX} ms"
         logger.warning("%s: they will be redelivered when their leases end: %s", worker.name, why)

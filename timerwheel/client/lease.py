@@ -7,12 +7,14 @@
 1. The keeper extends leases that are neither finished nor lost, three times as often as needed.
 2. A lease without references is not extended, so a message that a worker forgot is redelivered.
 3. A lease that was held for `hold_ms_max` is not extended, so a hanging worker does not keep it forever.
+4. Of many leases, those that end soonest are extended first. So under a limited rate all get their turn.
+5. Nobody waits for a limited rate to settle a message whose lease has ended, see `Patience`.
 """
 
 import asyncio
 import datetime as dt
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -28,6 +30,8 @@ from timerwheel.wire.messages import Kind
 
 EXTENSIONS_PER_LEASE = 3
 REASON_CHARACTERS_MAX = 500
+SETTLE_MS_MAX = 10_000
+"""How long a worker that stops waits in all for a limited rate to acknowledge or return a message."""
 _SERVER_FAULT = 500
 _TOO_MANY = 429
 _Answer = TypeVar("_Answer")
@@ -112,6 +116,10 @@ class Lease(LeasedMessage):
         self.group = group
         self.invisible_ms = invisible_ms
         self.hold_until_ms = hold_until_ms
+        self.ends_ms = group.clock.monotonic_ms() + invisible_ms
+        """When it ends unless it is extended; monotonic."""
+        self.stopping: asyncio.Future[Any] | None = None
+        """Done once the worker that has it stops."""
 
     async def ack(self) -> None:
         """Acknowledge the message durably. Raises LeaseEndedError if it is too late."""
@@ -146,8 +154,10 @@ class Lease(LeasedMessage):
     async def extend(self, invisible_ms: int | None = None) -> None:
         """Extend the lease to this long from now, by default its first length. Raises LeaseEndedError."""
         length_ms = self.invisible_ms if invisible_ms is None else invisible_ms
+        begun_ms = self.group.clock.monotonic_ms()
         [result] = await self.group.extend([self.message.receipt], length_ms)
         self._take_in(result)
+        self.ends_ms = begun_ms + length_ms
 
     def _mark_finished(self) -> None:
         # An extension that arrives after the acknowledgement finds the receipt ended; nothing is lost.
@@ -189,17 +199,47 @@ class Lease(LeasedMessage):
 async def give_back(
     lease: Lease, *, reason: str, delay: str | dt.timedelta | None = None, dead_letter: bool = False
 ) -> None:
-    """Return a message as `Lease.nack` does, as soon as a limited rate allows.
+    """Return a message as `Lease.nack` does, as soon as a limited rate allows; see `Patience`.
 
     Of the reason, the service gets the beginning, since it refuses longer ones.
     """
     shown = reason[:REASON_CHARACTERS_MAX]
     nack = partial(lease.nack, delay=delay, reason=shown, dead_letter=dead_letter)
-    await as_let(lease.group.clock, nack)
+    await as_let(nack, [lease], Patience(lease.group.clock, lease.stopping))
 
 
-async def as_let(clock: Clock, call: Callable[[], Awaitable[_Answer]]) -> _Answer:
-    """Make a call as soon as a limited rate allows."""
+class Patience:
+    """How long to wait for a limited rate to settle messages.
+
+    Until their leases have ended, and once their worker stops, for no more than `SETTLE_MS_MAX`.
+    """
+
+    def __init__(self, clock: Clock, stopping: "asyncio.Future[Any] | None" = None) -> None:
+        self._clock = clock
+        self._stopping = stopping
+        self._left_ms = SETTLE_MS_MAX
+
+    async def wait(self, wait_ms: int, leases: Iterable[Lease]) -> bool:
+        """Wait so long for the rate; returns False, as soon as that is certain, if it is not worth it."""
+        end_ms = self._clock.monotonic_ms() + wait_ms
+        while (wait_ms := end_ms - (now_ms := self._clock.monotonic_ms())) > 0:
+            held_ms = max((one.ends_ms for one in leases if not one.lost), default=now_ms) - now_ms
+            is_stopping = self._stopping is not None and self._stopping.done()
+            if held_ms <= 0 or (is_stopping and wait_ms > self._left_ms):
+                return False
+            step_ms = min(wait_ms, held_ms)  # the lease may have been extended by then
+            if self._stopping is None or is_stopping:
+                self._left_ms -= step_ms if is_stopping else 0
+                await self._clock.sleep_for(step_ms)
+            else:
+                await self._clock.wait_for(self._stopping, step_ms)
+        return True
+
+
+async def as_let(
+    call: Callable[[], Awaitable[_Answer]], leases: Sequence[Lease], patience: Patience
+) -> _Answer:
+    """Make a call about these leases as soon as a limited rate allows, if the patience is enough for that."""
     while True:
         try:
             return await call()
@@ -207,8 +247,8 @@ async def as_let(clock: Clock, call: Callable[[], Awaitable[_Answer]]) -> _Answe
             if not is_rate_limited(error):
                 raise
             logger.info("trying again later: %s", error)
-            wait_ms = pause_after(error)
-        await clock.sleep_for(wait_ms)
+            if not await patience.wait(pause_after(error), leases):
+                raise
 
 
 class Keeper:
@@ -246,39 +286,65 @@ class Keeper:
     async def _keep(self, key: tuple[str, int], group: Leasing) -> None:
         """Extend all leases of one group and length together."""
         path, invisible_ms = key
-        period_ms = pause_ms = max(invisible_ms // EXTENSIONS_PER_LEASE, 1)
+        period_ms = max(invisible_ms // EXTENSIONS_PER_LEASE, 1)
         try:
             while self._held[key]:
-                await self._clock.sleep_for(pause_ms)
-                pause_ms = period_ms
-                try:
-                    await self._extend(self._held[key], group, invisible_ms)
-                except ClientError as error:
-                    logger.warning("cannot extend leases at %s: %s", path, error)
-                    if is_rate_limited(error):
-                        pause_ms = min(period_ms, pause_after(error))
+                await self._clock.sleep_for(period_ms)
+                turn = _Turn(path, invisible_ms, period_ms, self._clock.monotonic_ms())
+                while (pause_ms := await self._extend(self._held[key], group, turn)) is not None:
+                    await self._clock.sleep_for(pause_ms)
         finally:
             self._held.pop(key, None)
             self._tasks.pop(key, None)
 
-    async def _extend(self, held: "WeakSet[Lease]", group: Leasing, invisible_ms: int) -> None:
-        """Extend in a separate function, so that the keeper refers to no lease while it sleeps."""
+    async def _extend(self, held: "WeakSet[Lease]", group: Leasing, turn: "_Turn") -> int | None:
+        """Extend what is due, in parts; returns for how long to pause before the rest, None if all is done.
+
+        A separate function, so that the keeper refers to no lease while it sleeps.
+        """
+        due = self._due(held, turn)
+        for at in range(0, len(due), RECEIVE_MAX):
+            part = due[at : at + RECEIVE_MAX]
+            begun_ms = self._clock.monotonic_ms()
+            receipts = [lease.message.receipt for lease in part]
+            try:
+                results = await group.extend(receipts, turn.invisible_ms)
+            except ClientError as error:
+                logger.warning("cannot extend leases at %s: %s", turn.path, error)
+                if is_rate_limited(error):
+                    return min(turn.period_ms, pause_after(error))
+                turn.failed.update(receipts)  # the others have their turn all the same
+                if not is_passing(error):
+                    for lease in part:
+                        lease.lost = not lease.settled
+                continue
+            for lease, result in zip(part, results, strict=True):
+                lease.lost = not result.ok and not lease.settled
+                lease.ends_ms = begun_ms + turn.invisible_ms
+        return None
+
+    def _due(self, held: "WeakSet[Lease]", turn: "_Turn") -> list[Lease]:
+        """Return the leases to extend: those that end soonest first, and those that have ended last."""
         now_ms = self._clock.monotonic_ms()
         over = [lease for lease in held if lease.settled or lease.lost or lease.hold_until_ms <= now_ms]
         for lease in over:
             held.discard(lease)
-        leases = list(held)
-        for at in range(0, len(leases), RECEIVE_MAX):
-            part = leases[at : at + RECEIVE_MAX]
-            try:
-                results = await group.extend([lease.message.receipt for lease in part], invisible_ms)
-            except ClientError as error:
-                if not is_passing(error):
-                    for lease in part:
-                        lease.lost = not lease.settled
-                raise
-            for lease, result in zip(part, results, strict=True):
-                lease.lost = not result.ok and not lease.settled
+        # A turn that a limited rate makes long goes on to those that it extended a period ago.
+        until_ms = max(turn.begun_ms, now_ms - turn.period_ms) + turn.invisible_ms
+        due = [one for one in held if one.ends_ms < until_ms and one.message.receipt not in turn.failed]
+        return sorted(due, key=lambda one: (one.ends_ms <= now_ms, one.ends_ms))
+
+
+class _Turn:
+    """One turn of the keeper, in which each lease of a group is extended."""
+
+    def __init__(self, path: str, invisible_ms: int, period_ms: int, begun_ms: int) -> None:
+        self.path = path
+        self.invisible_ms = invisible_ms
+        self.period_ms = period_ms
+        self.begun_ms = begun_ms
+        self.failed: set[str] = set()
+        """Receipts that could not be extended in this turn."""
 
 
 def is_passing(error: ClientError) -> bool:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from timerwheel.client.errors import ClientError
-from timerwheel.client.lease import Lease, is_passing, is_rate_limited, pause_after
+from timerwheel.client.lease import Lease, Patience, is_passing, is_rate_limited, pause_after
 from timerwheel.clock import Clock
 from timerwheel.groups.config import RECEIVE_MAX
 from timerwheel.wire.groups import Held
@@ -26,7 +26,7 @@ class Consumer:
 
     An acknowledgement is sent with the call that takes the next message. While such a call waits for
     messages, acknowledgements are sent separately. After an outage they are sent again while the lease lasts,
-    and so are those that a limited rate refused, when the service says.
+    and so are those that a limited rate refused, when the service says; see `Patience`.
     """
 
     def __init__(
@@ -43,12 +43,14 @@ class Consumer:
         self._running: set[asyncio.Task[None]] = set()
         self._done: list[Lease] = []
         self._acking: asyncio.Task[None] | None = None
+        self._stopped: asyncio.Task[bool] | None = None
+        self._patience = Patience(clock)
         self._taking = False
         self._in_outage = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set, then wait for running handlers. A cancellation cancels them too."""
-        stopped = asyncio.create_task(stop.wait())
+        stopped = self._stopped = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
                 free = self._concurrency - len(self._running)
@@ -62,6 +64,9 @@ class Consumer:
             if self._acking is not None:
                 await asyncio.wait([self._acking])
             await self._ack_done()
+            if self._done:
+                text = "stopped without having acknowledged %d messages, which may be received again"
+                logger.warning(text, len(self._done))
         finally:
             tasks = [stopped, *self._running, *([] if self._acking is None else [self._acking])]
             for task in tasks:
@@ -80,6 +85,7 @@ class Consumer:
         if taking.cancelled():
             return
         for lease in taking.result():
+            lease.stopping = stopped
             task = asyncio.create_task(self._work(lease))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
@@ -109,6 +115,7 @@ class Consumer:
     def _finish(self, lease: Lease) -> None:
         """Acknowledge with the next receive, or now if one is waiting for messages."""
         self._done.append(lease)
+        self._patience = Patience(self._clock, self._stopped)
         if self._taking and self._acking is None:
             self._acking = asyncio.create_task(self._ack_done())
             self._acking.add_done_callback(self._acked)
@@ -119,7 +126,7 @@ class Consumer:
     async def _ack_done(self) -> None:
         """Acknowledge in separate calls, as soon as a limited rate allows.
 
-        During an outage, leave the rest for the next receive.
+        During an outage, or once it is in vain to wait for the rate, leave the rest for the next receive.
         """
         while self._done:
             done, self._done = self._done[:RECEIVE_MAX], self._done[RECEIVE_MAX:]
@@ -129,9 +136,9 @@ class Consumer:
                 self._done = [*_unanswered(done, error), *self._done]
                 if is_rate_limited(error):
                     self._log_outage(error)
-                    await self._clock.sleep_for(pause_after(error))
-                    continue
-                if is_passing(error):
+                    if await self._patience.wait(pause_after(error), self._done):
+                        continue
+                elif is_passing(error):
                     self._log_outage(error)
                 else:
                     logger.exception("%d messages could not be acknowledged", len(done))

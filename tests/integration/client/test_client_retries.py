@@ -41,6 +41,10 @@ class QuickClock:
         self.now += duration_ms
         await asyncio.sleep(0)
 
+    async def wait_for(self, arrived: asyncio.Future[None], duration_ms: int) -> None:
+        if not arrived.done():
+            await self.sleep_for(duration_ms)
+
 
 @pytest.fixture
 def clock():
