@@ -14,6 +14,8 @@ const (
 	reasonCharactersMax = 500
 	// receiveMax is how many messages one call leases at most.
 	receiveMax = 1_000
+	// settleWait is how long a worker that stops waits in all for a limited rate to settle a message.
+	settleWait = 10 * time.Second
 )
 
 // ConsumerGroup is a consumer group of a topic. It may be used by many goroutines.
@@ -116,8 +118,9 @@ type Handler func(ctx context.Context, message Held) error
 
 // Consume runs a handler on each message of the group, up to `concurrency` at a time, until the context ends.
 // It extends leases while handlers work, acknowledges what they finished, and gives back what they failed.
-// A limited rate makes it wait as long as the service says. It waits for running handlers before it returns; their
-// context is not the one that ended.
+// A limited rate makes it wait as long as the service says, but to settle a message only until its lease has ended,
+// and 10 s at most once the context has. It waits for running handlers before it returns; their context is not the one
+// that ended.
 func (g *ConsumerGroup) Consume(ctx context.Context, concurrency int, handle Handler) error {
 	const wait, lease = 20 * time.Second, 30 * time.Second
 	if concurrency < 1 {
@@ -127,6 +130,8 @@ func (g *ConsumerGroup) Consume(ctx context.Context, concurrency int, handle Han
 	slots := make(chan struct{}, concurrency)
 	var running sync.WaitGroup
 	defer running.Wait()
+	stopping, stop := context.WithCancel(ctx)
+	defer stop()
 	pause := firstPause
 	for {
 		select {
@@ -164,20 +169,21 @@ func (g *ConsumerGroup) Consume(ctx context.Context, concurrency int, handle Han
 			running.Add(1)
 			go func() {
 				defer func() { <-slots; running.Done() }()
-				g.work(context.WithoutCancel(ctx), message, lease, handle)
+				taken := &held{Held: message, lasts: lease, ends: time.Now().Add(lease), stopping: stopping}
+				g.work(context.WithoutCancel(ctx), taken, handle)
 			}()
 		}
 	}
 }
 
-func (g *ConsumerGroup) work(ctx context.Context, message Held, lease time.Duration, handle Handler) {
+func (g *ConsumerGroup) work(ctx context.Context, message *held, handle Handler) {
 	holding, stop := context.WithCancel(ctx)
 	defer stop()
-	go g.extend(holding, message.Receipt, lease)
-	err := handle(ctx, message)
+	go g.extend(holding, message)
+	err := handle(ctx, message.Held)
 	// An outage here costs a repeated delivery, which every worker of a group has to bear.
 	if err == nil {
-		_ = patiently(ctx, func() error {
+		_ = message.patiently(func() error {
 			_, err := retried(ctx, mayPassUnlimited, func() (struct{}, error) {
 				return struct{}{}, g.Ack(ctx, message.Receipt)
 			})
@@ -187,16 +193,77 @@ func (g *ConsumerGroup) work(ctx context.Context, message Held, lease time.Durat
 	}
 	reason := []rune(strings.ToValidUTF8(err.Error(), "?"))
 	shown := string(reason[:min(len(reason), reasonCharactersMax)])
-	_ = patiently(ctx, func() error { return g.Nack(ctx, message.Receipt, shown, nil) })
+	_ = message.patiently(func() error { return g.Nack(ctx, message.Receipt, shown, nil) })
 }
 
 // extend makes a lease last until the context ends. If that fails for too long, the message is delivered again.
-func (g *ConsumerGroup) extend(ctx context.Context, receipt string, lease time.Duration) {
-	pause := lease / 3
+func (g *ConsumerGroup) extend(ctx context.Context, message *held) {
+	pause := message.lasts / 3
 	for slept(ctx, pause) {
-		pause = lease / 3
-		if err := g.Extend(ctx, receipt, lease); isLimited(err) {
+		pause = message.lasts / 3
+		begun := time.Now()
+		err := g.Extend(ctx, message.Receipt, message.lasts)
+		switch {
+		case err == nil:
+			message.endsAt(begun.Add(message.lasts))
+		case Code(err) == "receipt_ended":
+			message.endsAt(begun)
+			return
+		case isLimited(err):
 			pause = min(pause, max(asked(err), firstPause))
+		}
+	}
+}
+
+// held is a message that a worker has, until its lease ends.
+type held struct {
+	Held
+	lasts    time.Duration
+	stopping context.Context
+	lock     sync.Mutex
+	ends     time.Time
+}
+
+func (h *held) endsAt(ends time.Time) {
+	h.lock.Lock()
+	defer h.lock.Unlock()
+	h.ends = ends
+}
+
+func (h *held) left() time.Duration {
+	h.lock.Lock()
+	defer h.lock.Unlock()
+	return time.Until(h.ends)
+}
+
+// patiently calls as soon as a limited rate allows. It gives up when the lease has ended, and once the worker stops, as
+// soon as it would have to wait for more than settleWait in all.
+func (h *held) patiently(call func() error) error {
+	budget := settleWait
+	for {
+		err := call()
+		if !isLimited(err) || !h.waited(max(asked(err), firstPause), &budget) {
+			return err
+		}
+	}
+}
+
+// waited is whether the time has passed and it is worth to try again. A stop takes the rest of it from the budget.
+func (h *held) waited(pause time.Duration, budget *time.Duration) bool {
+	for until := time.Now().Add(pause); ; {
+		rest, left := time.Until(until), h.left()
+		switch {
+		case rest <= 0:
+			return true
+		case left <= 0:
+			return false
+		case h.stopping.Err() == nil:
+			slept(h.stopping, min(rest, left)) // the lease may be extended by then
+		case rest > *budget:
+			return false
+		default:
+			*budget -= min(rest, left)
+			time.Sleep(min(rest, left))
 		}
 	}
 }

@@ -255,16 +255,6 @@ func retried[T any](ctx context.Context, mayRepeat func(error) bool, call func()
 	}
 }
 
-// patiently calls as soon as a limited rate allows.
-func patiently(ctx context.Context, call func() error) error {
-	for {
-		err := call()
-		if !isLimited(err) || !slept(ctx, max(asked(err), firstPause)) {
-			return err
-		}
-	}
-}
-
 // slept is false if the context ended first.
 func slept(ctx context.Context, pause time.Duration) bool {
 	select {
@@ -336,7 +326,7 @@ func answer[T any](body []byte, response *http.Response) (T, error) {
 		return found, other
 	}
 	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil {
-		refused.RetryAfter = time.Duration(seconds) * time.Second
+		refused.RetryAfter = time.Duration(min(seconds, math.MaxInt32)) * time.Second
 	}
 	return found, refused
 }

@@ -1,5 +1,5 @@
 // Runs clients/scenarios.json against the service at TIMERWHEEL_URL; prints a line for each scenario. A call may take
-// TIMERWHEEL_TIMEOUT_MS.
+// TIMERWHEEL_TIMEOUT_MS. With TIMERWHEEL_SPEED, pauses and leases of the client pass so many times as fast.
 import { readFileSync } from "node:fs";
 import { isDeepStrictEqual } from "node:util";
 import { Timerwheel, TimerwheelError, bytesOf, jsonOf, type Held, type NewMessage } from "../src/index.js";
@@ -34,6 +34,14 @@ interface Step {
 }
 type Fields = Record<string, unknown>;
 
+const speed = Number(process.env["TIMERWHEEL_SPEED"] ?? 1);
+if (speed !== 1) {
+  const [later, now] = [globalThis.setTimeout, performance.now.bind(performance)];
+  const sooner = (done: () => void, ms: number, ...own: []): NodeJS.Timeout =>
+    later(done, own.length ? ms : ms / speed, ...own); // those of fetch have a value of their own
+  globalThis.setTimeout = sooner as typeof setTimeout;
+  performance.now = (): number => now() * speed;
+}
 const [, , file = "", prefix = ""] = process.argv;
 const timerwheel = new Timerwheel({
   url: process.env["TIMERWHEEL_URL"] ?? "",
@@ -122,8 +130,11 @@ async function consume(step: Step): Promise<void> {
     if (body === step.fail_once && handled[body] === 1) throw new Error(step.fail_with ?? "not at first");
   };
   const { concurrency } = step;
-  await timerwheel.group(step.topic, step.group).consume(handle, { concurrency, signal: working.signal });
-  clearTimeout(late);
+  try {
+    await timerwheel.group(step.topic, step.group).consume(handle, { concurrency, signal: working.signal });
+  } finally {
+    clearTimeout(late);
+  }
   check(isDeepStrictEqual(handled, step.handled), `handled ${JSON.stringify(handled)}`);
 }
 

@@ -30,6 +30,10 @@ const RECEIVE_MAX = 1_000;
 const LEASE_MS = 30_000;
 const WAIT_MS = 20_000;
 const REASON_CHARACTERS_MAX = 500;
+/** How long a worker that stops waits in all for a limited rate to settle a message. */
+const SETTLE_MS_MAX = 10_000;
+/** The longest time that a timer can have; one with more ends at once. */
+const TIMER_MS_MAX = 2 ** 31 - 1;
 
 /** A refusal by the service. Match on `code`, which does not change. */
 export class TimerwheelError extends Error {
@@ -202,38 +206,43 @@ export class Group {
   /**
    * Runs a handler on each message of the group until `signal` aborts. It extends leases while handlers work,
    * acknowledges what they finished, and gives back what they failed: that is delivered again later. A limited rate
-   * makes it wait as long as the service says.
+   * makes it wait as long as the service says, but to settle a message only until its lease has ended, and 10 s at most
+   * once `signal` has aborted.
    */
   async consume(handle: (message: Held) => Promise<void> | void, options: ConsumeOptions = {}): Promise<void> {
     const { concurrency = 1, signal } = options;
     if (!(concurrency >= 1)) throw new RangeError(`concurrency = ${concurrency}: must be at least 1`);
     const running = new Set<Promise<void>>();
+    const ended = new AbortController();
+    const stopping = signal === undefined ? ended.signal : AbortSignal.any([ended.signal, signal]);
     const free = (): number => Math.min(concurrency - running.size, RECEIVE_MAX);
     let pauseMs = FIRST_PAUSE_MS;
-    while (!signal?.aborted) {
-      try {
-        for (const message of await this.receive(free(), WAIT_MS, signal, LEASE_MS)) {
-          const work = this.#work(message, handle).finally(() => running.delete(work));
-          running.add(work);
+    try {
+      while (!signal?.aborted) {
+        try {
+          for (const message of await this.receive(free(), WAIT_MS, signal, LEASE_MS)) {
+            const lease = new Lease(message.receipt, stopping);
+            const work = this.#work(message, lease, handle).finally(() => running.delete(work));
+            running.add(work);
+          }
+          pauseMs = FIRST_PAUSE_MS;
+        } catch (error) {
+          if (signal?.aborted) break;
+          if (!mayPass(error)) throw error;
+          await pause(Math.max(pauseMs, askedMs(error)), signal); // the service starts again, or the rate is limited
+          pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS);
         }
-        pauseMs = FIRST_PAUSE_MS;
-      } catch (error) {
-        if (signal?.aborted) break;
-        if (!mayPass(error)) {
-          await Promise.allSettled(running);
-          throw error;
-        }
-        await pause(Math.max(pauseMs, askedMs(error)), signal); // the service starts again, or the rate is limited
-        pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS);
+        while (running.size >= concurrency) await Promise.race(running);
       }
-      while (running.size >= concurrency) await Promise.race(running);
+    } finally {
+      ended.abort();
+      await Promise.allSettled(running);
     }
-    await Promise.allSettled(running);
   }
 
-  async #work(message: Held, handle: (message: Held) => Promise<void> | void): Promise<void> {
+  async #work(message: Held, lease: Lease, handle: (message: Held) => Promise<void> | void): Promise<void> {
     const settled = new AbortController();
-    void this.#extend(message.receipt, settled.signal);
+    void this.#extend(lease, settled.signal);
     let failure: unknown;
     try {
       await handle(message);
@@ -242,24 +251,75 @@ export class Group {
     }
     // An outage here costs a repeated delivery, which every worker of a group has to bear.
     if (failure === undefined) {
-      await patiently(() => retried(() => this.ack(message.receipt), mayPassUnlimited)).catch(() => undefined);
+      await lease.patiently(() => retried(() => this.ack(lease.receipt), mayPassUnlimited)).catch(() => undefined);
     } else {
-      await patiently(() => this.nack(message.receipt, String(failure))).catch(() => undefined);
+      await lease.patiently(() => this.nack(lease.receipt, String(failure))).catch(() => undefined);
     }
     settled.abort();
   }
 
   /** Extends a lease until a signal; if that fails for too long, the message is delivered again. */
-  async #extend(receipt: string, settled: AbortSignal): Promise<void> {
+  async #extend(lease: Lease, settled: AbortSignal): Promise<void> {
     let pauseMs = LEASE_MS / 3;
     while (!settled.aborted) {
       await pause(pauseMs, settled);
       if (settled.aborted) return;
       pauseMs = LEASE_MS / 3;
+      const begun = performance.now();
       try {
-        await this.extend(receipt, LEASE_MS);
+        await this.extend(lease.receipt, LEASE_MS);
+        lease.ends = begun + LEASE_MS;
       } catch (error) {
         if (isLimited(error)) pauseMs = Math.min(pauseMs, Math.max(askedMs(error), FIRST_PAUSE_MS));
+        if (error instanceof TimerwheelError && (error.code as string) === "receipt_ended") {
+          lease.ends = begun;
+          return;
+        }
+      }
+    }
+  }
+}
+
+/** The lease that a worker has on a message. */
+class Lease {
+  /** When it ends unless it is extended, by `performance.now()`. */
+  ends = performance.now() + LEASE_MS;
+  #budgetMs = SETTLE_MS_MAX;
+
+  constructor(
+    readonly receipt: string,
+    /** Aborts once the worker stops. */
+    readonly stopping: AbortSignal,
+  ) {}
+
+  /**
+   * Calls as soon as a limited rate allows. It gives up when the lease has ended, and once the worker stops, as soon as
+   * it would have to wait for more than `SETTLE_MS_MAX` in all.
+   */
+  async patiently<T>(call: () => Promise<T>): Promise<T> {
+    for (;;) {
+      try {
+        return await call();
+      } catch (error) {
+        if (!isLimited(error) || !(await this.#waited(Math.max(askedMs(error), FIRST_PAUSE_MS)))) throw error;
+      }
+    }
+  }
+
+  /** Whether the time has passed and it is worth to try again. A stop takes the rest of it from the budget. */
+  async #waited(ms: number): Promise<boolean> {
+    const until = performance.now() + ms;
+    for (;;) {
+      const now = performance.now();
+      const restMs = until - now;
+      if (restMs <= 0) return true;
+      if (this.ends <= now || (this.stopping.aborted && restMs > this.#budgetMs)) return false;
+      const stepMs = Math.min(restMs, this.ends - now); // the lease may be extended by then
+      if (this.stopping.aborted) {
+        this.#budgetMs -= stepMs;
+        await pause(stepMs);
+      } else {
+        await pause(stepMs, this.stopping);
       }
     }
   }
@@ -328,18 +388,6 @@ async function retried<T>(call: () => Promise<T>, mayRepeat: (error: unknown) =>
   }
 }
 
-/** Calls as soon as a limited rate allows. */
-async function patiently<T>(call: () => Promise<T>): Promise<T> {
-  for (;;) {
-    try {
-      return await call();
-    } catch (error) {
-      if (!isLimited(error)) throw error;
-      await pause(Math.max(askedMs(error), FIRST_PAUSE_MS));
-    }
-  }
-}
-
 /** Whether the same call may succeed later. */
 function mayPass(error: unknown): boolean {
   return isLimited(error) || mayPassUnlimited(error);
@@ -384,7 +432,7 @@ function pause(ms: number, signal?: AbortSignal): Promise<void> {
       signal?.removeEventListener("abort", done);
       resolve();
     };
-    const timer = setTimeout(done, ms);
+    const timer = setTimeout(done, Math.min(ms, TIMER_MS_MAX));
     signal?.addEventListener("abort", done);
   });
 }

@@ -248,6 +248,7 @@ def test_the_go_example_closes_the_order_that_is_not_paid(tmp_path: Path, go: Pa
 STORED = {"id": "1", "topic": "t", "due_ms": 1, "state": "scheduled"}
 GOOD = Reply(201, STORED)
 LIMITED = problem(429, "rate_limited", 1)
+LIMITED_FOR_LONG = problem(429, "rate_limited", 3_600)
 HELD = {
     **STORED,
     "queue": 0,
@@ -263,7 +264,7 @@ TAKEN = Reply(200, {"messages": [HELD]})
 SETTLED = Reply(200, {"results": [{"receipt": "r", "ok": True}]})
 SEND = {"do": "send", "topic": "t", "body": "x"}
 CONSUME = {"do": "consume", "topic": "t", "group": "g", "concurrency": 1, "until": 1, "handled": {"x": 1}}
-LIMIT_S = 120  # only keeps a failure from hanging
+LIMIT_S = 12  # only keeps a failure from hanging
 
 
 class Program:
@@ -274,10 +275,13 @@ class Program:
         self._cwd = cwd
         self._file = file
 
-    async def takes(self, service: ScriptedHttp, step: dict[str, Any], *, timeout_ms: int = 30_000) -> bool:
-        """Whether the step succeeded."""
+    async def takes(
+        self, service: ScriptedHttp, step: dict[str, Any], *, timeout_ms: int = 30_000, speed: int = 1
+    ) -> bool:
+        """Whether the step succeeded. Only a program in TypeScript takes it with another speed than 1."""
         self._file.write_text(json.dumps({"scenarios": [{"name": "one", "steps": [step]}]}))
         limits = {"TIMERWHEEL_URL": service.url, "TIMERWHEEL_TIMEOUT_MS": str(timeout_ms)}
+        limits["TIMERWHEEL_SPEED"] = str(speed)
         environment = {**os.environ, **limits}
         process = await asyncio.create_subprocess_exec(*self._command, cwd=self._cwd, env=environment)
         try:
@@ -308,6 +312,57 @@ async def test_a_worker_waits_for_a_limited_rate_and_goes_on(program: Program) -
         service.by_end = {"/receive": [TAKEN], "/nack": [LIMITED, SETTLED]}
         assert await program.takes(service, CONSUME | {"fail_once": "x"})
         assert _ends(service)[5:] == ["receive", "nack", "nack"]
+
+
+@pytest.mark.parametrize(("end", "fails"), [("ack", ""), ("nack", "x")])
+async def test_a_worker_that_stops_does_not_wait_for_a_rate_that_lets_nothing_through_for_long(
+    program: Program, end: str, fails: str
+) -> None:
+    async with scripted(GOOD) as service:
+        service.by_end = {"/receive": [TAKEN], f"/{end}": [LIMITED_FOR_LONG]}
+        assert await program.takes(service, CONSUME | {"fail_once": fails})
+        assert _ends(service) == ["receive", end]
+
+
+async def test_a_worker_that_stops_because_of_an_error_does_not_wait_for_long_either(
+    program: Program,
+) -> None:
+    async with scripted(GOOD) as service:
+        gone = problem(404, "unknown_topic")
+        service.by_end = {"/receive": [TAKEN, gone], "/nack": [LIMITED_FOR_LONG]}
+        step = CONSUME | {"concurrency": 2, "until": 2, "fail_once": "x"}
+        assert not await program.takes(service, step)
+        assert sorted(_ends(service)) == ["nack", "receive", "receive"]
+
+
+@pytest.mark.parametrize(
+    ("extension", "then"), [(LIMITED_FOR_LONG, ["receive", "ack"]), (SETTLED, ["nack", "receive", "ack"])]
+)
+async def test_nobody_waits_for_a_limited_rate_beyond_the_end_of_the_lease(
+    typescript: Path, tmp_path: Path, extension: Reply, then: list[str]
+) -> None:
+    """That of Go is in its own tests."""
+    program = Program(["node", "dist/scenarios/run.js"], typescript, tmp_path / "steps.json")
+    async with scripted(GOOD) as service:
+        nacks = [problem(429, "rate_limited", 45), SETTLED]
+        service.by_end = {"/receive": [TAKEN], "/nack": nacks, "/extend": [extension], "/ack": [SETTLED]}
+        step = CONSUME | {"fail_once": "x", "until": 2, "handled": {"x": 2}}
+        assert await program.takes(service, step, speed=20)
+        assert [end for end in _ends(service) if end != "extend"] == ["receive", "nack", *then]
+
+
+async def test_a_time_beyond_what_a_timer_can_have_is_not_over_at_once(
+    typescript: Path, tmp_path: Path
+) -> None:
+    program = Program(["node", "dist/scenarios/run.js"], typescript, tmp_path / "steps.json")
+    async with scripted(problem(429, "rate_limited", 3_000_000_000)) as service:
+        await program.takes(service, CONSUME, speed=60)  # which gives up after a minute
+        assert len(service.requests) == 1
+
+
+def test_the_go_client_passes_its_own_tests(go: Path) -> None:
+    assert go.is_dir()
+    run("go", "test", ".", cwd=CLIENTS / "go")
 
 
 async def test_a_send_waits_for_a_limited_rate(program: Program) -> None:
