@@ -14,7 +14,7 @@
 import asyncio
 import datetime as dt
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -219,11 +219,11 @@ class Patience:
         self._stopping = stopping
         self._left_ms = SETTLE_MS_MAX
 
-    async def wait(self, wait_ms: int, leases: Iterable[Lease]) -> bool:
-        """Wait so long for the rate; returns False, as soon as that is certain, if it is not worth it."""
+    async def wait(self, wait_ms: int, leases: Sequence[Lease]) -> bool:
+        """Wait so long for the rate; returns False, as soon as that is certain, if it is in vain."""
         end_ms = self._clock.monotonic_ms() + wait_ms
         while (wait_ms := end_ms - (now_ms := self._clock.monotonic_ms())) > 0:
-            held_ms = max((one.ends_ms for one in leases if not one.lost), default=now_ms) - now_ms
+            held_ms = max((lease.ends_ms for lease in leases), default=now_ms) - now_ms
             is_stopping = self._stopping is not None and self._stopping.done()
             if held_ms <= 0 or (is_stopping and wait_ms > self._left_ms):
                 return False
@@ -320,7 +320,7 @@ class Keeper:
                 continue
             for lease, result in zip(part, results, strict=True):
                 lease.lost = not result.ok and not lease.settled
-                lease.ends_ms = begun_ms + turn.invisible_ms
+                lease.ends_ms = begun_ms + turn.invisible_ms if result.ok else begun_ms
         return None
 
     def _due(self, held: "WeakSet[Lease]", turn: "_Turn") -> list[Lease]:

@@ -8,6 +8,7 @@ import pytest
 from tests.harness.clock import ManualClock
 from tests.harness.scripted_http import CLOSE, HANG, Reply, problem, scripted
 from tests.integration.client.test_client_retries import QuickClock
+from timerwheel import App
 from timerwheel.client import Client, ClientError
 from timerwheel.client import lease as leasing
 from timerwheel.client.lease import SETTLE_MS_MAX, Lease
@@ -159,6 +160,25 @@ async def test_a_worker_that_stops_waits_for_a_limited_rate_for_so_long_in_all(c
         await _consume_one(service, clock)
     assert _ends(service) == ["receive", *["ack"] * (1 + SETTLE_MS_MAX // 1_000)]
     assert "stopped without having acknowledged 1 messages" in caplog.text
+
+
+async def test_an_app_that_stops_gives_back_what_is_not_done_when_the_rate_allows_it(caplog):
+    clock, stop, begun = QuickClock(), asyncio.Event(), asyncio.Event()
+    async with scripted(SETTLED) as service:
+        service.by_end = {"/receive": [FIRST, HANG], "/nack": [LIMITED, SETTLED]}
+        app = App(service.url, drain_ms=0, clock=clock)
+
+        @app.worker("t", group="g")
+        async def hang():
+            begun.set()
+            await asyncio.Event().wait()
+
+        serving = asyncio.create_task(app.serve(stop))
+        await begun.wait()
+        stop.set()
+        await serving
+    assert _ends(service) == ["receive", "nack", "nack"]
+    assert "will be redelivered when their leases end" not in caplog.text
 
 
 async def test_nobody_waits_for_a_limited_rate_to_give_back_what_is_leased_no_more():
