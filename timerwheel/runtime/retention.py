@@ -4,7 +4,9 @@ A sealed segment is removed when its newest record is past retention and none of
 that would hold it back are *moved*: stored again at the tail with the same id, due time and order.
 Deduplication keys that still count although their messages have ended are *carried* to the tail. Both happen
 once that frees at least twice what it writes. So the log takes at most twice the pending timers and the keys
-that count, plus retention. The order of the steps makes a crash between any two harmless:
+that count, plus retention. A turn with much to move removes segments in between: so it needs little space
+for what it writes, and a service that ends in the middle of it has not worked for nothing. The order of the
+steps makes a crash between any two harmless:
 
     move timers -> carry keys -> commit the index -> write the manifest -> unlink segments -> trim the index
 
@@ -47,6 +49,8 @@ logger = logging.getLogger("timerwheel")
 
 MOVE_RECORDS = 1_000
 CARRY_KEYS = 256
+DROP_MS = 1_000
+"""How long a turn moves timers and carries keys before it removes the segments that it is done with."""
 
 
 class _Kept(NamedTuple):
@@ -90,7 +94,7 @@ class Retention:
         await self._drop_quarantined()
         old = self._old_segments(await self._removable_until())
         movable_until = await self._movable_until(old)
-        keep_from = None
+        keep_from, since_ms, dropped = None, self._clock.monotonic_ms(), 0
         for base, following, segment in old:
             is_movable = following <= movable_until
             if segment.pending and is_movable:
@@ -102,7 +106,10 @@ class Retention:
             if self._has_keys(segment) and not (is_movable and await self._carry_keys(base)):
                 break
             keep_from = following
-        return 0 if keep_from is None else await self._drop(keep_from)
+            if self._clock.monotonic_ms() - since_ms >= DROP_MS:
+                dropped += await self._drop(keep_from)
+                keep_from, since_ms = None, self._clock.monotonic_ms()
+        return dropped if keep_from is None else dropped + await self._drop(keep_from)
 
     async def _drop_quarantined(self) -> None:
         """Remove the quarantine files that are past `quarantine_retention`."""

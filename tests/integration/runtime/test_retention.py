@@ -13,6 +13,7 @@ from tests.harness.held import open_held
 from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError, UnknownMessageError
 from timerwheel.index.writer import IndexWriter
 from timerwheel.model.messages import State
+from timerwheel.runtime.retention import DROP_MS
 
 STARTS = ["restart", "crash", "lose_index"]
 RETENTION_MS = 10_000
@@ -52,6 +53,27 @@ async def test_moved_timers_keep_id_due_time_order_and_body(world, start):
     assert await world.pending_ids() == in_order
     await world.advance(500_000)
     assert await world.delivered_ids() == in_order
+
+
+async def test_a_turn_with_much_to_move_removes_segments_in_between(world):
+    """Else a service that ends before that, or whose disk is full, never removed any."""
+    engine = await world.open(retention_ms=RETENTION_MS, retention_interval_ms=86_400_000)
+    ids: list[str] = []
+    for _ in range(6):
+        ids += await world.send_ids(10_000_000)
+        await world.roll()
+    await world.advance(RETENTION_MS + 1_000)
+    await world.roll()
+    before = engine.core.log.bases
+    turn, begins = asyncio.create_task(engine.retention.turn()), set()
+    while not turn.done():
+        world.clock.advance(DROP_MS // 2)
+        begins.add(engine.core.log.bases[0])
+        await asyncio.sleep(0)
+    assert len(begins) > 3
+    assert turn.result() == len(set(before) - set(engine.core.log.bases)) == 6
+    engine = await world.crash()
+    assert await world.pending_ids() == ids
 
 
 async def test_same_due_time_keeps_the_order_stored_when_only_some_were_moved(world):
