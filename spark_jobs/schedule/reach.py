@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from timerwheel.client.errors import ClientError
 from timerwheel.spark_jobs.preflight import Call
-from timerwheel.spark_jobs.schedule.sending import Target
+from timerwheel.spark_jobs.schedule.sending import WAIT_FOR, Target
 from timerwheel.spark_jobs.schedule.table import Table
 from timerwheel.spark_jobs.storage import file_system, shown, storage_errors
 
@@ -38,6 +38,8 @@ async def _problem_with_service(target: Target) -> str:
         try:
             await client.send_arrow(pa.table({"topic": pa.array([], pa.string())}))
         except ClientError as error:
+            if error.status in WAIT_FOR:
+                return ""  # it is reached, and the job waits for it
             return (
                 f"they cannot send to the service ({error}), unlike this machine: give --url an address that "
                 f"all of them reach, instead of {shown(target.url)}"

@@ -1,7 +1,8 @@
 """Sends batches of messages with deduplication keys to a service, until each is stored or refused.
 
 Runs in executors. A send whose outcome is not known is repeated under the same keys, which stores nothing
-twice; a service that is not ready, overloaded or out of space is waited for.
+twice. So is one to a service that is not ready, overloaded or out of space, and never before the time that
+its `Retry-After` names. Rows for which there will be no room (`slot_congested`) are refused at once.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timerwheel.client.client import Client
+from timerwheel.client.connection import without_user
 from timerwheel.client.errors import ClientError, DeniedError, OutcomeUnknownError, UnreachableError
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.spark_jobs.errors import JobError
@@ -33,7 +35,10 @@ REQUEST_MS = 30_000
 PATIENCE_MS = 120_000
 """How long one request is repeated."""
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 100, 5_000
-_WAIT_FOR = {429, 503, 507}
+WAIT_FOR = frozenset({429, 502, 503, 504, 507})
+"""Statuses after which the same request may succeed; 502 and 504 are those of a proxy."""
+_CLIENT_ERRORS = 4  # statuses of 400 and more
+_ROWS_FAULT = "slot_congested"  # the only 429 that stays: the second of the row is full
 _TOO_LARGE = {"too_many_messages", "request_too_large"}
 _COLUMN = re.compile(r"column (\w+): ")
 _LONG_TEXT = 80
@@ -142,12 +147,11 @@ async def _send_rows(
     pace = _Pace(target.rate, clock)
     rows_max = REQUEST_ROWS if target.rate is None else max(1, min(REQUEST_ROWS, int(target.rate)))
     async with target.client() as client:
-        sender = _Sender(client, target.patience_ms, clock, mapping)
+        sender = _Sender(client, target.patience_ms, pace, clock, mapping)
         # The next request is made while the service works on the last.
         under_way: asyncio.Task[Sent] | None = None
         try:
             for part in _parts(batches, mapping, rows_max, sent):
-                await pace.wait(part.messages.num_rows)
                 last, under_way = under_way, asyncio.create_task(sender.send(part))
                 await clock.breathe()
                 if last is not None:
@@ -183,7 +187,8 @@ def _parts(
 
 
 def _key_of(row: pa.RecordBatch, mapping: RowMapping) -> str:
-    return "" if mapping.key is None else str(row[mapping.key][0].as_py())
+    key = None if mapping.key is None else row[mapping.key][0].as_py()
+    return "" if key is None else str(key)
 
 
 def _check(sent: Sent) -> None:
@@ -203,7 +208,8 @@ def described(one: Refused) -> str:
 class _Pace:
     """At most `rate` rows a second, but for the first second's rows, which may be sent at once.
 
-    In any T seconds requests with at most rate * (T + 1) rows begin. What a slow request lost stays lost.
+    In any T seconds requests with at most rate * (T + 1) rows begin, repeated ones too. What a slow request
+    lost stays lost.
     """
 
     def __init__(self, rate: float | None, clock: Clock) -> None:
@@ -222,9 +228,13 @@ class _Pace:
 
 
 class _Sender:
-    def __init__(self, client: Client, patience_ms: int, clock: Clock, mapping: RowMapping) -> None:
+    def __init__(
+        self, client: Client, patience_ms: int, pace: _Pace, clock: Clock, mapping: RowMapping
+    ) -> None:
         self._client = client
+        self._url = without_user(client.url)
         self._patience_ms = patience_ms
+        self._pace = pace
         self._clock = clock
         self._mapping = mapping
         self._rows_max = REQUEST_ROWS
@@ -256,24 +266,37 @@ class _Sender:
 
     async def _call(self, messages: pa.RecordBatch) -> pa.Table:
         """The receipts. Raises the ClientError of a refusal, JobError for a service that stays away."""
+        await self._pace.wait(messages.num_rows)
         ends_ms = self._clock.monotonic_ms() + self._patience_ms
         pause_ms = _FIRST_PAUSE_MS
         while True:
             try:
                 return await self._client.send_arrow(messages)
             except DeniedError as error:
-                raise JobError(f"the service at {self._client.url} denies it: {error}") from None
+                raise JobError(f"the service at {self._url} denies it: {error}") from None
             except ClientError as error:
-                unsure = isinstance(error, UnreachableError | OutcomeUnknownError)
-                if not unsure and error.status not in _WAIT_FOR:
+                if not _may_pass(error):
                     raise
-                if self._clock.monotonic_ms() + pause_ms > ends_ms:
+                wait_ms = max(pause_ms, error.retry_after_ms or 0)
+                if self._clock.monotonic_ms() + wait_ms > ends_ms:
                     raise JobError(
-                        f"{self._client.url}: {error}; tried for {self._patience_ms / 1_000:g} s. Rows sent "
+                        f"{self._url}: {error}; tried for up to {self._patience_ms / 1_000:g} s. Rows sent "
                         "so far are scheduled; run the job again, which schedules none of them twice"
                     ) from None
-            await self._clock.sleep_for(pause_ms)
+            await self._clock.sleep_for(wait_ms)
+            await self._pace.wait(messages.num_rows)
             pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)
+
+
+def _may_pass(error: ClientError) -> bool:
+    """Whether the same request may succeed later. JobError if the service cannot be reached at all."""
+    if isinstance(error, UnreachableError):
+        if error.final:
+            raise JobError(f"{error}") from None
+        return True
+    if isinstance(error, OutcomeUnknownError):
+        return True
+    return error.status in WAIT_FOR and not error.errors and error.code != _ROWS_FAULT
 
 
 def _refused(part: _Part, error: ClientError, mapping: RowMapping) -> dict[int, Refused]:
@@ -287,9 +310,11 @@ def _refused(part: _Part, error: ClientError, mapping: RowMapping) -> dict[int, 
 
     if error.errors:
         return {fault.index: one(fault.index, fault.code, fault.detail) for fault in error.errors}
-    if part.messages.num_rows == 1 and error.status is not None:
+    # What is wrong with the service, or answers in its place, says nothing of a row.
+    is_of_request = (error.status or 0) // 100 == _CLIENT_ERRORS and error.code != "illegal_answer"
+    if part.messages.num_rows == 1 and is_of_request:
         return {0: one(0, error.code, error.detail)}
-    raise JobError(f"the service refused the rows: {error.detail} ({error.code})")
+    raise JobError(f"the service did not take the rows: {error.detail} ({error.code})")
 
 
 def _in_own_words(detail: str, mapping: RowMapping) -> str:

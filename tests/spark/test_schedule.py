@@ -18,7 +18,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions
 
-from tests.harness.clock import ManualClock
+from tests.harness.clock import LeapingClock
 from tests.harness.processes import RunningService, serving, started, timerwheel
 from timerwheel.cli.schedule import PASSWORD_VARIABLE, Database
 from timerwheel.client import Client, Message
@@ -171,14 +171,6 @@ def test_a_token_that_is_refused_is_no_reason_to_wait(tmp_path):
     )
     with serving(data) as running, pytest.raises(JobError, match="denies it"):
         send(running, table(3), token=made.json["token"])
-
-
-class LeapingClock(ManualClock):
-    """Time passes only while somebody sleeps."""
-
-    async def sleep_for(self, duration_ms: int) -> None:
-        self.advance(duration_ms)
-        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(("piece", "rate"), [(50, 100), (7, 10), (120, 40), (3, 1_000)])
