@@ -20,10 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.progress import JobProgress
-from timerwheel.spark_jobs.schedule.rows import RowMapping
+from timerwheel.spark_jobs.schedule.rows import BODY, RowMapping
 from timerwheel.spark_jobs.schedule.sending import Refused, Sent, Target, send_rows
 from timerwheel.spark_jobs.schedule.table import Table, batches_of
-from timerwheel.spark_jobs.tasks import map_numbers
 
 JDBC = "jdbc:"
 TASK_RATE = 10_000
@@ -49,10 +48,12 @@ def schedule_table(
     tasks, share = shared(spark, target, len(pieces))
 
     def send(some: Sequence[Any]) -> DataFrame:
-        def send_one(number: int) -> Iterator[pa.RecordBatch]:
-            yield _result(send_rows(batches_of(some[number], schema, mapping), mapping, share))
+        def send_all(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            wanted = (some[number] for batch in numbers for number in batch["id"].to_pylist())
+            rows = (batch for piece in wanted for batch in batches_of(piece, schema, mapping))
+            yield _result(send_rows(rows, mapping, share))
 
-        return map_numbers(spark, len(some), send_one, _RESULT, tasks=min(tasks, len(some)))
+        return spark.range(0, len(some), 1, min(tasks, len(some))).mapInArrow(send_all, _RESULT)
 
     with progress.stage("schedule") as step:
         if target.rate is None:
@@ -73,8 +74,14 @@ def schedule_query(
     mapping: RowMapping,
     target: Target,
 ) -> Sent:
-    """As `schedule_table`, for what a JDBC database answers; `options` are those of Spark's JDBC source."""
+    """As `schedule_table`, for what a JDBC database answers; `options` are those of Spark's JDBC source.
+
+    Names of columns count whatever their case, as in SQL: many databases answer in capitals.
+    """
     rows = _answer(spark, options)
+    for name in (*mapping.columns, BODY):
+        if name not in rows.columns:
+            rows = rows.withColumnRenamed(name, name)  # Spark finds it in any case
     mapping.check(rows.columns)
     share = target
     if target.rate is not None:
@@ -109,7 +116,7 @@ def shared(spark: SparkSession, target: Target, pieces: int) -> tuple[int, Targe
     context = spark.sparkContext
     if target.rate is None:
         return min(pieces, 4 * context.defaultParallelism), target
-    if context.getConf().get(_SPECULATION, "false") == "true":
+    if context.getConf().get(_SPECULATION, "false").strip().lower() == "true":
         raise JobError(f"{_SPECULATION} runs tasks twice at a time, above the rate: set it to false")
     tasks = tasks_at_a_time(target.rate, pieces, _slots(spark))
     return tasks, target._replace(rate=target.rate / tasks)

@@ -73,6 +73,9 @@ class RowMapping(NamedTuple):
         """Raises JobError if the table has not the columns, or the mapping contradicts itself."""
         if (self.topic is None) == (self.topic_column is None):
             raise JobError("give the topic of all rows, or the column that has the topic of each; not both")
+        again = [name for name, count in Counter(names).items() if count > 1]
+        if again:
+            raise JobError(f"the table has several columns {again[0]!r}: give each a name of its own")
         missing = [name for name in self.columns if name not in names]
         if missing:
             raise JobError(f"the table has no column {missing[0]!r}; it has {', '.join(names)}")
@@ -134,7 +137,7 @@ def _faults(column: pa.Array, mapping: RowMapping) -> dict[int, str]:
 def _fault(column: pa.Array, name: str, zone: str) -> str | None:
     """What is wrong with the first of these times that is none in the zone, None if all are."""
     try:
-        times = column.cast(pa.timestamp("us")) if _is_text(column.type) else column
+        times = column if pa.types.is_timestamp(column.type) else column.cast(pa.timestamp("us"))
     except pa.ArrowInvalid:
         return "is not a time of the calendar"
     try:
@@ -151,7 +154,7 @@ def _fault(column: pa.Array, name: str, zone: str) -> str | None:
 
 
 def _is_naive(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(kind) and kind.tz is None)
+    return bool(pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None))
 
 
 def row_text(row: pa.RecordBatch) -> str:
@@ -257,6 +260,8 @@ def _bodies(batch: pa.RecordBatch, mapping: RowMapping) -> pa.Array:
     if name is None:
         return pa.array(_rows_as_json(batch), pa.binary())
     column = batch[name]
+    if pa.types.is_null(column.type) or (_is_text(column.type) and not _is_utf8(column)):
+        return column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary())
     if _is_binary(column.type) or _is_text(column.type):
         return column
     raise JobError(f"column {name!r} is {column.type}; a body is text or bytes: cast it")
@@ -292,15 +297,16 @@ def _dues(column: pa.Array, mapping: RowMapping) -> dict[str, pa.Array]:
     name, kind = mapping.due, column.type
     if column.null_count:
         raise JobError(f"column {name!r} has {column.null_count:,} rows without a due time: filter them out")
-    if _is_text(kind) and pc.all(_are_local(column, mapping.zone)).as_py():
+    is_local = _is_text(kind) and pc.all(_are_local(column, mapping.zone)).as_py()
+    if is_local or pa.types.is_date(kind):
         column = _checked(lambda: column.cast(pa.timestamp("us")), name)
     if pa.types.is_timestamp(column.type):
         return {"deliver_at": _with_zone(column, mapping)}
-    is_number = pa.types.is_integer(kind)
+    is_number = pa.types.is_integer(kind) or pa.types.is_decimal(kind)  # as databases have long numbers
     if is_number or (_is_text(kind) and pc.all(_are_numbers(column)).as_py()):  # text: of a CSV file
         return {"deliver_at_ms": _epoch_ms(column, name)}
     if _is_text(kind):
-        return {"deliver_at": column}
+        return {"deliver_at": _text(column, name)}
     raise JobError(f"column {name!r} is {kind}; a due time is a timestamp, text, or epoch milliseconds")
 
 
@@ -344,7 +350,7 @@ def _are_numbers(column: pa.Array) -> pa.Array:
 def _properties(batch: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
     first = batch[names[0]]
     if len(names) == 1 and pa.types.is_map(first.type):
-        return first
+        return _in_utf8(first, names[0])
     return pa.StructArray.from_arrays([_text(batch[name], name) for name in names], names=list(names))
 
 
@@ -353,12 +359,12 @@ def _keys(column: pa.Array, name: str) -> pa.Array:
     kind = column.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return _text(column, name)
-    return _checked(lambda: column.cast(pa.list_(pa.string())), name)
+    return _in_utf8(_checked(lambda: column.cast(pa.list_(pa.string())), name), name)
 
 
 def _text(column: pa.Array, name: str) -> pa.Array:
     if _is_text(column.type):
-        return column
+        return _in_utf8(column, name)
     text = _checked(lambda: column.cast(pa.string()), name)
     if not (pa.types.is_timestamp(column.type) and column.type.unit == "ns"):
         return text
@@ -372,6 +378,21 @@ def _checked(convert: Callable[[], pa.Array], name: str) -> pa.Array:
         return convert()
     except (pa.ArrowException, ValueError) as error:
         raise JobError(f"column {name!r}: {error}") from None
+
+
+def _is_utf8(column: pa.Array) -> bool:
+    """Whether this text is UTF-8, which nothing checks that reads a Parquet file."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _in_utf8(column: pa.Array, name: str) -> pa.Array:
+    if not _is_utf8(column):
+        raise JobError(f"column {name!r} has text that is not UTF-8; only bodies may be such bytes")
+    return column
 
 
 def _is_text(kind: pa.DataType) -> bool:

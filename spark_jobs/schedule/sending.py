@@ -159,6 +159,7 @@ async def _send_rows(
                     _check(sent)
             if under_way is not None:
                 sent.add(await under_way)
+                _check(sent)
             await pace.wait(0)
         finally:
             if under_way is not None:

@@ -8,7 +8,7 @@ stores need no packages for the JVM.
 2. A time of Parquet's INT96 is one in UTC, as Spark writes it, unless the program that wrote the file noted
    that it has no zone.
 3. No file is left out silently, but for those whose path has a part that begins with `_` or `.`, which Spark
-   leaves out, too.
+   leaves out, too, and for CSV and JSON files of no bytes, which Spark writes for a partition without rows.
 """
 
 import base64
@@ -30,13 +30,18 @@ from timerwheel.spark_jobs.storage import StorageError, file_system, shown, stor
 
 FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 READ_ROWS = 20_000
+BLOCK_BYTES = 16 << 20
+"""What is read at once of a file of text; no row of it may be larger."""
 PARTITIONED = "hive"
 """Directories named `column=value` are columns of text, as Spark writes them."""
 DELTA_LOG = "_delta_log"
-_UNEXPECTED = "unexpected field"  # as Arrow says it
+_UNEXPECTED, _TOO_LONG = "unexpected field", "straddling object"  # as Arrow says it
 _CSV = pa.csv.ParseOptions(newlines_in_values=True)
+_CSV_BLOCKS = pa.csv.ReadOptions(block_size=BLOCK_BYTES)
+_JSON_BLOCKS = pa.json.ReadOptions(block_size=BLOCK_BYTES)
 _FORMS = {
-    "csv": ds.CsvFileFormat(parse_options=_CSV),
+    "csv": ds.CsvFileFormat(parse_options=_CSV, read_options=_CSV_BLOCKS),
+    "json": ds.JsonFileFormat(read_options=_JSON_BLOCKS),
     # Nanoseconds have no times after the year 2262.
     "parquet": ds.ParquetFileFormat(coerce_int96_timestamp_unit="us"),
 }
@@ -61,13 +66,13 @@ def open_table(url: str, kind: str | None) -> Table:
     except FileNotFoundError:
         raise JobError(f"{shown(url)}: {_why_not_found(fs, path)}") from None
     except StorageError as error:
+        if isinstance(error.__cause__, UnicodeDecodeError):
+            raise JobError(f"{shown(url)}: names of columns are not UTF-8: convert the file") from None
         if isinstance(error.__cause__, pa.ArrowException):  # the files, not the place
             raise JobError(f"{shown(url)}: {error.__cause__}") from None
         raise
     except OSError as error:
         raise JobError(f"{shown(url)}: {error}") from None
-    if not table.columns:
-        raise JobError(f"{shown(url)}: there are no files in this directory")
     return table
 
 
@@ -80,8 +85,9 @@ def _why_not_found(fs: Any, path: str) -> str:  # noqa: ANN401 - fsspec has no t
 
 def _opened(fs: Any, path: str, kind: str | None) -> Table:  # noqa: ANN401 - fsspec has no types
     _check_directory(fs, path)
-    kind = kind or _kind_of(fs, path)
-    table = _as_text(path, fs, kind)
+    files = _files_of(fs, path)
+    kind = kind or _kind_of(path, list(files))
+    table = _as_text(path, fs, kind, files)
     pieces: list[Any] = []
     for fragment in table.get_fragments():
         pieces += fragment.split_by_row_group() if kind == "parquet" else [fragment]
@@ -106,13 +112,33 @@ def _check_directory(fs: Any, path: str) -> None:  # noqa: ANN401 - fsspec has n
                 raise JobError(f"{file} is {what}: its rows would be missing; replace or remove it")
 
 
-def _as_text(path: str, fs: Any, kind: str) -> ds.Dataset:  # noqa: ANN401 - fsspec has no types
+def _files_of(fs: Any, path: str) -> dict[str, int | None]:  # noqa: ANN401 - fsspec has no types
+    """The files of a table with their sizes, where the file system knows them; or the one file itself."""
+    if not fs.isdir(path):
+        return {path: None}
+    root = path.rstrip("/") + "/"
+    below = {str(name): info.get("size") for name, info in fs.find(path, detail=True).items()}
+    found = {
+        name: size
+        for name, size in sorted(below.items())
+        if not any(map(_is_hidden, name.removeprefix(root).split("/")))
+    }
+    if not found:
+        raise JobError(f"{path}: there are no files in this directory")
+    return found
+
+
+def _as_text(path: str, fs: Any, kind: str, files: dict[str, int | None]) -> ds.Dataset:  # noqa: ANN401 - fsspec has no types
     """The dataset, with text where the files have no types: a key 007 is not the number 7.
 
     JSON has numbers, but no times: read as such they would lose their zones.
     """
-    form = _FORMS.get(kind, kind)
-    found = ds.dataset(path, filesystem=fs, format=form, partitioning=PARTITIONED)
+    form = _FORMS[kind]
+    source = path if path in files else [name for name, size in files.items() if size or kind == "parquet"]
+    if not source:
+        raise JobError(f"{path}: all files in this directory are empty")
+    place = None if path in files else path
+    found = ds.dataset(source, filesystem=fs, format=form, partitioning=PARTITIONED, partition_base_dir=place)
     paths = (ds.get_partition_keys(one.partition_expression) for one in found.get_fragments())
     names = sorted({name for keys in paths for name in keys})
     directories = ds.partitioning(pa.schema([(name, pa.string()) for name in names]), flavor=PARTITIONED)
@@ -123,13 +149,16 @@ def _as_text(path: str, fs: Any, kind: str) -> ds.Dataset:  # noqa: ANN401 - fss
     elif kind == "json":
         schema = pa.schema([field.with_type(_without_times(field.type)) for field in inside])
         schema = pa.unify_schemas([schema, directories.schema])
-    return ds.dataset(path, filesystem=fs, format=form, schema=schema, partitioning=directories)
+    return ds.dataset(
+        source, schema, filesystem=fs, format=form, partitioning=directories, partition_base_dir=place
+    )
 
 
 def _csv_of(names: list[str]) -> ds.CsvFileFormat:
     """The format of CSV files with these columns, all of them text."""
     types = dict.fromkeys(names, pa.string())
-    return ds.CsvFileFormat(_CSV, convert_options=pa.csv.ConvertOptions(column_types=types))
+    options = pa.csv.ConvertOptions(column_types=types)
+    return ds.CsvFileFormat(_CSV, convert_options=options, read_options=_CSV_BLOCKS)
 
 
 def _without_times(kind: pa.DataType) -> pa.DataType:
@@ -141,17 +170,10 @@ def _without_times(kind: pa.DataType) -> pa.DataType:
     return pa.list_(_without_times(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
-def _kind_of(fs: Any, path: str) -> str:  # noqa: ANN401 - fsspec has no types
-    names = [path]
-    if fs.isdir(path):
-        root = path.rstrip("/") + "/"
-        below = (str(name) for name in fs.find(path))
-        names = [name for name in below if not any(map(_is_hidden, name.removeprefix(root).split("/")))]
+def _kind_of(path: str, names: list[str]) -> str:
     found = {FORMATS.get(posixpath.splitext(name)[1].lower()) for name in names}
     if len(found) == 1 and (kind := found.pop()) is not None:
         return kind
-    if not names:
-        raise JobError(f"{path}: there are no files in this directory")
     raise JobError(f"{path}: the names of the files do not say what they are: give --format")
 
 
@@ -170,7 +192,11 @@ def batches_of(piece: Any, schema: pa.Schema, mapping: RowMapping) -> Iterator[p
                 "a row has a field that none of the first rows has, and that its body would lack: name a "
                 "column of bodies, or convert the file to Parquet"
             )
-        raise JobError(f"{piece.path}: {reason}; rows before that are scheduled") from None
+        if _TOO_LONG in reason:
+            reason = f"a row is longer than {BLOCK_BYTES >> 20} MiB: convert the file to Parquet"
+        raise JobError(
+            f"{piece.path}: {reason}; rows before that may be scheduled, and are not scheduled twice"
+        ) from None
 
 
 def _rows(piece: Any, schema: pa.Schema, mapping: RowMapping) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - pyarrow has no types
@@ -189,7 +215,7 @@ def _rows(piece: Any, schema: pa.Schema, mapping: RowMapping) -> Iterator[pa.Rec
         yield from _json_rows(piece, pa.schema([*inside, *lacking]), in_path, is_body=is_body)
         return
     every = pa.schema([*inside, *lacking, *((name, pa.string()) for name in in_path)])
-    yield from piece.to_batches(schema=every, batch_size=READ_ROWS)
+    yield from piece.to_batches(schema=every, batch_size=READ_ROWS, batch_readahead=1)
 
 
 def _fields_of(piece: Any) -> list[pa.Field]:  # noqa: ANN401 - pyarrow has no types
@@ -245,7 +271,7 @@ def _json_rows(
     options = pa.json.ParseOptions(explicit_schema=inside, unexpected_field_behavior=unexpected)
     with (
         piece.filesystem.open_input_stream(piece.path) as file,
-        pa.json.open_json(file, parse_options=options) as rows,
+        pa.json.open_json(file, _JSON_BLOCKS, options) as rows,
     ):
         for batch in rows:
             texts = [pa.repeat(pa.scalar(text, pa.string()), len(batch)) for text in in_path.values()]

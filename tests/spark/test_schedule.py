@@ -29,7 +29,7 @@ from timerwheel.spark_jobs.schedule import sending
 from timerwheel.spark_jobs.schedule.job import schedule_query, schedule_table, shared, tasks_at_a_time, turns
 from timerwheel.spark_jobs.schedule.rows import RowMapping
 from timerwheel.spark_jobs.schedule.sending import Target, send_rows
-from timerwheel.spark_jobs.schedule.table import batches_of, open_table
+from timerwheel.spark_jobs.schedule.table import BLOCK_BYTES, batches_of, open_table
 from timerwheel.spark_jobs.session import plain_errors
 
 DUE_MS = 1_900_000_000_000  # in 2030
@@ -152,7 +152,7 @@ def test_a_service_that_stays_away_is_given_up_with_what_to_do():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         target = Target(f"http://127.0.0.1:{free.getsockname()[1]}", patience_ms=200)
-        with pytest.raises(JobError, match=r"tried for 0.2 s.*run the job again, which schedules none"):
+        with pytest.raises(JobError, match=r"tried for up to 0.2 s.*run the job again, which schedules none"):
             send_rows(table(3).to_batches(), MAPPING, target)
 
 
@@ -300,10 +300,23 @@ def test_all_pieces_are_sent_within_a_rate_by_tasks_that_share_it(spark, progres
     assert max(message.enqueue_ms for message in messages) - began_ms >= 1_000 * 500 / rate
 
 
-def test_a_rate_is_refused_where_tasks_run_twice(spark):
+def test_the_limit_of_refused_rows_is_that_of_a_task_however_small_its_pieces_are(
+    spark, progress, service, tmp_path
+):
+    """The driver collects them: a table that is wrong throughout would fill its memory."""
+    rows = table(1_800).set_column(0, "due", pa.array(["next year"] * 1_800))
+    pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=600)
+    found = open_table(str(tmp_path / "rows.parquet"), None)
+    target = Target(service.url, rate=10_000)  # one task, which sends one piece and then two
+    with pytest.raises(JobError, match="refused more than 1,000 rows of one task"), plain_errors():
+        schedule_table(spark, progress, found, MAPPING, target)
+
+
+@pytest.mark.parametrize("value", ["true", "True"])  # as Java reads them
+def test_a_rate_is_refused_where_tasks_run_twice(spark, value):
     """Both would send, and nothing here would know."""
     conf = spark.sparkContext._conf
-    conf.set("spark.speculation", "true")
+    conf.set("spark.speculation", value)
     try:
         with pytest.raises(JobError, match=r"spark\.speculation runs tasks twice at a time"):
             shared(spark, Target("http://127.0.0.1:1", rate=5), 3)
@@ -335,10 +348,10 @@ def read(place):
 
 
 def test_values_of_a_csv_file_may_have_several_lines_wherever_they_are(tmp_path):
-    rows = [[str(DUE_MS + n), f'line {n}\n"second", with\n{DUE_MS},a comma'] for n in range(40_000)]
+    rows = [[str(DUE_MS + n), f'line {n}\n"second", with\n{DUE_MS},a comma'] for n in range(500_000)]
     with (tmp_path / "a.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["due", "body"], *rows])
-    assert (tmp_path / "a.csv").stat().st_size > 2 << 20  # several blocks of pyarrow
+    assert (tmp_path / "a.csv").stat().st_size > 2 * BLOCK_BYTES
     assert [list(row.values()) for row in read(tmp_path / "a.csv")] == rows
 
 
@@ -355,9 +368,9 @@ def test_times_in_json_keep_their_zones_and_other_text_that_looks_like_one_its_f
 
 
 def test_a_row_that_cannot_be_read_is_named_with_its_file(tmp_path):
-    lines = [f"{DUE_MS + n},{'x' * 100}\n" for n in range(40_000)]
+    lines = [f"{DUE_MS + n},{'x' * 100}\n" for n in range(200_000)]  # two blocks
     (tmp_path / "a.csv").write_text("due,body\n" + "".join(lines) + "1,2,3\n")
-    with pytest.raises(JobError, match=r"a\.csv: CSV parse error: .* got 3.* rows before that are scheduled"):
+    with pytest.raises(JobError, match=r"a\.csv: CSV parse error: .* got 3.* rows before that may be"):
         read(tmp_path)
 
 
@@ -381,6 +394,19 @@ def test_a_query_is_scheduled_row_by_row(spark, progress, service, derby):
     sent = schedule_query(spark, progress, query, MAPPING, Target(service.url))
     assert (sent.stored, sent.refused) == (50, [])
     assert len(waiting(service)) == 50
+
+
+def test_a_query_finds_its_columns_in_the_capitals_that_a_database_makes_of_them(
+    spark, progress, service, derby
+):
+    """Without its body, the message would be the whole row as JSON."""
+    frame = spark.createDataFrame([(DUE_MS, "one", "k1")], "due bigint, body string, id string")
+    frame.coalesce(1).write.format("jdbc").options(**derby, dbtable="orders").save()
+    query = {**derby, "query": 'select "due" as due, "body" as body, "id" as id from orders'}
+    mapping = MAPPING._replace(key="id", properties=["id"])
+    assert schedule_query(spark, progress, query, mapping, Target(service.url)).stored == 1
+    [message] = pending(service)
+    assert (message.text, message.dedup_key, message.properties["id"]) == ("one", "k1", "k1")
 
 
 @contextlib.contextmanager
@@ -650,6 +676,13 @@ def test_a_job_that_is_killed_in_the_midst_and_run_again_schedules_each_row_once
         (("--topic", "a", "--due-column", "due", "--format", "orc"), 2, "parquet, csv, json"),
         (("--topic", "a", "--due-column", "due", "--jdbc-user", "me"), 2, "belong to --from jdbc:..."),
         (("--topic", "a", "--due-column", "due", "--fetch-size", "5"), 2, "belong to --from jdbc:..."),
+        (("--topic", "a", "--due-column", "due", "--rate", "nan"), 2, "give a number of rows a second"),
+        (("--topic", "a", "--due-column", "due", "--rate", "inf"), 2, "give a number of rows a second"),
+        (
+            ("--topic", "a", "--due-column", "due", "--from", "jdbc:x:y", "--query", "q", "--format", "csv"),
+            2,
+            "--format belongs to a table of files",
+        ),
     ],
 )
 def test_wrong_use_is_said_before_spark_starts(tmp_path, flags, code, message):

@@ -1,5 +1,6 @@
 """`schedule`: each row of a table as a message, with Spark."""
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 import typer
 
-from timerwheel.cli.connection import ServiceOptions
+from timerwheel.cli.connection import Service, ServiceOptions
 from timerwheel.cli.options import Options, parse_pairs
 from timerwheel.cli.output import JsonOutput, Output
 from timerwheel.cli.spark_options import (
@@ -20,13 +21,15 @@ from timerwheel.errors import SettingsError
 from timerwheel.model.text import printable
 
 if TYPE_CHECKING:
-    from timerwheel.spark_jobs.schedule.sending import Sent
+    from timerwheel.spark_jobs.schedule.sending import Sent, Target
 
 REFUSED_SHOWN = 20
 _FORMATS = ("parquet", "csv", "json")
 PASSWORD_VARIABLE = "TIMERWHEEL_JDBC_PASSWORD"  # noqa: S105 - its name
 _FETCH_ROWS = 1_000
 _PANEL = "Database"
+_IN_UTC = tuple(f"spark.{where}.defaultJavaOptions=-Duser.timezone=UTC" for where in ("driver", "executor"))
+"""Drivers of databases read times without a zone in that of Java's process, and Spark takes some for UTC."""
 
 
 class Database(NamedTuple):
@@ -37,8 +40,12 @@ class Database(NamedTuple):
     jdbc_driver: str | None
     fetch_size: int | None
 
-    def checked(self, url: str, query: str | None, *, is_query: bool) -> dict[str, str]:
+    def checked(
+        self, url: str, query: str | None, file_format: str | None, *, is_query: bool
+    ) -> dict[str, str]:
         """The options of Spark's JDBC source, none for a table of files. Raises SettingsError."""
+        if is_query and file_format is not None:
+            raise SettingsError("--format belongs to a table of files, not to --from jdbc:...")
         if is_query != (query is not None):
             raise SettingsError("--query belongs to --from jdbc:..., which needs one")
         if query is not None:
@@ -158,6 +165,8 @@ def schedule(
     parse_pairs(options.conf, "--conf")
     if file_format is not None and file_format not in _FORMATS:
         raise typer.BadParameter(f"choose from {', '.join(_FORMATS)}", param_hint="--format")
+    if rate is not None and not math.isfinite(rate):
+        raise typer.BadParameter("give a number of rows a second", param_hint="--rate")
     if (topic is None) == (topic_column is None):
         raise typer.BadParameter("give one of --topic and --topic-column", param_hint="--topic")
     from timerwheel.spark_jobs.monitoring.lineage import dataset_of, topic_of
@@ -165,11 +174,12 @@ def schedule(
     from timerwheel.spark_jobs.schedule.job import JDBC, schedule_query, schedule_table
     from timerwheel.spark_jobs.schedule.reach import calls
     from timerwheel.spark_jobs.schedule.rows import RowMapping
-    from timerwheel.spark_jobs.schedule.sending import Target
     from timerwheel.spark_jobs.schedule.table import open_table
 
     is_query = source.startswith(JDBC)
-    query_options = database.checked(source, query, is_query=is_query)
+    query_options = database.checked(source, query, file_format, is_query=is_query)
+    if is_query:
+        options = options._replace(conf=[*_IN_UTC, *(options.conf or ())])
     mapping = RowMapping(
         due_column, topic, topic_column, body_column, key_column, tags_column,
         properties=property_column or (), zone=zone,
@@ -179,8 +189,7 @@ def schedule(
         mapping.check(table.columns)
     # Before Spark starts, which takes seconds.
     service.ask(lambda client: client.send_arrow(pa.table({"topic": pa.array([], pa.string())})))
-    ca, cert = (None if path is None else str(path.absolute()) for path in (service.ca, service.cert))
-    target = Target(service.url, service.secret, ca, cert, rate)
+    target = _target(service, rate)
     others = ([] if is_query else [dataset_of(source)], [topic_of(service.url, topic)])
     with spark_job("schedule", options, stages=False, others=others) as job:
         if has_executors(str(job.spark.sparkContext.master)):
@@ -194,6 +203,13 @@ def schedule(
     _show(sent, seconds, output, has_keys=key_column is not None)
     if sent.refused:
         raise typer.Exit(1)
+
+
+def _target(service: Service, rate: float | None) -> "Target":
+    from timerwheel.spark_jobs.schedule.sending import Target
+
+    ca, cert = (None if path is None else str(path.absolute()) for path in (service.ca, service.cert))
+    return Target(service.url, service.secret, ca, cert, rate)
 
 
 def _measure(sent: "Sent", job: Job) -> None:

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import os
+from decimal import Decimal
 from pathlib import Path
 
 import orjson
@@ -16,6 +17,7 @@ from timerwheel.spark_jobs.schedule.table import open_table
 
 AT = dt.datetime(2027, 1, 15, 8, 0, tzinfo=dt.UTC)
 AT_MS = 1_800_000_000_000
+NOT_UTF8 = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff\xfe"]).buffers())
 MAPPING = RowMapping("due", "orders")
 
 
@@ -44,6 +46,8 @@ def test_a_row_is_a_message_under_a_key_of_its_own():
         (pa.array(["2027-01-15T08:00:00Z"]), {"deliver_at": "2027-01-15T08:00:00Z"}),
         (pa.array([AT], pa.timestamp("us", "UTC")), {"deliver_at": AT}),
         (pa.array([AT], pa.timestamp("s", "+01:00")), {"deliver_at": AT}),
+        (pa.array([Decimal(AT_MS)], pa.decimal128(20)), {"deliver_at_ms": AT_MS}),  # MySQL's bigint unsigned
+        (pa.array([Decimal(AT_MS)], pa.decimal128(38, 10)), {"deliver_at_ms": AT_MS}),  # Oracle's number
     ],
 )
 def test_a_due_time_is_a_timestamp_text_or_milliseconds(due, expected):
@@ -202,7 +206,8 @@ def test_a_time_without_a_zone_needs_one():
             {"due": pa.array([None], pa.int64())},
             "column 'due' has 1 rows without a due time: filter them out",
         ),
-        ({"due": pa.array([dt.date(2027, 1, 15)])}, "column 'due' is date32"),
+        ({"due": pa.array([dt.date(2027, 1, 15)])}, "the times in column 'due' have no zone"),
+        ({"due": pa.array([Decimal("1800000000000.5")])}, "column 'due': "),
         ({"due": pa.array([1.5])}, "a due time is a timestamp, text, or epoch milliseconds"),
         ({"due": pa.array([2**64 - 1], pa.uint64())}, "column 'due': "),
         (
@@ -211,6 +216,7 @@ def test_a_time_without_a_zone_needs_one():
         ),
         ({"due": pa.array([-1])}, "'due' has 1 rows such as -1, which are not epoch milliseconds"),
         ({"body": pa.array([5])}, "column 'body' is int64; a body is text or bytes: cast it"),
+        ({"due": NOT_UTF8}, "column 'due' has text that is not UTF-8; only bodies may be such bytes"),
     ],
 )
 def test_what_no_message_can_be_made_of_is_refused(columns, message):
@@ -381,3 +387,52 @@ def test_what_is_no_table_is_named(tmp_path, make, reason):
     with pytest.raises(JobError) as refused:
         open_table(str(place), "csv")
     assert str(refused.value) == f"{place}: {reason}"
+
+
+def test_a_date_is_midnight_in_the_zone_as_its_text_is():
+    mapping = RowMapping("due", "orders", zone="Europe/Berlin")
+    days = [dt.date(2027, 1, 15), dt.date(2027, 7, 15)]
+    for due in (pa.array(days), pa.array([f"{day}" for day in days])):
+        batch = pa.record_batch({"due": due, "body": ["winter", "summer"]})
+        [part] = sort_out(batch, mapping).parts
+        found = [row["deliver_at"].timestamp() for row in messages_of(part, mapping).to_pylist()]
+        assert found == [
+            dt.datetime(2027, 1, 14, 23, tzinfo=dt.UTC).timestamp(),
+            dt.datetime(2027, 7, 14, 22, tzinfo=dt.UTC).timestamp(),
+        ]
+
+
+def test_a_midnight_that_the_clocks_skip_takes_out_its_date():
+    days = pa.array([dt.date(2018, 11, 4), dt.date(2018, 11, 5)])
+    batch = pa.record_batch({"due": days, "body": ["a", "b"]})
+    found = sort_out(batch, RowMapping("due", "orders", zone="America/Sao_Paulo"))
+    assert found.reasons == [
+        "column due: '2018-11-04' does not exist in America/Sao_Paulo: the clocks skip it"
+    ]
+
+
+def test_a_body_that_is_not_utf_8_stays_the_bytes_that_it_is():
+    """Nothing checks the text of a Parquet file that another program wrote."""
+    for kind in (pa.string(), pa.large_string()):
+        body = pa.array([b"\xff\xfe"]).cast(pa.large_binary() if kind == pa.large_string() else pa.binary())
+        body = pa.Array.from_buffers(kind, 1, body.buffers())
+        assert one(body=body)["body"] == b"\xff\xfe"
+        assert one(body=body)["dedup_key"] == one(body=pa.array([b"\xff\xfe"]))["dedup_key"]
+
+
+@pytest.mark.parametrize("field", ["topic_column", "key", "tags", "keys", "properties"])
+def test_other_text_that_is_not_utf_8_is_named_by_its_column(field):
+    value = ["bad"] if field == "properties" else "bad"
+    mapping = RowMapping("due", **({} if field == "topic_column" else {"topic": "orders"}), **{field: value})
+    batch = pa.record_batch({"due": [AT_MS], "body": ["b"], "bad": NOT_UTF8})
+    with pytest.raises(JobError, match="column 'bad' has text that is not UTF-8"):
+        messages_of(batch, mapping)
+
+
+def test_a_column_without_any_value_has_bodies_without_one():
+    assert one(body=pa.nulls(1)) == one(body=pa.array([None], pa.string()))
+
+
+def test_columns_of_one_name_are_refused():
+    with pytest.raises(JobError, match="the table has several columns 'n': give each a name of its own"):
+        MAPPING.check(["due", "n", "body", "n"])

@@ -11,7 +11,7 @@ import pytest
 
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.schedule.rows import RowMapping, alike, messages_of
-from timerwheel.spark_jobs.schedule.table import batches_of, open_table
+from timerwheel.spark_jobs.schedule.table import BLOCK_BYTES, batches_of, open_table
 
 AT = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 AT_MS = int(AT.timestamp() * 1_000)
@@ -58,8 +58,8 @@ def test_a_file_without_a_column_that_is_needed_has_nulls_there(tmp_path):
 
 
 def test_a_field_that_a_body_would_lack_is_an_error(tmp_path):
-    """Arrow takes the fields of a JSON file from its first megabyte."""
-    lines = b'{"due":%d}\n' % AT_MS * 100_000 + b'{"due":%d,"late":"x"}\n' % AT_MS
+    """Arrow takes the fields of a JSON file from its first block."""
+    lines = b'{"due":%d}\n' % AT_MS * (BLOCK_BYTES // 20) + b'{"due":%d,"late":"x"}\n' % AT_MS
     (tmp_path / "a.json").write_bytes(lines)
     with pytest.raises(JobError, match=r"a\.json: a row has a field that none of the first rows has"):
         messages(tmp_path)
@@ -128,3 +128,54 @@ def test_times_of_int96_are_in_utc_unless_the_file_says_that_they_have_no_zone(t
         assert messages(tmp_path / "noted", berlin)[0]["deliver_at"] == AT - dt.timedelta(hours=1)
     else:
         assert messages(tmp_path / "noted")[0]["deliver_at"] == AT
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_row_may_be_as_large_as_any_message(tmp_path, kind, at):
+    bodies = ["x" * (4 << 20), "y"]
+    lines = [
+        f"{AT_MS},{body}" if kind == "csv" else orjson.dumps({"due": AT_MS, "body": body}).decode()
+        for body in (bodies if at == 0 else reversed(bodies))
+    ]
+    (tmp_path / f"a.{kind}").write_text("\n".join((["due,body"] if kind == "csv" else []) + lines) + "\n")
+    assert sorted(row["body"] for row in messages(tmp_path)) == sorted(bodies)
+
+
+def test_a_row_that_is_too_long_is_named_with_what_to_do(tmp_path):
+    body = "x" * (2 * BLOCK_BYTES)
+    (tmp_path / "a.csv").write_text(f"due,body\n{AT_MS},small\n{AT_MS},{body}\n{AT_MS},small\n")
+    with pytest.raises(JobError, match=r"a\.csv.*a row is longer than 16 MiB: convert the file to Parquet"):
+        messages(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize("empty", ["a", "c"])
+def test_an_empty_file_of_text_has_no_rows(tmp_path, kind, empty):
+    """Spark writes one for a partition without rows."""
+    place = tmp_path / "day=1"
+    place.mkdir()
+    line = f"due,n\n{AT_MS},1\n" if kind == "csv" else f'{{"due":{AT_MS},"n":"1"}}\n'
+    (place / f"b.{kind}").write_text(line)
+    (place / f"{empty}.{kind}").touch()
+    due = str(AT_MS) if kind == "csv" else AT_MS
+    assert [orjson.loads(row["body"]) for row in messages(tmp_path)] == [{"due": due, "n": "1", "day": "1"}]
+
+
+def test_a_directory_of_empty_files_is_named(tmp_path):
+    (tmp_path / "a.csv").touch()
+    with pytest.raises(JobError, match="all files in this directory are empty"):
+        open_table(str(tmp_path), None)
+
+
+def test_an_empty_file_of_parquet_is_damage(tmp_path):
+    pq.write_table(pa.table({"due": [AT_MS]}), tmp_path / "a.parquet")
+    (tmp_path / "b.parquet").touch()
+    with pytest.raises(JobError, match=r"b\.parquet|0 bytes"):
+        open_table(str(tmp_path), None)
+
+
+def test_names_of_columns_that_are_not_utf_8_are_the_fault_of_the_file(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"due,f\xfcr\n1,2\n")
+    with pytest.raises(JobError, match="names of columns are not UTF-8: convert the file"):
+        open_table(str(tmp_path), None)
