@@ -39,7 +39,7 @@ WAIT_FOR = frozenset({429, 502, 503, 504, 507})
 """Statuses after which the same request may succeed; 502 and 504 are those of a proxy."""
 _CLIENT_ERRORS = 4  # statuses of 400 and more
 _ROWS_FAULT = "slot_congested"  # the only 429 that stays: the second of the row is full
-_TOO_LARGE = {"too_many_messages", "request_too_large"}
+_TOO_LARGE = 413  # of the service, or of a proxy with a limit of its own
 _COLUMN = re.compile(r"column (\w+): ")
 _LONG_TEXT = 80
 RECALLED = "key_recalled"
@@ -249,7 +249,7 @@ class _Sender:
             try:
                 receipts = await self._call(part.messages)
             except ClientError as error:
-                if error.code in _TOO_LARGE and count > 1:
+                if error.status == _TOO_LARGE and not error.errors and count > 1:
                     self._rows_max = count // 2  # from now on
                     continue
                 refused = _refused(part, error, self._mapping)
@@ -312,8 +312,8 @@ def _refused(part: _Part, error: ClientError, mapping: RowMapping) -> dict[int, 
     if error.errors:
         return {fault.index: one(fault.index, fault.code, fault.detail) for fault in error.errors}
     # What is wrong with the service, or answers in its place, says nothing of a row.
-    is_of_request = (error.status or 0) // 100 == _CLIENT_ERRORS and error.code != "illegal_answer"
-    if part.messages.num_rows == 1 and is_of_request:
+    is_ours = error.code != "illegal_answer" and (error.status or 0) // 100 == _CLIENT_ERRORS
+    if part.messages.num_rows == 1 and (is_ours or error.status == _TOO_LARGE):
         return {0: one(0, error.code, error.detail)}
     raise JobError(f"the service did not take the rows: {error.detail} ({error.code})")
 

@@ -623,6 +623,10 @@ def test_a_password_comes_from_a_file_or_the_environment(tmp_path, monkeypatch):
     (tmp_path / "password").write_text("of the file\n")
     found = Database(None, tmp_path / "password", "org.x.Driver", 5).options("jdbc:x", "select 1")
     assert found == {**plain, "fetchsize": "5", "password": "of the file", "driver": "org.x.Driver"}
+    ended = Database(None, None, None, None).options(
+        "jdbc:x", "select 1 ;\n"
+    )  # as from a shell of the database
+    assert ended["query"].strip() == "select 1"
     with pytest.raises(SettingsError, match=r"--jdbc-password-file .*/missing: No such file"):
         Database(None, tmp_path / "missing", None, None).options("jdbc:x", "select 1")
 

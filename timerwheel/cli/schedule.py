@@ -59,7 +59,7 @@ class Database(NamedTuple):
         fetch_rows = _FETCH_ROWS if self.fetch_size is None else self.fetch_size
         given = {
             "url": url,
-            "query": query,
+            "query": query.rstrip().rstrip(";"),  # Spark reads from it as from a table
             "fetchsize": str(fetch_rows),
             "user": self.jdbc_user,
             "password": self._password(),

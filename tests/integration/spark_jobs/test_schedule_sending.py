@@ -161,6 +161,15 @@ def test_a_failure_of_the_service_is_not_the_fault_of_a_row(answer):
         send(served, clock, count=1)
 
 
+def test_a_request_that_is_too_large_for_a_proxy_is_sent_in_parts():
+    clock = LeapingClock()
+    with answering(Answer(413, "Too Large"), STORED, clock=clock) as served:
+        assert send(served, clock, count=4).stored == 4
+    assert [rows for _, rows in served.requests] == [4, 2, 2]
+    with answering(Answer(413, "Too Large"), clock=clock) as served:
+        assert [one.key for one in send(served, clock, count=2).refused] == ["k0", "k1"]
+
+
 def test_repeated_requests_keep_to_the_rate():
     clock = LeapingClock()
     began_ms = clock.mono_ms
