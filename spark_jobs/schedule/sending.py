@@ -38,7 +38,8 @@ _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 100, 5_000
 WAIT_FOR = frozenset({429, 502, 503, 504, 507})
 """Statuses after which the same request may succeed; 502 and 504 are those of a proxy."""
 _CLIENT_ERRORS = 4  # statuses of 400 and more
-_ROWS_FAULT = "slot_congested"  # the only 429 that stays: the second of the row is full
+SLOT_FULL = "slot_congested"
+"""The code of a row whose second is full, and stays full: the only 429 that no waiting helps."""
 _TOO_LARGE = 413  # of the service, or of a proxy with a limit of its own
 _COLUMN = re.compile(r"column (\w+): ")
 _LONG_TEXT = 80
@@ -252,6 +253,10 @@ class _Sender:
                 if error.status == _TOO_LARGE and not error.errors and count > 1:
                     self._rows_max = count // 2  # from now on
                     continue
+                if error.code == SLOT_FULL and not error.errors and count > 1:
+                    sent.add(await self._send_halves(part))
+                    whole = whole.slice(count)
+                    continue
                 refused = _refused(part, error, self._mapping)
                 for one in refused.values():
                     if one.code == RECALLED:
@@ -263,6 +268,15 @@ class _Sender:
                 duplicates = pc.sum(receipts["duplicate"]).as_py() or 0
                 sent.add(Sent(count - duplicates, duplicates))
             whole = whole.slice(count)
+        return sent
+
+    async def _send_halves(self, part: _Part) -> Sent:
+        """Find the rows of full seconds, which the service does not name, and send the others."""
+        half = part.messages.num_rows // 2
+        sent = await self.send(part.slice(0, half))
+        _check(sent)
+        sent.add(await self.send(part.slice(half)))
+        _check(sent)
         return sent
 
     async def _call(self, messages: pa.RecordBatch) -> pa.Table:
@@ -297,7 +311,7 @@ def _may_pass(error: ClientError) -> bool:
         return True
     if isinstance(error, OutcomeUnknownError):
         return True
-    return error.status in WAIT_FOR and not error.errors and error.code != _ROWS_FAULT
+    return error.status in WAIT_FOR and not error.errors and error.code != SLOT_FULL
 
 
 def _refused(part: _Part, error: ClientError, mapping: RowMapping) -> dict[int, Refused]:

@@ -133,6 +133,17 @@ def test_a_refused_row_is_shown_by_its_own_columns_in_whatever_request_it_was(se
     assert sorted(orjson.loads(one.row)["body"] for one in sent.refused) == ["row 119", "row 7"]
 
 
+def test_rows_whose_second_is_full_are_refused_and_the_others_scheduled(tmp_path):
+    dues = [DUE_MS + 1_000 * (number % 7) for number in range(70)]  # ten for each of seven seconds
+    rows = pa.table({"due": dues, "body": [f"row {number}" for number in range(70)]})
+    with serving(tmp_path / "data", "--slot-messages-max", 8) as running:
+        sent = send(running, rows)
+        assert (sent.stored, {one.code for one in sent.refused}, sent.rows) == (56, {"slot_congested"}, 70)
+        kept = waiting(running)
+    lost = [orjson.loads(one.row)["body"] for one in sent.refused]
+    assert sorted([*kept, *lost]) == sorted(f"row {number}" for number in range(70))
+
+
 def test_many_rows_without_a_time_end_the_task(service, monkeypatch):
     monkeypatch.setattr(sending, "REFUSED_MAX", 100)
     rows = table(200).set_column(0, "due", pa.array(["2030-03-31 02:30:00"] * 200))

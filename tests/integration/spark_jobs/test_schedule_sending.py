@@ -15,6 +15,7 @@ import pytest
 from tests.harness.certificates import Authority
 from tests.harness.clock import LeapingClock, ManualClock
 from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.schedule import sending
 from timerwheel.spark_jobs.schedule.reach import problem_with_service
 from timerwheel.spark_jobs.schedule.rows import RowMapping
 from timerwheel.spark_jobs.schedule.sending import Sent, Target, send_rows
@@ -137,15 +138,23 @@ def test_what_a_proxy_answers_for_a_service_that_is_away_is_waited_for(status):
         assert send(served, clock, count=1).stored == 1
 
 
-def test_rows_whose_second_is_full_are_refused_and_not_waited_for():
+def test_a_429_that_names_rows_is_not_waited_for():
     clock = LeapingClock()
     with answering(problem(429, "slot_congested", rows=(0, 2)), STORED, clock=clock) as served:
         sent = send(served, clock)
-    assert (sent.stored, [(one.key, one.code) for one in sent.refused]) == (
-        1,
-        [("k0", "slot_congested"), ("k2", "slot_congested")],
-    )
+    assert (sent.stored, [one.key for one in sent.refused]) == (1, ["k0", "k2"])
     assert clock.mono_ms == LeapingClock().mono_ms
+
+
+def test_a_table_for_one_full_second_ends_the_task(monkeypatch):
+    monkeypatch.setattr(sending, "REFUSED_MAX", 10)
+    clock = LeapingClock()
+    with (
+        answering(problem(429, "slot_congested"), clock=clock) as served,
+        pytest.raises(JobError, match="refused more than 10 rows of one task"),
+    ):
+        send(served, clock, count=1_000)
+    assert len(served.requests) < 100
 
 
 def test_a_single_row_whose_second_is_full_is_refused():
