@@ -236,7 +236,20 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
         return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
     if pa.types.is_map(kind):
         return pa.map_(_in_utc(kind.key_type), _in_utc(kind.item_type))
-    return pa.list_(_in_utc(kind.value_type)) if pa.types.is_list(kind) else kind
+    return list_of(kind, _in_utc(kind.value_type)) if is_list(kind) else kind
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a type is that of lists, of any length or of one."""
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def list_of(kind: pa.DataType, value: pa.DataType | pa.Field) -> pa.DataType:
+    """The type of lists like those of `kind`, with other values."""
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(value, kind.list_size)
+    return pa.large_list(value) if pa.types.is_large_list(kind) else pa.list_(value)
 
 
 def slices(batch: pa.RecordBatch, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:
@@ -357,7 +370,7 @@ def _properties(batch: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
 def _keys(column: pa.Array, name: str) -> pa.Array:
     """Keys as the service takes them: text with spaces between, or lists."""
     kind = column.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+    if not is_list(kind):
         return _text(column, name)
     return _in_utf8(_checked(lambda: column.cast(pa.list_(pa.string())), name), name)
 

@@ -25,7 +25,7 @@ import pyarrow.json
 from fsspec.implementations.local import LocalFileSystem
 
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.schedule.rows import BODY, RowMapping
+from timerwheel.spark_jobs.schedule.rows import BODY, RowMapping, is_list, list_of
 from timerwheel.spark_jobs.storage import StorageError, file_system, shown, storage_errors
 
 FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
@@ -250,8 +250,8 @@ def _in_utc(field: pa.Field, leaves: Iterator[bool]) -> pa.Field:
         return field.with_type(pa.struct([_in_utc(one, leaves) for one in kind]))
     if pa.types.is_map(kind):
         return field.with_type(pa.map_(_in_utc(kind.key_field, leaves), _in_utc(kind.item_field, leaves)))
-    if pa.types.is_list(kind):
-        return field.with_type(pa.list_(_in_utc(kind.value_field, leaves)))
+    if is_list(kind):
+        return field.with_type(list_of(kind, _in_utc(kind.value_field, leaves)))
     is_instant = next(leaves, False) and pa.types.is_timestamp(kind)
     return field.with_type(pa.timestamp(kind.unit, "UTC")) if is_instant else field
 

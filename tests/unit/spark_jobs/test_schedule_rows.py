@@ -114,9 +114,11 @@ def test_a_row_as_json_is_the_same_in_any_zone():
         at = pa.array([AT], pa.timestamp("us", zone))
         inside = pa.StructArray.from_arrays([at], ["at"])
         listed = pa.ListArray.from_arrays([0, 1], at)
+        long = pa.LargeListArray.from_arrays([0, 1], at)  # as polars writes lists
+        fixed = pa.FixedSizeListArray.from_arrays(at, 1)
         mapped = pa.MapArray.from_arrays([0, 1], pa.array(["at"]), at)
-        batch = pa.record_batch({"due": at, "inside": inside, "listed": listed, "mapped": mapped})
-        [part] = alike(batch, MAPPING)
+        columns = {"due": at, "inside": inside, "listed": listed, "long": long, "fixed": fixed}
+        [part] = alike(pa.record_batch(columns | {"mapped": mapped}), MAPPING)
         rows += messages_of(part, MAPPING).select(["body", "dedup_key"]).to_pylist()
     assert rows[0] == rows[1] == rows[2]
     assert b'"due":"2027-01-15T08:00:00+00:00"' in rows[0]["body"]

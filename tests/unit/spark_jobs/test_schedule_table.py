@@ -105,7 +105,7 @@ def test_times_of_int96_are_in_utc_unless_the_file_says_that_they_have_no_zone(t
     far = AT.replace(year=3000)
     instants = pa.array([AT, far], pa.timestamp("us", zone) if zone else pa.timestamp("us"))
     nested = pa.StructArray.from_arrays([pa.array(["x", "y"]), instants], ["name", "at"])
-    listed = pa.ListArray.from_arrays([0, 1, 2], instants)
+    listed = pa.LargeListArray.from_arrays([0, 1, 2], nested)
     mapped = pa.MapArray.from_arrays([0, 1, 2], pa.array(["a", "b"]), instants)
     rows = pa.table({"due": instants, "nested": nested, "listed": listed, "mapped": mapped, "n": [1, 2]})
     for name, stored in (("silent", False), ("noted", True)):
@@ -118,7 +118,7 @@ def test_times_of_int96_are_in_utc_unless_the_file_says_that_they_have_no_zone(t
     assert orjson.loads(second["body"]) == {
         "due": far.isoformat(),
         "nested": {"name": "y", "at": far.isoformat()},
-        "listed": [far.isoformat()],
+        "listed": [{"name": "y", "at": far.isoformat()}],
         "mapped": [["b", far.isoformat()]],
         "n": 2,
     }
