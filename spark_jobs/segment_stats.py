@@ -71,6 +71,13 @@ class Survey(NamedTuple):
         """Where a log ends: after its last complete unit."""
         return self.of(log)[-1][1].until
 
+    def sealed(self) -> dict[Segment, Found]:
+        """The statistics of the segments that do not grow any more, by the segment as it was listed."""
+        listed = [segment for log in self.logs for segment in log.segments]
+        return {
+            segment: one for segment, one in zip(listed, self.found, strict=True) if segment.end is not None
+        }
+
 
 def survey(
     spark: SparkSession,
@@ -79,28 +86,36 @@ def survey(
     *,
     salvage: bool = False,
     sidecars: bool = True,
+    known: Survey | None = None,
 ) -> Survey:
     """Survey every segment. `staging` is a directory or URL that every executor can write to.
 
-    Raises CorruptionError (as the cause of Spark's error) at damage, unless `salvage`.
+    Sealed segments of an earlier survey, `known`, are not read again. Raises CorruptionError and
+    SegmentGoneError (as the cause of Spark's error), the former at damage unless `salvage`.
     """
     segments = [segment for log in logs for segment in log.segments]
-    begins = [log.begin for log in logs for _ in log.segments]
+    found = {} if known is None else known.sealed()
+    places = [
+        (segment, log.begin, join(staging, "tables", f"{number:06d}-{segment.base:020d}.side"))
+        for number, log in enumerate(logs)
+        for segment in log.segments
+        if segment not in found
+    ]
 
     def look(number: int) -> Iterator[pa.RecordBatch]:
-        reader = SegmentReader(segments[number], salvage=salvage, sidecars=sidecars)
-        place = join(staging, "tables", f"{number:08d}.side")
-        found = msgspec.msgpack.encode(_look(reader, place, begins[number]))
-        yield pa.record_batch({"id": [number], "found": pa.array([found], pa.binary())})
+        segment, begin, place = places[number]
+        reader = SegmentReader(segment, salvage=salvage, sidecars=sidecars)
+        packed = msgspec.msgpack.encode(_look(reader, place, begin))
+        yield pa.record_batch({"id": [number], "found": pa.array([packed], pa.binary())})
 
-    rows = map_segments(spark, segments, look, "id bigint, found binary").collect()
-    by_number = {row.id: msgspec.msgpack.decode(bytes(row.found), type=Found) for row in rows}
-    found = [by_number[number] for number in range(len(segments))]
+    if places:
+        wanted = [segment for segment, _, _ in places]
+        for row in map_segments(spark, wanted, look, "id bigint, found binary").collect():
+            found[wanted[row.id]] = msgspec.msgpack.decode(bytes(row.found), type=Found)
     read = [
-        segment._replace(staged=one.staged, until=one.until)
-        for segment, one in zip(segments, found, strict=True)
+        segment._replace(staged=found[segment].staged, until=found[segment].until) for segment in segments
     ]
-    return Survey(list(logs), read, found)
+    return Survey(list(logs), read, [found[segment] for segment in segments])
 
 
 def _look(reader: SegmentReader, place: str, begin: int) -> Found:

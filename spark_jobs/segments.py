@@ -179,15 +179,14 @@ class SegmentReader:
         """The file; None if it is missing although retention did not remove it."""
         segment = self.segment
         try:
-            return self._place.files.open_readonly(self.path)
+            return open_segment(segment)
         except FileNotFoundError:
-            start = read_start(self._place.files, self._place.path)
-            if segment.end is not None and segment.base >= (0 if start is None else start.offset):
-                self._note(segment.base, segment.end, "the segment is missing")
-                return None
-            raise SegmentGoneError(
-                f"{self.path} is gone: retention has removed it, or it was moved; run the job again"
-            ) from None
+            if segment.end is None:
+                raise SegmentGoneError(
+                    f"{self.path} is gone: the log was moved or removed; run the job again"
+                ) from None
+            self._note(segment.base, segment.end, "the segment is missing")
+            return None
 
     def _is_ours(self, file: ReadFile) -> bool:
         """Note a damaged header; False, and all of the segment is noted, if it belongs to another log."""
@@ -223,12 +222,28 @@ class SegmentReader:
         self.damaged.append(Damaged(self.segment.node, str(self.path), offset, end, reason, torn))
 
 
-def made_ms_of(segment: Segment) -> int:
-    """When a segment was created, epoch milliseconds; 0 if its header is damaged."""
+def open_segment(segment: Segment) -> ReadFile:
+    """Opens the file of a segment.
+
+    Raises SegmentGoneError if retention has removed it, FileNotFoundError if it is missing although the log
+    begins before it. Retention writes the manifest first, so the manifest is read after the attempt.
+    """
     place = place_of(segment.directory)
     path = place.file(segment_name(segment.base))
     try:
-        with contextlib.closing(place.files.open_readonly(path)) as file:
+        return place.files.open_readonly(path)
+    except FileNotFoundError:
+        start = read_start(place.files, place.path)
+        if start is None or segment.base >= start.offset:
+            raise
+        raise SegmentGoneError(f"{path} is gone: retention has removed it; run the job again") from None
+
+
+def made_ms_of(segment: Segment) -> int:
+    """When a segment was created, epoch milliseconds; 0 if its header is damaged."""
+    path = place_of(segment.directory).file(segment_name(segment.base))
+    try:
+        with contextlib.closing(open_segment(segment)) as file:
             return read_made_ms(file, path, segment.base)
     except CorruptionError:
         return 0
@@ -236,10 +251,9 @@ def made_ms_of(segment: Segment) -> int:
 
 def read_records(segment: Segment, rows: Rows) -> list[bytes | CorruptionError]:
     """Reads the records of these rows of a segment's table, or returns why one cannot be read."""
-    place = place_of(segment.directory)
-    path = place.file(segment_name(segment.base))
+    path = place_of(segment.directory).file(segment_name(segment.base))
     found: list[bytes | CorruptionError] = []
-    with contextlib.closing(place.files.open_readonly(path)) as file:
+    with contextlib.closing(open_segment(segment)) as file:
         for offset, size in zip(rows["offset"].tolist(), rows["size"].tolist(), strict=True):
             data = file.read(offset - segment.base, size)
             problem = fault(data)

@@ -35,9 +35,10 @@ from timerwheel.spark_jobs.archive.manifest import (
 )
 from timerwheel.spark_jobs.archive.store import Archive, ArchiveError
 from timerwheel.spark_jobs.columns import COLUMNS, read_batches
+from timerwheel.spark_jobs.live_logs import LiveLogs, Removed
 from timerwheel.spark_jobs.logs import NodeLog
 from timerwheel.spark_jobs.progress import JobProgress
-from timerwheel.spark_jobs.segments import Segment, SegmentReader, made_ms_of
+from timerwheel.spark_jobs.segments import Segment, SegmentGoneError, SegmentReader, made_ms_of
 from timerwheel.spark_jobs.storage import file_system, is_local, place_of
 from timerwheel.spark_jobs.tasks import map_numbers
 from timerwheel.state.groups import is_internal
@@ -90,7 +91,10 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class ArchivedLog(msgspec.Struct, frozen=True):
-    """The result for one log. `until` is where its archived part ends, None if no segment is sealed."""
+    """The result for one log. `until` is where its archived part ends, None if no segment is sealed.
+
+    `removed` is what retention removed while the job ran: parts of it may not be in the archive.
+    """
 
     node: str
     log_id: str
@@ -102,6 +106,7 @@ class ArchivedLog(msgspec.Struct, frozen=True):
     until: int | None
     marked: bool
     lost: list[Lost]
+    removed: Removed | None = None
 
 
 def archive(  # noqa: PLR0913 - what to archive, and how
@@ -118,7 +123,8 @@ def archive(  # noqa: PLR0913 - what to archive, and how
 
     Raises CorruptionError (as the cause of Spark's error) at damage, unless `salvage`; ArchiveError if the
     archive has another segment in the same place, ArchiveLockedError if another run is archiving one of the
-    logs. Segments archived before are never touched. `chunk_bytes_max` is in bytes of the log.
+    logs. Segments archived before are never touched. If retention removes segments before they are read, the
+    rest is archived. `chunk_bytes_max` is in bytes of the log.
     """
     _check_logs(logs)
     store = Archive(url)
@@ -127,41 +133,58 @@ def archive(  # noqa: PLR0913 - what to archive, and how
             log_id: stack.enter_context(ArchiveLock(store.url, log_id, format_ms(now_ms)))
             for log_id in sorted(log.log_id.hex() for log in logs)
         }
-        plans = [_plan(store, log, locks[log.log_id.hex()].run, salvage=salvage) for log in logs]
-        size_bytes = sum(work.size_bytes for plan in plans for work in plan)
-        chunk_bytes = max(size_bytes // spark.sparkContext.defaultParallelism, CHUNK_BYTES_MIN)
-        plans = [_joined(plan, min(chunk_bytes, chunk_bytes_max)) for plan in plans]
-        works = [work for plan in plans for work in plan]
-        replaced = [file.path for work in works if work.replaces for file in work.manifest(store).files]
-        with progress.stage("archive"):
-            done = _run(spark, works, salvage=salvage)
+        runs = {log_id: lock.run for log_id, lock in locks.items()}
+        live = LiveLogs(spark, logs)
+        finished: list[tuple[Work, Done]] = []
+        replaced: list[str] = []
+
+        def work(kept: Sequence[NodeLog]) -> None:
+            plans = [_plan(store, log, runs[log.log_id.hex()], salvage=salvage) for log in kept]
+            size_bytes = sum(one.size_bytes for plan in plans for one in plan)
+            chunk_bytes = max(size_bytes // spark.sparkContext.defaultParallelism, CHUNK_BYTES_MIN)
+            chunks = [one for plan in plans for one in _joined(plan, min(chunk_bytes, chunk_bytes_max))]
+            olds = [
+                [file.path for file in one.manifest(store).files] if one.replaces else [] for one in chunks
+            ]
+            with progress.stage("archive"):
+                done = _run(spark, chunks, salvage=salvage)
+            for chunk, old, one in zip(chunks, olds, done, strict=True):
+                if one is not None:
+                    finished.append((chunk, one))
+                    replaced.extend(old)
+            if None in done:
+                raise SegmentGoneError("retention removed segments before they were archived")
+
+        live.read(work)
         for lock in locks.values():
             lock.end_writing()
         with progress.stage("tidy"):
             _remove_unnamed(store, {log.log_id.hex(): log.segments[0].base for log in logs}, replaced)
-        found: list[ArchivedLog] = []
-        for log, plan in zip(logs, plans, strict=True):
-            own, done = done[: len(plan)], done[len(plan) :]
-            found.append(_result(log, plan, own, store.url, now_ms))
-    return found
+        removed = {one.node: one for one in live.removed}
+        return [_result(log, finished, removed.get(log.node), store.url, now_ms) for log in live.logs]
 
 
-def _result(log: NodeLog, plan: Sequence[Work], done: Sequence[Done], url: str, now_ms: int) -> ArchivedLog:
+def _result(
+    log: NodeLog, finished: Sequence[tuple[Work, Done]], removed: Removed | None, url: str, now_ms: int
+) -> ArchivedLog:
+    own = [(chunk, one) for chunk, one in finished if chunk.run.log_id == log.log_id.hex()]
+    archived = {segment.base for chunk, _ in own for segment in chunk.segments}
+    done = [one for _, one in own]
     sealed = [segment for segment in log.segments if segment.end is not None]
-    archived = sum(len(work.segments) for work in plan)
     until = sealed[-1].end if sealed else None
     marked = until is not None and is_local(log.url) and _mark(log, url, until, now_ms)
     return ArchivedLog(
         log.node,
         log.log_id.hex(),
-        archived,
-        len(sealed) - archived,
+        len(archived),
+        sum(segment.base not in archived for segment in sealed),
         sum(one.records for one in done),
         sum(one.files for one in done),
         sum(one.bytes for one in done),
         until,
         marked,
         [lost for one in done for lost in one.lost],
+        removed,
     )
 
 
@@ -248,16 +271,20 @@ class _Archived:
 # ---------------------------------------------------------------------- archiving
 
 
-def _run(spark: SparkSession, work: Sequence[Work], *, salvage: bool) -> list[Done]:
+def _run(spark: SparkSession, work: Sequence[Work], *, salvage: bool) -> list[Done | None]:
+    """The result of each chunk, None where retention removed a segment before it was read."""
     if not work:
         return []
 
     def run(number: int) -> Iterator[pa.RecordBatch]:
-        done = msgspec.msgpack.encode(archive_chunk(work[number], salvage=salvage))
+        try:
+            done = msgspec.msgpack.encode(archive_chunk(work[number], salvage=salvage))
+        except SegmentGoneError:
+            done = msgspec.msgpack.encode(None)
         yield pa.record_batch({"id": [number], "done": pa.array([done], pa.binary())})
 
     rows = map_numbers(spark, len(work), run, "id bigint, done binary").collect()
-    by_number = {row.id: msgspec.msgpack.decode(bytes(row.done), type=Done) for row in rows}
+    by_number = {row.id: msgspec.msgpack.decode(bytes(row.done), type=Done | None) for row in rows}
     return [by_number[number] for number in range(len(work))]
 
 

@@ -13,11 +13,9 @@ import pyarrow as pa
 
 from timerwheel.model.ids import Ids
 from timerwheel.spark_jobs.columns import arrow_schema
-from timerwheel.spark_jobs.segments import Segment
-from timerwheel.spark_jobs.storage import place_of
+from timerwheel.spark_jobs.segments import Segment, open_segment
 from timerwheel.store.files import ReadFile
 from timerwheel.store.record import HEADER_SIZE, decode_header
-from timerwheel.store.segment import segment_name
 
 
 class Rule(StrEnum):
@@ -80,9 +78,9 @@ class Heads:
     """Reads the heads of one log's records to find message ids: one read each."""
 
     def __init__(self, segments: Sequence[Segment], log_id: bytes) -> None:
+        self._segments = segments
         self._bases = [segment.base for segment in segments]
         self._encode = Ids(log_id).encode
-        self._place = place_of(segments[0].directory)
         self._files: dict[int, ReadFile] = {}
 
     def __enter__(self) -> Self:
@@ -94,10 +92,11 @@ class Heads:
 
     def id_at(self, offset: int) -> str:
         """The id of the message that the record at `offset` names as its own."""
-        base = self._bases[bisect_right(self._bases, offset) - 1]
+        number = bisect_right(self._bases, offset) - 1
+        base = self._bases[number]
         file = self._files.get(base)
         if file is None:
-            file = self._files[base] = self._place.files.open_readonly(self._place.file(segment_name(base)))
+            file = self._files[base] = open_segment(self._segments[number])
         header = decode_header(file.read(offset - base, HEADER_SIZE))
         return self._encode(*header.identity(offset))
 

@@ -45,9 +45,10 @@ from timerwheel.spark_jobs.audit.summary import (
 )
 from timerwheel.spark_jobs.audit.sums import Keep, earlier_tallies, pending_before
 from timerwheel.spark_jobs.audit.tallies import TALLIES
+from timerwheel.spark_jobs.live_logs import LiveLogs, Removed
 from timerwheel.spark_jobs.logs import NodeLog
 from timerwheel.spark_jobs.progress import JobProgress
-from timerwheel.spark_jobs.segment_stats import Survey
+from timerwheel.spark_jobs.segment_stats import Survey, survey
 from timerwheel.spark_jobs.segments import Damaged
 from timerwheel.spark_jobs.shuffle import shuffle
 from timerwheel.spark_jobs.storage import join, make_directories, remove
@@ -150,7 +151,8 @@ class Reading(msgspec.Struct, frozen=True):
 class Audit(msgspec.Struct, frozen=True):
     """The result, over all audits with one checkpoint if there is one: then `reading` is set.
 
-    `rules` counts the violations of each rule; the totals count shortened lists in full.
+    `rules` counts the violations of each rule; the totals count shortened lists in full. `removed` is what
+    retention removed while the audit ran.
     """
 
     balanced: bool
@@ -175,16 +177,44 @@ class Audit(msgspec.Struct, frozen=True):
     damaged: list[Damaged]
     damaged_total: int
     torn: list[Damaged]
+    removed: list[Removed] = []
     reading: Reading | None = None
     kafka: KafkaBooks | None = None
 
 
-def audit(spark: SparkSession, progress: JobProgress, survey: Survey, out: str | None) -> Audit:
+def audit_live(  # noqa: PLR0913 - what to read, and how
+    spark: SparkSession,
+    progress: JobProgress,
+    live: LiveLogs,
+    staging: str,
+    out: str | None,
+    *,
+    salvage: bool = False,
+    sidecars: bool = True,
+) -> Audit:
+    """Audit whole logs while retention may remove segments: the result covers what is left of them.
+
+    Raises what `survey` and `audit` raise.
+    """
+    found: Survey | None = None
+
+    def work(logs: Sequence[NodeLog]) -> Audit:
+        nonlocal found
+        if out is not None:
+            _clear_tables(out)
+        with progress.stage("survey"):
+            found = survey(spark, logs, staging, salvage=salvage, sidecars=sidecars, known=found)
+        return audit(spark, progress, found, out)
+
+    return msgspec.structs.replace(live.read(work), removed=live.removed)
+
+
+def audit(spark: SparkSession, progress: JobProgress, surveyed: Survey, out: str | None) -> Audit:
     """Audit surveyed logs. With `out`, store the tables in that directory, which has TABLES.
 
     Findings are part of the result, not errors. Raises the errors of Spark and the storage.
     """
-    plan = whole_plan(survey)
+    plan = whole_plan(surveyed)
     books = Books(plan, out, FINDINGS_MAX)
     with progress.stage("judge"):
         tallies = shuffle(spark, plan.segments, books.emit, books.collect, TALLIES)
@@ -195,7 +225,7 @@ def audit_since(  # noqa: PLR0913 - what to read, and how
     spark: SparkSession,
     progress: JobProgress,
     checkpoint: Checkpoint,
-    logs: Sequence[NodeLog],
+    live: LiveLogs,
     staging: str,
     out: str | None,
     *,
@@ -208,6 +238,30 @@ def audit_since(  # noqa: PLR0913 - what to read, and how
     Returns the result of all audits with this checkpoint, and what to commit to it. Raises JobError if a file
     of the checkpoint is damaged, and the errors of `survey`, Spark and the storage.
     """
+
+    def work(logs: Sequence[NodeLog]) -> tuple[Audit, Document]:
+        if out is not None:
+            _clear_tables(out)
+        return _audit_since(
+            spark, progress, checkpoint, logs, staging, out, now_ms=now_ms, salvage=salvage, sidecars=sidecars
+        )
+
+    result, following = live.read(work)
+    return msgspec.structs.replace(result, removed=live.removed), following
+
+
+def _audit_since(  # noqa: PLR0913 - what to read, and how
+    spark: SparkSession,
+    progress: JobProgress,
+    checkpoint: Checkpoint,
+    logs: Sequence[NodeLog],
+    staging: str,
+    out: str | None,
+    *,
+    now_ms: int,
+    salvage: bool,
+    sidecars: bool,
+) -> tuple[Audit, Document]:
     whole: dict[str, str] = {}
     while True:
         with checkpoint.checked():

@@ -16,10 +16,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own way to name it
 
+from timerwheel.errors import UnknownTopicError
 from timerwheel.model.messages import SlotInfo
 from timerwheel.spark_jobs.forecast.flatten import Flattening, flatten
 from timerwheel.spark_jobs.forecast.horizon import Horizon
-from timerwheel.spark_jobs.segment_stats import Survey
+from timerwheel.spark_jobs.live_logs import LiveLogs
+from timerwheel.spark_jobs.logs import NodeLog
+from timerwheel.spark_jobs.progress import JobProgress
+from timerwheel.spark_jobs.segment_stats import Survey, survey
 from timerwheel.spark_jobs.shuffle import shuffle
 from timerwheel.spark_jobs.tables import write_one_file
 from timerwheel.spark_jobs.tasks import group_by_number
@@ -69,8 +73,46 @@ class Forecast(msgspec.Struct, frozen=True):
         return self.overdue + self.within + self.later
 
 
+class Counted(NamedTuple):
+    """What was read of the logs: their statistics, the counts, and the sums of these."""
+
+    found: Survey
+    counted: DataFrame
+    totals: "Totals"
+
+
+def count_live(  # noqa: PLR0913 - what to read, and how
+    spark: SparkSession,
+    progress: JobProgress,
+    live: LiveLogs,
+    staging: str,
+    horizon: Horizon,
+    *,
+    topic: str | None = None,
+    salvage: bool = False,
+    sidecars: bool = True,
+) -> Counted:
+    """Count the scheduled messages of the logs, of one topic if given, while retention may remove segments.
+
+    Raises UnknownTopicError for a topic without a record, and what `survey` raises.
+    """
+    found: Survey | None = None
+
+    def work(logs: Sequence[NodeLog]) -> Counted:
+        nonlocal found
+        with progress.stage("survey"):
+            found = survey(spark, logs, staging, salvage=salvage, sidecars=sidecars, known=found)
+        if topic is not None and not any(topic in segment.topics for segment in found.found):
+            raise UnknownTopicError(f"the log has no record of the topic {topic!r}")
+        with progress.stage("count"):
+            counted = count_due(spark, found, horizon, topic=topic)
+            return Counted(found, counted, totals_of(counted, horizon))
+
+    return live.read(work)
+
+
 def count_due(
-    spark: SparkSession, survey: Survey, horizon: Horizon, *, topic: str | None = None
+    spark: SparkSession, surveyed: Survey, horizon: Horizon, *, topic: str | None = None
 ) -> DataFrame:
     """Counts waiting messages by topic and second of the horizon. Spark keeps them for several queries.
 
@@ -84,7 +126,7 @@ def count_due(
     def collect(_number: int, table: Table, references: pa.Table) -> pa.Table:
         return _count(table, references["about"].to_numpy(), horizon, topic)
 
-    counted = shuffle(spark, survey.segments, emit, collect, _COUNTED)
+    counted = shuffle(spark, surveyed.segments, emit, collect, _COUNTED)
     return counted.groupBy("topic", "second").agg(F.sum("messages").alias("messages")).persist()
 
 

@@ -28,6 +28,7 @@ from timerwheel.model.durations import format_ms
 from timerwheel.offline.snapshot import index_of
 from timerwheel.runtime.recovery import INDEX_DIRECTORY, REBUILD_MARK
 from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.live_logs import LiveLogs, Removed
 from timerwheel.spark_jobs.logs import NodeLog
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.rebuild import index_rows
@@ -99,6 +100,7 @@ class Report(msgspec.Struct, frozen=True):
 
     dry_run: bool
     nodes: list[Rebuilt]
+    removed: list[Removed]  # by retention while a dry run read the logs
     seconds: dict[str, float]
 
 
@@ -133,10 +135,20 @@ class Rebuild:
         self._files = files or DiskFiles()
 
     def run(self, logs: list[NodeLog], *, sidecars: bool = True, dry_run: bool = False) -> Report:
-        """Build the indexes and swap them in, unless `dry_run`. The caller holds the locks."""
-        horizons = first_horizons(SystemClock().now_ms())
+        """Build the indexes and swap them in, unless `dry_run`. The caller holds the locks.
+
+        A dry run needs no lock: if retention removes segments that it reads, it begins again without them.
+        """
         if not dry_run:
             _make_durable(logs, self._files)
+            nodes = self._build(logs, sidecars=sidecars, dry_run=False)
+            return Report(dry_run, nodes, [], self._progress.seconds)
+        live = LiveLogs(self._spark, logs)
+        nodes = live.read(lambda kept: self._build(kept, sidecars=sidecars, dry_run=True))
+        return Report(dry_run, nodes, live.removed, self._progress.seconds)
+
+    def _build(self, logs: list[NodeLog], *, sidecars: bool, dry_run: bool) -> list[Rebuilt]:
+        horizons = first_horizons(SystemClock().now_ms())
         with self._progress.stage("survey"):
             found = survey(self._spark, logs, self._staging, salvage=self._salvage, sidecars=sidecars)
         log_states = [_begin_state(log, found) for log in logs]
@@ -156,7 +168,7 @@ class Rebuild:
             except JobError as error:
                 done = ", ".join(node.data for node in nodes) or "none"
                 raise JobError(f"{log.url}: {error}; finished before: {done}") from None
-        return Report(dry_run, nodes, self._progress.seconds)
+        return nodes
 
     def _make_pages(self, found: Survey, plans: list[SegmentPlan], horizons: Horizons) -> list[SegmentStats]:
         rows = IndexRows(plans, horizons, self._staging)

@@ -7,6 +7,7 @@ import msgspec
 
 from timerwheel.spark_jobs.audit.checkpoint import open_checkpoint
 from timerwheel.spark_jobs.audit.job import Audit, audit, audit_since
+from timerwheel.spark_jobs.live_logs import LiveLogs
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.segment_stats import survey
@@ -25,10 +26,10 @@ def incremental(
 ) -> Audit:
     """The audit of what is new since the checkpoint, which it brings up to date."""
     progress = JobProgress(spark, show=False)
-    logs = find_logs([data] if isinstance(data, str) else data)
+    live = LiveLogs(spark, find_logs([data] if isinstance(data, str) else data))
     with open_checkpoint(checkpoint, "now") as found:
         result, following = audit_since(
-            spark, progress, found, logs, str(staging), out, now_ms=ENDED_MS, **options
+            spark, progress, found, live, str(staging), out, now_ms=ENDED_MS, **options
         )
         found.commit(following)
     return result

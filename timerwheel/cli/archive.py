@@ -82,6 +82,11 @@ def _show(
     for one in found:
         for lost in one.lost:
             output.line(f"damaged: {one.node}: from {lost.offset} to {lost.end}: {lost.reason}")
+        if (gone := one.removed) is not None:
+            output.line(
+                f"removed: {one.node}: retention removed the segments from {gone.begin} to {gone.until} "
+                "while the job ran; those that it had not archived by then are not in the archive"
+            )
     output.table(
         ("node", "#archived", "#skipped", "#records", "#files", "#size", "#until"),
         [

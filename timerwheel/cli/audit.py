@@ -23,6 +23,7 @@ from timerwheel.cli.spark_options import (
     find_logs,
     kafka_place,
     listed_again,
+    removed_facts,
     require_spark,
     spark_job,
 )
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from timerwheel.spark_jobs.audit.checkpoint import Checkpoint, Document
     from timerwheel.spark_jobs.audit.job import Audit, Reading
     from timerwheel.spark_jobs.audit.kafka import KafkaBooks, KafkaView
-    from timerwheel.spark_jobs.logs import NodeLog
+    from timerwheel.spark_jobs.live_logs import LiveLogs
 
 FINDINGS_SHOWN_MAX = 20
 INLET_DEFAULT = "timers"
@@ -87,6 +88,7 @@ def audit(
     from timerwheel.spark_jobs.audit.checkpoint import open_checkpoint
     from timerwheel.spark_jobs.audit.job import TABLES
     from timerwheel.spark_jobs.audit.report import Run, versions, write_audit
+    from timerwheel.spark_jobs.live_logs import LiveLogs
     from timerwheel.spark_jobs.out_directory import check_unused, out_directory
 
     check_unused(out)
@@ -102,11 +104,11 @@ def audit(
             )  # again: another run may have read further before this one had the lock
         written = [("--out", out)] + ([] if kept is None else [("--checkpoint", kept.url)])
         job = stack.enter_context(spark_job("audit", options, logs=logs, out=written))
-        logs = listed_again(logs)
+        live = LiveLogs(job.spark, listed_again(logs))
         with out_directory(out, *(() if report_only else TABLES)) as place:
             tables = None if report_only else place
-            result, following = _judge(job, logs, kept, tables, clock.now_ms(), salvage=salvage, scan=scan)
-            result = _with_kafka(job, result, view, logs, salvage=salvage)
+            result, following = _judge(job, live, kept, tables, clock.now_ms(), salvage=salvage, scan=scan)
+            result = _with_kafka(job, result, view, live, salvage=salvage)
             run = Run(command, clock.now_ms(), dict(job.progress.seconds), versions(), place)
             write_audit(place, result, run)
         _measure(result, job)
@@ -145,7 +147,7 @@ def _directories_and_kafka(
 
 
 def _with_kafka(
-    job: Job, result: "Audit", view: "KafkaView | None", logs: "list[NodeLog]", *, salvage: bool
+    job: Job, result: "Audit", view: "KafkaView | None", live: "LiveLogs", *, salvage: bool
 ) -> "Audit":
     """The result together with what a comparison with Kafka found, if that was asked for."""
     if view is None:
@@ -153,7 +155,7 @@ def _with_kafka(
     from timerwheel.spark_jobs.audit.kafka import kafka_books
 
     with job.progress.stage("kafka"):
-        books = kafka_books(job.spark, view, logs, salvage=salvage)
+        books = live.read(lambda logs: kafka_books(job.spark, view, logs, salvage=salvage))
     balanced = result.balanced and books.balanced
     return msgspec.structs.replace(result, kafka=books, balanced=balanced)
 
@@ -181,7 +183,7 @@ def _measure(audit: "Audit", job: Job) -> None:
 
 def _judge(
     job: Job,
-    logs: "list[NodeLog]",
+    live: "LiveLogs",
     checkpoint: "Checkpoint | None",
     tables: str | None,
     now_ms: int,
@@ -190,17 +192,13 @@ def _judge(
     scan: bool,
 ) -> "tuple[Audit, Document | None]":
     """The result, and what to commit to the checkpoint if there is one."""
-    from timerwheel.spark_jobs.audit.job import audit as judge
-    from timerwheel.spark_jobs.audit.job import audit_since
-    from timerwheel.spark_jobs.segment_stats import survey
+    from timerwheel.spark_jobs.audit.job import audit_live, audit_since
 
     spark, progress, staging, _ = job
-    if checkpoint is None:
-        with progress.stage("survey"):
-            found = survey(spark, logs, staging, salvage=salvage, sidecars=not scan)
-        return judge(spark, progress, found, tables), None
     options = {"salvage": salvage, "sidecars": not scan}
-    return audit_since(spark, progress, checkpoint, logs, staging, tables, now_ms=now_ms, **options)
+    if checkpoint is None:
+        return audit_live(spark, progress, live, staging, tables, **options), None
+    return audit_since(spark, progress, checkpoint, live, staging, tables, now_ms=now_ms, **options)
 
 
 def _command(data: list[str], master: str, checkpoint: str | None, kafka: str | None, **flags: bool) -> str:
@@ -313,6 +311,7 @@ def _facts(audit: "Audit", place: str, output: Output) -> list[tuple[str, str]]:
         facts.append(("unproved", f"{audit.unproved:,} records end timers in damaged regions"))
     if audit.kafka is not None:
         facts += _kafka_facts(audit.kafka)
+    facts += removed_facts(audit.removed)
     facts += [("torn end", f"{one.path} from {one.offset}: {one.reason}") for one in audit.torn]
     facts.append(("report", f"{place}/report.html"))
     return facts

@@ -17,11 +17,11 @@ from timerwheel.cli.spark_options import (
     StagedRunOptions,
     find_logs,
     listed_again,
+    removed_facts,
     spark_job,
 )
 from timerwheel.cli.units import format_about, length_between
 from timerwheel.clock import SystemClock
-from timerwheel.errors import UnknownTopicError
 from timerwheel.model.durations import format_duration
 from timerwheel.model.text import printable
 from timerwheel.spark_jobs.forecast.horizon import WITHIN_MAX_MS
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from timerwheel.spark_jobs.forecast.flatten import Flattening
     from timerwheel.spark_jobs.forecast.horizon import Horizon
     from timerwheel.spark_jobs.forecast.job import Forecast, Totals
+    from timerwheel.spark_jobs.live_logs import Removed
     from timerwheel.spark_jobs.segment_stats import Survey
     from timerwheel.spark_jobs.segments import Damaged
 
@@ -78,22 +79,26 @@ def forecast(
     logs = find_logs(data)
     from timerwheel.spark_jobs.forecast import job as jobs
     from timerwheel.spark_jobs.forecast.horizon import horizon_of
+    from timerwheel.spark_jobs.live_logs import LiveLogs
     from timerwheel.spark_jobs.out_directory import check_unused, out_directory
-    from timerwheel.spark_jobs.segment_stats import survey
     from timerwheel.spark_jobs.storage import join
 
     if out is not None:
         check_unused(out)
     written = [] if out is None else [("--out", out)]
     with spark_job("forecast", options, logs=logs, out=written) as job:
-        logs = listed_again(logs)
+        live = LiveLogs(job.spark, listed_again(logs))
         horizon = horizon_of(SystemClock().now_ms(), within_ms)
-        with job.progress.stage("survey"):
-            found = survey(job.spark, logs, job.staging, salvage=salvage, sidecars=not scan)
-        _check_topic(found, topic)
-        with job.progress.stage("count"):
-            counted = jobs.count_due(job.spark, found, horizon, topic=topic)
-            totals = jobs.totals_of(counted, horizon)
+        found, counted, totals = jobs.count_live(
+            job.spark,
+            job.progress,
+            live,
+            job.staging,
+            horizon,
+            topic=topic,
+            salvage=salvage,
+            sidecars=not scan,
+        )
         with job.progress.stage("weigh"):
             report = jobs.forecast(counted, totals, horizon, rate=rate, top=top)
         _measure(report, job)
@@ -101,8 +106,7 @@ def forecast(
             with job.progress.stage("write"), out_directory(out) as directory:
                 jobs.write_counts(counted, horizon, join(directory, COUNTS))
                 _write_picture(join(directory, PICTURE), totals, horizon, report, topic, output)
-    damaged = [one for one in found.damaged if not one.torn]
-    if output.as_data(_document(report, found, damaged, job, topic)):
+    if output.as_data(_document(report, found, live.removed, job, topic)):
         return
     _show(report, topic, output)
     _draw(totals, horizon, chart, output)
@@ -110,7 +114,8 @@ def forecast(
     if report.flattening is not None:
         output.line("")
         output.line(advice(report.flattening, report))
-    _show_damage(damaged, output)
+    _show_damage(_damaged(found), output)
+    output.facts(removed_facts(live.removed))
     if out is not None:
         output.line(f"written: {join(out, PICTURE)} and {join(out, COUNTS)}")
 
@@ -121,11 +126,6 @@ def _measure(report: "Forecast", job: Job) -> None:
     gauges.set_each("timerwheel_forecast_messages", "Scheduled messages by their due time", "due", waiting)
     peaks = {unit: slots[0].count for unit, slots in report.busiest.items() if slots}
     gauges.set_each("timerwheel_forecast_peak_messages", "Messages of the busiest one", "unit", peaks)
-
-
-def _check_topic(found: "Survey", topic: str | None) -> None:
-    if topic is not None and not any(topic in segment.topics for segment in found.found):
-        raise UnknownTopicError(f"the log has no record of the topic {topic!r}")
 
 
 def _write_picture(
@@ -144,16 +144,21 @@ def _write_picture(
 
 
 def _document(
-    report: "Forecast", found: "Survey", damaged: list["Damaged"], job: Job, topic: str | None
+    report: "Forecast", found: "Survey", removed: list["Removed"], job: Job, topic: str | None
 ) -> dict[str, object]:
     return {
         "topic": topic,
         "waiting": report.waiting,
         **msgspec.to_builtins(report),
         "records": sum(segment.records for segment in found.found),
-        "damaged": [one._asdict() for one in damaged],
+        "damaged": [one._asdict() for one in _damaged(found)],
+        "removed": removed,
         "stage_seconds": job.progress.seconds,
     }
+
+
+def _damaged(found: "Survey") -> "list[Damaged]":
+    return [one for one in found.damaged if not one.torn]
 
 
 def _show(report: "Forecast", topic: str | None, output: Output) -> None:

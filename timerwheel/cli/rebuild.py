@@ -18,6 +18,7 @@ from timerwheel.cli.spark_options import (
     copy_journal,
     find_logs,
     kafka_place,
+    removed_facts,
     require_spark,
     spark_job,
     stage_times,
@@ -81,6 +82,7 @@ def rebuild(
         return
     for node in report.nodes:
         _show(node, report, output)
+    output.facts(removed_facts(report.removed))
     output.line(f"time: {stage_times(report.seconds)}")
 
 

@@ -17,6 +17,7 @@ import typer
 from timerwheel.cli.options import Options, parse_pairs
 from timerwheel.cli.output import progress_bar
 from timerwheel.errors import SettingsError
+from timerwheel.model.text import printable
 from timerwheel.settings import JournalAddress, journal_of
 from timerwheel.shards import layout
 from timerwheel.store.errors import StoreError
@@ -24,6 +25,7 @@ from timerwheel.store.errors import StoreError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from timerwheel.spark_jobs.live_logs import Removed
     from timerwheel.spark_jobs.logs import NodeLog
     from timerwheel.spark_jobs.monitoring.job_metrics import JobMetrics
     from timerwheel.spark_jobs.monitoring.lineage import Dataset
@@ -154,6 +156,11 @@ def listed_again(logs: "Sequence[NodeLog]") -> "list[NodeLog]":
 
     every_is_local = all(is_local(log.url) for log in logs)
     return find_logs([log.url for log in logs]) if every_is_local else list(logs)
+
+
+def removed_facts(removed: "Sequence[Removed]") -> list[tuple[str, str]]:
+    """What retention removed from logs while a job ran, as facts for the user."""
+    return [("removed", f"{printable(one.node)}: {one.text}") for one in removed]
 
 
 def kafka_place(text: str, properties: Path | None) -> KafkaPlace:
