@@ -5,9 +5,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from timerwheel.spark_jobs.errors import note_stage
 
 POLL_S = 0.2
 
@@ -35,6 +39,9 @@ class JobProgress:
                 watcher.start()
             try:
                 yield step
+            except (PySparkException, Py4JError, ConnectionError) as error:
+                note_stage(error, name)
+                raise
             finally:
                 ended.set()
                 if self._show:

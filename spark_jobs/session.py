@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -21,13 +22,17 @@ from pyspark.sql import SparkSession
 
 from timerwheel.spark_jobs.errors import JobError, job_error
 from timerwheel.spark_jobs.formats import register
+from timerwheel.spark_jobs.preflight import has_executors
 from timerwheel.store.files import UMASK
 
 LOCAL = "local[*]"
+FAILURES = "spark.task.maxFailures"
+FAILURES_MAX = 4
 DRIVER_MEMORY = "2g"
 TOLD_BYTES = 4_000
 PARTITIONS = "spark.sql.shuffle.partitions"
 PARTITIONS_PER_CORE = 3  # so that a slow one does not leave the other cores idle for long
+_LOCAL_MASTER = re.compile(r"local(?:\[(\*|[0-9]+)\])?")
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -49,7 +54,7 @@ def session(name: str, master: str = LOCAL, conf: Mapping[str, str] | None = Non
     }
     if master.startswith("local"):
         values |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-    builder = SparkSession.builder.master(master).appName(f"timerwheel {name}")
+    builder = SparkSession.builder.master(with_retries(master, conf or {})).appName(f"timerwheel {name}")
     for key, value in {**values, **(conf or {})}.items():
         builder = builder.config(key, value)
     with tempfile.TemporaryFile() as stderr:
@@ -60,7 +65,7 @@ def session(name: str, master: str = LOCAL, conf: Mapping[str, str] | None = Non
             raise job_error(error, _text_of(stderr)) from error
     with _quiet_py4j():
         try:
-            with plain_errors():
+            with plain_errors(local=not has_executors(master)):
                 register(spark)
                 match_cluster(spark, conf or {})
                 yield spark
@@ -68,13 +73,24 @@ def session(name: str, master: str = LOCAL, conf: Mapping[str, str] | None = Non
             _stop(spark)
 
 
+def with_retries(master: str, conf: Mapping[str, str]) -> str:
+    """A local master that tries a task as often as a cluster does; Spark itself would give up at once.
+
+    So a Python process that the kernel kills for lack of memory does not end the job.
+    """
+    found = _LOCAL_MASTER.fullmatch(master)
+    if found is None:
+        return master
+    return f"local[{found[1] or 1},{conf.get(FAILURES, FAILURES_MAX)}]"
+
+
 @contextmanager
-def plain_errors() -> Iterator[None]:
-    """Turns Spark errors in the block into a JobError of one line."""
+def plain_errors(*, local: bool = False) -> Iterator[None]:
+    """Turns Spark errors in the block into a JobError of one line; `local` is whether executors are here."""
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError) as error:
-        raise job_error(error) from error
+        raise job_error(error, local=local) from error
 
 
 def submitted_master() -> str | None:
