@@ -156,7 +156,7 @@ def last_name(url: str) -> str:
 
 def expand(pattern: str) -> list[str]:
     """The directories that a pattern (`*`, `?`, `[...]`, `**`) matches; a plain path gives itself."""
-    if not _has_magic(pattern) or (not is_url(pattern) and Path(pattern).exists()):
+    if not has_magic(pattern) or (not is_url(pattern) and Path(pattern).exists()):
         return [pattern]
     fs, path = file_system(pattern)
     with storage_errors(pattern):
@@ -167,7 +167,8 @@ def expand(pattern: str) -> list[str]:
         return [str(fs.unstrip_protocol(name)).rstrip("/") + tail for name in found if fs.isdir(name)]
 
 
-def _has_magic(pattern: str) -> bool:
+def has_magic(pattern: str) -> bool:
+    """Whether a path or URL is a pattern."""
     # On the web a question mark begins the query.
     return bool(fsspec.core.has_magic(pattern.replace("?", "") if pattern.startswith(_WEB) else pattern))
 

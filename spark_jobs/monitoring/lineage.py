@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from timerwheel.clock import SystemClock
-from timerwheel.spark_jobs.storage import is_local, normal, shown
+from timerwheel.spark_jobs.storage import has_magic, is_local, normal, shown
+from timerwheel.store.errors import StoreError
 
 NAMESPACE = "timerwheel"
 PRODUCER = "https://pypi.org/project/timerwheel"
@@ -42,6 +43,18 @@ def dataset_of(url: str) -> Dataset:
     return Dataset(f"{parts.scheme}://{parts.netloc}", parts.path.strip("/") or "/")
 
 
+def known_datasets(given: "Sequence[str | Dataset]") -> list[Dataset]:
+    """What is known of these paths and URLs before anybody looked at them: patterns say nothing yet."""
+    found: list[Dataset] = []
+    for one in given:
+        if isinstance(one, Dataset):
+            found.append(one)
+        elif not has_magic(one):
+            with contextlib.suppress(StoreError):  # of a URL that is wrong, which the job will say
+                found.append(dataset_of(one))
+    return found
+
+
 def topic_of(url: str, topic: str | None) -> Dataset:
     """A topic of a service, or all of them."""
     return Dataset(f"timerwheel://{urlsplit(shown(url)).netloc}", topic or "*")
@@ -49,13 +62,16 @@ def topic_of(url: str, topic: str | None) -> Dataset:
 
 @contextlib.contextmanager
 def lineage(job: str, reads: Sequence[Dataset], writes: Sequence[Dataset], warn: Warn) -> Iterator[None]:
-    """Report the block as a run of this job; `warn` is called with what goes wrong with the reports."""
+    """Report the block as a run of this job; `warn` is called with what goes wrong with the reports.
+
+    The last event has what `reads` and `writes` are then.
+    """
     reports = _reports(job, reads, writes, warn)
     if reports is None:
         yield
         return
-    reports.emit("START")
     try:
+        reports.emit("START")  # a signal in the middle of it ends the run, too
         yield
     except Exception as error:
         reports.end("FAIL", str(error))

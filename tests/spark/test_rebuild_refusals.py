@@ -367,7 +367,8 @@ def run(spark, monkeypatch):
 
     def run(data: Path, make_progress):
         @contextlib.contextmanager
-        def job(_name, options, **_more):
+        def job(this, **_more):
+            options = this.options
             progress = make_progress(spark, show=False)
             if isinstance(progress, LossyProgress):
                 progress.staging = Path(options.staging)

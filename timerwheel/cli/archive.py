@@ -1,5 +1,6 @@
 """`archive`: writes sealed segments as Parquet files, so that retention may remove them."""
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +13,8 @@ from timerwheel.cli.spark_options import (
     LogsOption,
     RunOptions,
     SalvageFlag,
-    find_logs,
     listed_again,
+    reported,
     spark_job,
     stage_times,
 )
@@ -41,14 +42,18 @@ def archive(
 
     The service may be running. Run it again at any time: segments already archived are skipped.
     """
-    logs = find_logs(data)
-    with spark_job("archive", options, logs=logs, out=[("--to", to)], stages=False) as job:
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(reported("archive", options, data, [to]))
+        logs = run.find_logs(data)
+        job = stack.enter_context(spark_job(run, logs=logs, out=[("--to", to)], stages=False))
         from timerwheel.spark_jobs.archive.check import verify as check
-        from timerwheel.spark_jobs.archive.job import archive as run
+        from timerwheel.spark_jobs.archive.job import archive as archive_logs
         from timerwheel.spark_jobs.archive.store import Archive
 
         logs = listed_again(logs)
-        found = run(job.spark, job.progress, logs, to, now_ms=SystemClock().now_ms(), salvage=salvage)
+        found = archive_logs(
+            job.spark, job.progress, logs, to, now_ms=SystemClock().now_ms(), salvage=salvage
+        )
         checked = check(job.spark, job.progress, to, [one.log_id for one in found]) if verify else None
         _measure(found, checked, job)
         if Archive(to).is_open_to_others:

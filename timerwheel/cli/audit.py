@@ -24,6 +24,7 @@ from timerwheel.cli.spark_options import (
     kafka_place,
     listed_again,
     removed_facts,
+    reported,
     require_spark,
     spark_job,
 )
@@ -83,27 +84,29 @@ def audit(
     clock = SystemClock()
     if out is None:
         out = f"audit-{dt.datetime.fromtimestamp(clock.now_ms() / 1_000, dt.UTC):%Y%m%dT%H%M%SZ}"
-    directories, view = _directories_and_kafka(data, kafka, kafka_inlet, kafka_properties)
-    logs = find_logs(directories)
+    require_spark()
     from timerwheel.spark_jobs.audit.checkpoint import open_checkpoint
     from timerwheel.spark_jobs.audit.job import TABLES
     from timerwheel.spark_jobs.audit.report import Run, versions, write_audit
     from timerwheel.spark_jobs.live_logs import LiveLogs
     from timerwheel.spark_jobs.out_directory import check_unused, out_directory
 
-    check_unused(out)
     command = _command(
         data, options.master, checkpoint, kafka, scan=scan, salvage=salvage, report_only=report_only
     )
     with contextlib.ExitStack() as stack:
+        places = [out] if checkpoint is None else [out, checkpoint]
+        this = stack.enter_context(reported("audit", options, data, places))
+        directories, view = _directories_and_kafka(data, kafka, kafka_inlet, kafka_properties)
+        logs = this.find_logs(directories)
+        check_unused(out)
         kept = None
         if checkpoint is not None:
             kept = stack.enter_context(open_checkpoint(checkpoint, format_ms(clock.now_ms())))
-            logs = find_logs(
-                directories
-            )  # again: another run may have read further before this one had the lock
+            # Again: another run may have read further before this one had the lock.
+            logs = this.find_logs(directories)
         written = [("--out", out)] + ([] if kept is None else [("--checkpoint", kept.url)])
-        job = stack.enter_context(spark_job("audit", options, logs=logs, out=written))
+        job = stack.enter_context(spark_job(this, logs=logs, out=written))
         live = LiveLogs(job.spark, listed_again(logs))
         with out_directory(out, *(() if report_only else TABLES)) as place:
             tables = None if report_only else place

@@ -1,5 +1,6 @@
 """`forecast`: when messages fall due, the next peak, and the jitter that would flatten it."""
 
+import contextlib
 import io
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,9 +16,10 @@ from timerwheel.cli.spark_options import (
     SalvageFlag,
     ScanFlag,
     StagedRunOptions,
-    find_logs,
     listed_again,
     removed_facts,
+    reported,
+    require_spark,
     spark_job,
 )
 from timerwheel.cli.units import format_about, length_between
@@ -76,17 +78,20 @@ def forecast(
 
     With --rate, also the jitter that would flatten the peaks. The service may be running.
     """
-    logs = find_logs(data)
+    require_spark()
     from timerwheel.spark_jobs.forecast import job as jobs
     from timerwheel.spark_jobs.forecast.horizon import horizon_of
     from timerwheel.spark_jobs.live_logs import LiveLogs
     from timerwheel.spark_jobs.out_directory import check_unused, out_directory
     from timerwheel.spark_jobs.storage import join
 
-    if out is not None:
-        check_unused(out)
     written = [] if out is None else [("--out", out)]
-    with spark_job("forecast", options, logs=logs, out=written) as job:
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(reported("forecast", options, data, [] if out is None else [out]))
+        logs = run.find_logs(data)
+        if out is not None:
+            check_unused(out)
+        job = stack.enter_context(spark_job(run, logs=logs, out=written))
         live = LiveLogs(job.spark, listed_again(logs))
         horizon = horizon_of(SystemClock().now_ms(), within_ms)
         found, counted, totals = jobs.count_live(

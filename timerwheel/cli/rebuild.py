@@ -16,9 +16,9 @@ from timerwheel.cli.spark_options import (
     ScanFlag,
     StagedRunOptions,
     copy_journal,
-    find_logs,
     kafka_place,
     removed_facts,
+    reported,
     require_spark,
     spark_job,
     stage_times,
@@ -49,20 +49,16 @@ def rebuild(
     output: JsonOutput,
 ) -> None:
     """Rebuild the index from the log, with Spark, while the service is stopped; the old index is kept."""
-    if kafka is not None:
-        require_spark()
-        place = kafka_place(kafka, kafka_properties)
-        if place.cluster is None:
-            raise SettingsError(
-                f"--kafka {kafka}: name the log that is to be copied, kafka://HOST:PORT/CLUSTER"
-            )
-        data = copy_journal(place, data)
-    logs = find_logs(data)
-    from timerwheel.spark_jobs.monitoring.lineage import dataset_of
+    require_spark()
     from timerwheel.spark_jobs.rebuild.job import Rebuild, locked
 
     with contextlib.ExitStack() as stack:
+        run = stack.enter_context(reported("rebuild", options, data, () if dry_run else data))
+        if kafka is not None:
+            data = _copied(kafka, kafka_properties, data)
+        logs = run.find_logs(data)
         if not dry_run:
+            run.writes[:] = run.reads
             stack.enter_context(locked(logs))
             if options.staging is None:
                 # Beside the index: that disk has room for an index, and the executors can reach it.
@@ -70,10 +66,9 @@ def rebuild(
                 shutil.rmtree(staging, ignore_errors=True)
                 make_directory(Path(staging))
                 stack.callback(shutil.rmtree, staging, ignore_errors=True)
-                options = options._replace(staging=staging)
-            logs = find_logs([log.url for log in logs])  # read again: nobody can change them now
-        others = ((), () if dry_run else [dataset_of(log.url) for log in logs])
-        job = stack.enter_context(spark_job("rebuild", options, logs=logs, others=others))
+                run = run._replace(options=options._replace(staging=staging))
+            logs = run.find_logs([log.url for log in logs])  # read again: nobody can change them now
+        job = stack.enter_context(spark_job(run, logs=logs))
         made = Rebuild(job.spark, job.progress, job.staging, salvage=salvage)
         report = made.run(logs, sidecars=not scan, dry_run=dry_run)
         what = "Scheduled messages in the rebuilt indexes"
@@ -84,6 +79,14 @@ def rebuild(
         _show(node, report, output)
     output.facts(removed_facts(report.removed))
     output.line(f"time: {stage_times(report.seconds)}")
+
+
+def _copied(kafka: str, properties: Path | None, data: list[str]) -> list[str]:
+    """The directories of a log that Kafka keeps, copied from there."""
+    place = kafka_place(kafka, properties)
+    if place.cluster is None:
+        raise SettingsError(f"--kafka {kafka}: name the log that is to be copied, kafka://HOST:PORT/CLUSTER")
+    return copy_journal(place, data)
 
 
 def _show(node: "Rebuilt", report: "Report", output: Output) -> None:

@@ -1,5 +1,6 @@
 """`restore`: creates a data directory with the waiting messages of an archive."""
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -9,6 +10,7 @@ from timerwheel.cli.options import DATA_DEFAULT, DataOption
 from timerwheel.cli.output import Output, TimeOutput
 from timerwheel.cli.spark_options import (
     StagedRunOptions,
+    reported,
     require_spark,
     spark_job,
     stage_times,
@@ -51,13 +53,13 @@ def restore(
     from timerwheel.spark_jobs.archive.part import find_part
     from timerwheel.spark_jobs.archive.restore import restore as run
     from timerwheel.spark_jobs.archive.restored_log import check_new, restored_log
-    from timerwheel.spark_jobs.monitoring.lineage import dataset_of
 
-    check_new(data)
-    part = find_part(source, log_id, salvage=salvage)
     now_ms = SystemClock().now_ms()
-    others = ([dataset_of(source)], [dataset_of(str(data))])
-    with spark_job("restore", options, others=others) as job:
+    with contextlib.ExitStack() as stack:
+        this = stack.enter_context(reported("restore", options, [source], [str(data)]))
+        check_new(data)
+        part = find_part(source, log_id, salvage=salvage)
+        job = stack.enter_context(spark_job(this))
         size_bytes = Settings(data=data).segment_size_bytes
         with restored_log(data, size_bytes, format_ms(now_ms)) as target:
             found = run(job.spark, job.progress, part, target, job.staging, now_ms)

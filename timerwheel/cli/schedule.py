@@ -1,5 +1,6 @@
 """`schedule`: each row of a table as a message, with Spark."""
 
+import contextlib
 import math
 import os
 from pathlib import Path
@@ -14,6 +15,7 @@ from timerwheel.cli.output import JsonOutput, Output
 from timerwheel.cli.spark_options import (
     Job,
     RunOptions,
+    reported,
     require_spark,
     spark_job,
 )
@@ -169,7 +171,7 @@ def schedule(
         raise typer.BadParameter("give a number of rows a second", param_hint="--rate")
     if (topic is None) == (topic_column is None):
         raise typer.BadParameter("give one of --topic and --topic-column", param_hint="--topic")
-    from timerwheel.spark_jobs.monitoring.lineage import dataset_of, topic_of
+    from timerwheel.spark_jobs.monitoring.lineage import topic_of
     from timerwheel.spark_jobs.preflight import check_executors, has_executors
     from timerwheel.spark_jobs.schedule.job import JDBC, schedule_query, schedule_table
     from timerwheel.spark_jobs.schedule.reach import calls
@@ -184,14 +186,16 @@ def schedule(
         due_column, topic, topic_column, body_column, key_column, tags_column,
         properties=property_column or (), zone=zone,
     )  # fmt: skip
-    table = None if is_query else open_table(source, file_format)
-    if table is not None:
-        mapping.check(table.columns)
-    # Before Spark starts, which takes seconds.
-    service.ask(lambda client: client.send_arrow(pa.table({"topic": pa.array([], pa.string())})))
-    target = _target(service, rate)
-    others = ([] if is_query else [dataset_of(source)], [topic_of(service.url, topic)])
-    with spark_job("schedule", options, stages=False, others=others) as job:
+    reads = [] if is_query else [source]
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(reported("schedule", options, reads, [topic_of(service.url, topic)]))
+        table = None if is_query else open_table(source, file_format)
+        if table is not None:
+            mapping.check(table.columns)
+        # Before Spark starts, which takes seconds.
+        service.ask(lambda client: client.send_arrow(pa.table({"topic": pa.array([], pa.string())})))
+        target = _target(service, rate)
+        job = stack.enter_context(spark_job(run, stages=False))
         if has_executors(str(job.spark.sparkContext.master)):
             check_executors(job.spark, (), calls(target, source, table))
         if table is not None:

@@ -210,30 +210,74 @@ def copy_journal(place: KafkaPlace, data: list[str]) -> list[str]:
     return [str(layout.data_of(home, shard)) for shard in range(len(shards))]
 
 
+class Run(NamedTuple):
+    """One run of a job, from its beginning to the one outcome that it reports.
+
+    `reads` and `writes` go into the next OpenLineage event: complete them when more is known.
+    """
+
+    name: str
+    options: SparkOptions
+    metrics: "JobMetrics"
+    seconds: dict[str, float]
+    reads: "list[Dataset]"
+    writes: "list[Dataset]"
+
+    def find_logs(self, data: list[str]) -> "list[NodeLog]":
+        """Find the logs that the options name, which the run reads."""
+        from timerwheel.spark_jobs.monitoring.lineage import dataset_of
+
+        logs = find_logs(data)
+        self.reads[:] = [dataset_of(log.url) for log in logs]
+        return logs
+
+
+@contextlib.contextmanager
+def reported(
+    name: str, options: SparkOptions, reads: "Sequence[str | Dataset]", writes: "Sequence[str | Dataset]"
+) -> Iterator[Run]:
+    """A run of a job: whatever the block does from here on ends in one outcome, which is reported.
+
+    A failure before Spark starts is one, and so is a signal. The outcome is in the metrics and the last
+    OpenLineage event; a signal that comes while they are written changes nothing.
+    """
+    require_spark()
+    from timerwheel.spark_jobs.monitoring.job_metrics import job_metrics
+    from timerwheel.spark_jobs.monitoring.lineage import known_datasets, lineage
+
+    seconds: dict[str, float] = {}
+    inputs, outputs = known_datasets(reads), known_datasets(writes)
+    with (
+        _ended_by_signals() as signals,
+        job_metrics(name, options.metrics, seconds, _warn) as metrics,
+        lineage(name, inputs, outputs, _warn),
+    ):
+        try:
+            yield Run(name, options, metrics, seconds, inputs, outputs)
+        finally:
+            signals.hold()
+
+
 @contextlib.contextmanager
 def spark_job(
-    name: str,
-    options: SparkOptions,
+    run: Run,
     *,
     logs: "Sequence[NodeLog]" = (),
     out: Sequence[tuple[str, str]] = (),
     stages: bool = True,
-    others: "tuple[Sequence[Dataset], Sequence[Dataset]]" = ((), ()),
 ) -> Iterator[Job]:
     """A Spark session for a command, with progress bars on a terminal and a directory for temporary files.
 
     On a cluster the executors first look at the logs, the staging directory and `out`, options and their
     values. What can be checked without them is checked before Spark starts. `stages` says whether the job
-    needs the staging directory. `others` is what it reads beside the logs, and writes beside `out`.
+    needs the staging directory.
     """
-    require_spark()
-    from timerwheel.spark_jobs.monitoring.job_metrics import job_metrics
-    from timerwheel.spark_jobs.monitoring.lineage import dataset_of, lineage
     from timerwheel.spark_jobs.preflight import check_executors, has_executors, probe, seen_logs
     from timerwheel.spark_jobs.progress import JobProgress
     from timerwheel.spark_jobs.session import check_java, match_cluster, session, submitted_master
     from timerwheel.spark_jobs.storage import is_local
 
+    name, options = run.name, run.options
     settings = parse_pairs(options.conf, "--conf")
     master = settings.pop("spark.master", options.master)
     if master == MASTER_DEFAULT:
@@ -241,13 +285,7 @@ def spark_job(
     if stages:
         _check_staging(options.staging, master)
     check_java()
-    reads = [*(dataset_of(log.url) for log in logs), *others[0]]
-    writes = [*(dataset_of(url) for _, url in out), *others[1]]
-    seconds: dict[str, float] = {}
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_ended_by_signals())
-        metrics = stack.enter_context(job_metrics(name, options.metrics, seconds, _warn))
-        stack.enter_context(lineage(name, reads, writes, _warn))
         place = stack.enter_context(_staging(options.staging, name))
         written = [("--staging", place)] if stages else []
         written += out
@@ -264,7 +302,7 @@ def spark_job(
             if has_executors(master):
                 check_executors(spark, [*seen, *seen_logs(logs)])
                 match_cluster(spark, settings)
-        yield Job(spark, JobProgress(spark, show=show, seconds=seconds), place, metrics)
+        yield Job(spark, JobProgress(spark, show=show, seconds=run.seconds), place, run.metrics)
 
 
 def _warn(problem: str) -> None:
@@ -308,35 +346,49 @@ def _own_directory(url: str, name: str) -> Iterator[str]:
             print(f"timerwheel: temporary files are left in {own}: {error}", file=sys.stderr)
 
 
+class _Signals:
+    """The signals that arrived; the first one raises KeyboardInterrupt until `hold` is called."""
+
+    def __init__(self) -> None:
+        self.arrived: list[int] = []
+        self._held = False
+
+    def hold(self) -> None:
+        """Only note signals from now on; a second Ctrl-C still interrupts."""
+        self._held = True
+
+    def end(self, number: int, _frame: object) -> None:
+        """Take a signal."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if not self._held:
+            self.arrived.append(number)
+            raise KeyboardInterrupt
+
+
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def _ended_by_signals() -> Iterator[_Signals]:
     """Lets SIGTERM end a job like Ctrl-C: Spark is stopped, temporary files are removed, and a line says so.
 
     SIGTERM raises KeyboardInterrupt, too, because py4j would take any other exception for an answer that is
     still to come, and wait for the end of Spark's job. A second SIGTERM does not interrupt the removal, but a
     second Ctrl-C does.
     """
-    arrived: list[int] = []
-
-    def end(number: int, _frame: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        arrived.append(number)
-        raise KeyboardInterrupt
-
+    signals = _Signals()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield signals
         return
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, signals.end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield signals
     except BaseException:
         # If the signal ended Spark's Java process as well, this may be another error than the one above.
-        if not arrived:
+        if not signals.arrived:
             raise
-        what = "interrupted" if arrived[0] == signal.SIGINT else "terminated"
+        number = signals.arrived[0]
+        what = "interrupted" if number == signal.SIGINT else "terminated"
         print(f"timerwheel: {what}; the job was stopped and its temporary files removed", file=sys.stderr)
-        raise SystemExit(128 + arrived[0]) from None
+        raise SystemExit(128 + number) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

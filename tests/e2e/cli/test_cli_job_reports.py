@@ -72,8 +72,12 @@ def test_an_audit_and_an_archive_leave_metrics_and_events(data, tmp_path):
     assert Scrape(prom.read_text()).total("timerwheel_archive_records") == records
     assert events(tmp_path / "events.json") == [
         (state, job, [str(data)], [str(written)])
-        for job, written in (("audit", out), ("archive", to))
-        for state in ("START", "COMPLETE")
+        for job, written, ended in (
+            ("audit", out, "COMPLETE"),
+            ("audit", out, "FAIL"),
+            ("archive", to, "COMPLETE"),
+        )
+        for state in ("START", ended)
     ]
 
 
