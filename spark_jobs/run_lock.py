@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
-from timerwheel.spark_jobs.storage import file_system, put_new
+from timerwheel.spark_jobs.storage import file_system, put_new, storage_errors, url_of
 from timerwheel.store.errors import LockedError
 from timerwheel.store.lock import DirectoryLock, is_locked
 
@@ -80,7 +80,8 @@ class RunLock:
         if self._local is not None:
             self._local.release()
         elif owner_of(self._fs, self._path) == self._own:
-            self._fs.rm(self._path)
+            with storage_errors(self._url):
+                self._fs.rm(self._path)
 
     def __enter__(self) -> "RunLock":
         """Hold it for a block."""
@@ -103,13 +104,16 @@ def is_held(url: str, name: str) -> bool:
     if isinstance(fs, LocalFileSystem):
         directory = Path(root, LOCKS, name)
         return directory.is_dir() and is_locked(directory)
-    return bool(fs.exists(_path(root, name)))
+    with storage_errors(url):
+        return bool(fs.exists(_path(root, name)))
 
 
 def owner_of(fs: Any, path: str) -> Owner:  # noqa: ANN401 - fsspec has no types
     """What a lock object says; nobody in particular if it is gone or says nothing."""
     try:
-        return msgspec.json.decode(fs.cat_file(path), type=Owner)
+        with storage_errors(url_of(fs, path)):
+            raw = fs.cat_file(path)
+        return msgspec.json.decode(raw, type=Owner)
     except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return Owner()
 

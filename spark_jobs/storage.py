@@ -2,10 +2,14 @@
 
 A URL stays text from the command line to fsspec. An error of a back end becomes a StorageError of one line,
 except that a missing file is a FileNotFoundError on every file system.
+
+Consoles of object stores create a folder as an empty object whose key ends in `/`. Such a marker is not a
+file: no listing here has it.
 """
 
 import contextlib
 import io
+import itertools
 import posixpath
 import re
 import uuid
@@ -29,6 +33,19 @@ REASON_CHARS_MAX = 300
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "oci", "obs"}
 _WEB = ("http://", "https://")
 _PASSWORD = re.compile(r"(?<!abfs:)(?<!abfss:)//[^/@]*@")  # Azure has the container before the @
+_ERRNO = re.compile(r"^\[Errno -?\d+\] ")  # made up by a back end; the text after it says more
+_NO_BUCKET = "NoSuchBucket"
+_NO_BUCKET_TEXT = "bucket does not exist"
+# Codes of S3 for a request that went to, or was signed for, another region than that of the bucket.
+_REGION_CODES = {
+    "PermanentRedirect",
+    "TemporaryRedirect",
+    "301",
+    "307",
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+}
+_REGION_HEADER = "x-amz-bucket-region"
 # What to do about an error, by words in the names of its classes.
 _ADVICE = (
     (("Credentials", "Permission", "Token", "Auth"), "check the credentials and what they allow"),
@@ -57,12 +74,17 @@ class Place(NamedTuple):
 def storage_errors(url: str) -> Iterator[None]:
     """Turns what an fsspec back end raises in the block into a StorageError of one line.
 
-    FileNotFoundError and NotADirectoryError pass: callers expect them. Errors of a local path pass, too: they
-    need no translation.
+    FileNotFoundError, FileExistsError and NotADirectoryError pass: callers expect them. So do errors of a
+    local path, which need no translation. A bucket that does not exist is a mistake, not a missing file.
     """
     try:
         yield
-    except (FileNotFoundError, NotADirectoryError, StoreError, TimerwheelError):
+    except FileNotFoundError as error:
+        if not _lacks_bucket(error):
+            raise
+        advice = "check the name of the bucket, which a job never creates"
+        raise StorageError(f"{shown(url)}: {_reason(error)}; {advice}") from error
+    except (FileExistsError, NotADirectoryError, StoreError, TimerwheelError):
         raise
     except Exception as error:  # each back end has its own exceptions, without a common base
         if isinstance(error, OSError) and not is_url(url):
@@ -71,11 +93,30 @@ def storage_errors(url: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = _ERRNO.sub("", " ".join(str(error).split())) or type(error).__name__
     return text if len(text) <= REASON_CHARS_MAX else text[:REASON_CHARS_MAX] + "..."
 
 
+def _lacks_bucket(error: Exception) -> bool:
+    return _answer(error)[0] == _NO_BUCKET or _NO_BUCKET_TEXT in str(error)
+
+
+def _answer(error: BaseException) -> tuple[str, str]:
+    """The code with which S3 refused, and the region that it named; each may be empty."""
+    found: Any = getattr(error, "response", None) or getattr(error.__cause__, "response", None)
+    if not isinstance(found, dict):
+        return "", ""
+    about = found.get("Error", {})
+    headers = found.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return str(about.get("Code", "")), str(about.get("Region") or headers.get(_REGION_HEADER, ""))
+
+
 def _advice(error: Exception) -> str:
+    code, region = _answer(error)
+    if code in _REGION_CODES:
+        return f"the bucket is in another region: set AWS_DEFAULT_REGION to {region or 'that of the bucket'}"
+    if code == "400":  # the answer to a question for the headers alone has no reason
+        return "check the credentials, and that AWS_DEFAULT_REGION is the region of the bucket"
     if "range requests" in str(error):
         return "choose a web server that answers them, such as nginx or Caddy, or copy the files"
     if getattr(error, "status", None) in (401, 403):
@@ -116,6 +157,11 @@ def file_system(url: str) -> tuple[Any, str]:
             ) from None
         raise
     return fs, str(path)
+
+
+def url_of(fs: Any, path: str) -> str:  # noqa: ANN401 - fsspec has no types
+    """The URL of a path of a file system, for messages."""
+    return str(fs.unstrip_protocol(path))
 
 
 def normal(url: str) -> str:
@@ -161,10 +207,27 @@ def expand(pattern: str) -> list[str]:
     fs, path = file_system(pattern)
     with storage_errors(pattern):
         found = sorted(str(name) for name in fs.glob(path))
+        if not found:
+            check_bucket(fs, path)
         if isinstance(fs, LocalFileSystem):
             return [name for name in found if Path(name).is_dir()]
         tail = "".join(f"::{part}" for part in pattern.split("::")[1:])
         return [str(fs.unstrip_protocol(name)).rstrip("/") + tail for name in found if fs.isdir(name)]
+
+
+def check_bucket(fs: Any, path: str) -> None:  # noqa: ANN401 - fsspec has no types
+    """Raise the error of an object store for a path or pattern where nothing was found, if it has one.
+
+    Some file systems answer a question for something in a bucket that does not exist with nothing at all.
+    """
+    if not _is_object_store(fs):
+        return
+    plain = itertools.takewhile(lambda part: not fsspec.core.has_magic(part), path.split("/"))
+    try:
+        fs.ls("/".join(plain), detail=False)
+    except FileNotFoundError as error:
+        if _lacks_bucket(error):
+            raise
 
 
 def has_magic(pattern: str) -> bool:
@@ -182,8 +245,7 @@ def names_in(url: str) -> list[str]:
             raise NotADirectoryError(url)
         if not fs.isdir(path):
             return []
-        found = (posixpath.basename(str(name).rstrip("/")) for name in fs.ls(path, detail=False))
-        return sorted(found)
+        return listed(fs, path)
 
 
 def files_below(url: str) -> list[str]:
@@ -191,9 +253,22 @@ def files_below(url: str) -> list[str]:
     fs, path = file_system(url)
     with storage_errors(url):
         fs.invalidate_cache()
-        found = fs.find(path)
+        found = found_below(fs, path)
     root = path.rstrip("/") + "/"
-    return sorted(str(name)[len(root) :] for name in found if str(name).startswith(root))
+    return sorted(name[len(root) :] for name in found if name.startswith(root))
+
+
+def listed(fs: Any, path: str) -> list[str]:  # noqa: ANN401 - fsspec has no types
+    """The sorted names in a directory, without its own marker. Raises FileNotFoundError."""
+    own = path.rstrip("/")
+    found = (str(name).rstrip("/") for name in fs.ls(path, detail=False))
+    return sorted({posixpath.basename(name) for name in found if name != own})
+
+
+def found_below(fs: Any, path: str) -> dict[str, int | None]:  # noqa: ANN401 - fsspec has no types
+    """The paths of all files below a directory, without markers, with their sizes where these are known."""
+    below = fs.find(path, detail=True).items()
+    return {str(name): info.get("size") for name, info in below if not str(name).endswith("/")}
 
 
 def exists(url: str) -> bool:
@@ -281,7 +356,7 @@ def put_remote(fs: Any, path: str, data: bytes) -> None:  # noqa: ANN401 - fsspe
 
 
 def put_new(fs: Any, path: str, data: bytes) -> None:  # noqa: ANN401 - fsspec has no types
-    """Write a small file that must not exist. Raises FileExistsError.
+    """Write a small file that must not exist. Raises FileExistsError and StorageError.
 
     A local file is created exclusively. S3, GCS and Azure decide it themselves, by a condition of the PUT.
     Other file systems look first.
@@ -291,8 +366,9 @@ def put_new(fs: Any, path: str, data: bytes) -> None:  # noqa: ANN401 - fsspec h
         with _gone_if_it_fails(Path(path)):
             _fill(descriptor, path, data)
         return
-    make_parents(fs, path)
-    fs.pipe_file(path, data, mode="create")
+    with storage_errors(url_of(fs, path)):
+        make_parents(fs, path)
+        fs.pipe_file(path, data, mode="create")
 
 
 def _fill(descriptor: int, path: str, data: pa.Buffer | bytes) -> None:
@@ -351,15 +427,14 @@ class RemoteFiles:
             if getattr(file, "size", 0) is None:  # a web server that does not say how long the file is
                 with file:
                     file = io.BytesIO(file.read())
-            return RemoteFile(file, url)
+            return RemoteFile(file, url, self._fs)
 
     def names(self, directory: ReadPath) -> list[str]:
         """Sorted names in a directory."""
         url = str(directory)
         with storage_errors(url):
             self._fs.invalidate_cache()  # a log grows between two looks at it
-            found = self._fs.ls(self._inner(url), detail=False)
-        return sorted(posixpath.basename(str(name).rstrip("/")) for name in found)
+            return listed(self._fs, self._inner(url))
 
     def _inner(self, url: str) -> str:
         # Not every file system takes the protocol off by itself.
@@ -367,10 +442,11 @@ class RemoteFiles:
 
 
 class RemoteFile:
-    """`ReadFile` over a buffered fsspec file."""
+    """`ReadFile` over a buffered fsspec file. It keeps its file system, which may close files at its end."""
 
-    def __init__(self, file: Any, url: str) -> None:  # noqa: ANN401 - fsspec has no types
+    def __init__(self, file: Any, url: str, fs: Any) -> None:  # noqa: ANN401 - fsspec has no types
         self._file = file
+        self._fs = fs
         self._url = url
 
     def read(self, position: int, size: int) -> bytes:

@@ -43,7 +43,7 @@ from timerwheel.spark_jobs.archive.store import (
     refuse_links,
     sha256_of,
 )
-from timerwheel.spark_jobs.storage import file_system, named, put_new
+from timerwheel.spark_jobs.storage import file_system, named, put_new, storage_errors, url_of
 from timerwheel.store.files import DIRECTORY_MODE, DiskFiles, create_file, make_directory
 from timerwheel.wheel.geometry import DAY_MS
 
@@ -184,7 +184,8 @@ class ChunkWriter:
         target = f"{self._root}/{path}"
         if self._attempt is None:
             if replaces:
-                self._fs.pipe_file(target, data)
+                with storage_errors(url_of(self._fs, target)):
+                    self._fs.pipe_file(target, data)
             else:
                 put_new(self._fs, target, data)
             return

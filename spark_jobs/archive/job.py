@@ -39,7 +39,7 @@ from timerwheel.spark_jobs.live_logs import LiveLogs, Removed
 from timerwheel.spark_jobs.logs import NodeLog
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.segments import Segment, SegmentGoneError, SegmentReader, made_ms_of
-from timerwheel.spark_jobs.storage import file_system, is_local, place_of
+from timerwheel.spark_jobs.storage import file_system, is_local, place_of, storage_errors
 from timerwheel.spark_jobs.tasks import map_numbers
 from timerwheel.state.groups import is_internal
 from timerwheel.store.errors import CorruptionError
@@ -382,8 +382,9 @@ def _remove_unnamed(store: Archive, firsts: dict[str, int], replaced: Sequence[s
     for log_id, base in owners & with_manifest:
         unnamed.difference_update(file.path for file in store.manifest(log_id, base).files)
     fs, root = file_system(store.url)
-    for path in sorted(unnamed):
-        fs.rm_file(f"{root}/{path}")
+    with storage_errors(store.url):
+        for path in sorted(unnamed):
+            fs.rm_file(f"{root}/{path}")
 
 
 def _mark(log: NodeLog, url: str, until: int, now_ms: int) -> bool:

@@ -12,14 +12,14 @@ its run, as on an executor that was thought lost, commits nothing:
 import contextlib
 import shutil
 import socket
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
 from timerwheel.spark_jobs.archive.store import ArchiveError
 from timerwheel.spark_jobs.run_lock import RunLock, has_lock
-from timerwheel.spark_jobs.storage import file_system
+from timerwheel.spark_jobs.storage import file_system, listed, storage_errors
 from timerwheel.store.files import make_directory
 
 WRITING = "_writing"
@@ -82,14 +82,16 @@ class ArchiveLock:
 
     def _remove_leftovers(self) -> None:
         """What a killed run was writing, also one of format 1, whose directories were named by segment."""
-        try:
-            self._fs.invalidate_cache()
-            found = self._fs.ls(f"{self._root}/{WRITING}", detail=False)
-        except FileNotFoundError:
-            found = []
-        for name in found:
-            if PurePosixPath(str(name)).name.startswith(self.run.log_id):
-                self._fs.rm(str(name), recursive=True)
+        place = f"{self._root}/{WRITING}"
+        with storage_errors(self.run.url):
+            try:
+                self._fs.invalidate_cache()
+                found = listed(self._fs, place)
+            except FileNotFoundError:
+                found = []
+            for name in found:
+                if name.startswith(self.run.log_id):
+                    self._fs.rm(f"{place}/{name}", recursive=True)
 
     def end_writing(self) -> None:
         """End the attempts of this run that are still at work: none can commit after this returns."""

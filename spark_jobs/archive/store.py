@@ -37,7 +37,15 @@ from timerwheel.spark_jobs.archive.manifest import (
     decode_manifest,
     manifest_path,
 )
-from timerwheel.spark_jobs.storage import file_system, is_local, make_parents
+from timerwheel.spark_jobs.storage import (
+    file_system,
+    found_below,
+    is_local,
+    listed,
+    make_parents,
+    storage_errors,
+    url_of,
+)
 from timerwheel.store.errors import FormatError, StoreError
 from timerwheel.store.files import open_ordinary
 
@@ -131,9 +139,10 @@ class Archive:
                     self._check_size(path, found.st_size, size_min, size_max)
                     yield file
             else:
-                self._check_size(path, int(fs.size(f"{root}/{path}")), size_min, size_max)
                 with tempfile.TemporaryFile() as copy:
-                    _copy(fs, f"{root}/{path}", copy)
+                    with storage_errors(self.shown(path)):
+                        self._check_size(path, int(fs.size(f"{root}/{path}")), size_min, size_max)
+                        _copy(fs, f"{root}/{path}", copy)
                     yield copy
         except FileNotFoundError:
             raise ArchiveError(f"{self.shown(path)} is missing") from None
@@ -161,11 +170,12 @@ class Archive:
         fs.invalidate_cache()
         top = f"{root}/{RECORDS}" if not old else str(root)
         try:
-            found = fs.find(top)
+            with storage_errors(self.url):
+                found = found_below(fs, top)
         except FileNotFoundError:
             return
         for name in found:
-            path = str(name)[len(str(root)) :].lstrip("/")
+            path = name[len(str(root)) :].lstrip("/")
             if not path.startswith("_"):
                 yield path
 
@@ -173,10 +183,10 @@ class Archive:
         fs, root = file_system(self.url)
         fs.invalidate_cache()
         try:
-            found = fs.ls(f"{root}/{path}", detail=False)
+            with storage_errors(self.url):
+                return listed(fs, f"{root}/{path}")
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(PurePosixPath(str(name)).name for name in found)
 
     def shown(self, path: str) -> str:
         """A path within the archive for people."""
@@ -239,10 +249,11 @@ def sha256_of(file: IO[bytes]) -> str:
 
 def put_whole(fs: Any, path: str, file: IO[bytes]) -> None:  # noqa: ANN401 - fsspec has no types
     """Upload a file that may have no name: one object, or nothing if it fails."""
-    make_parents(fs, path)
     # s3fs would hold ten parts of 50 MB at a time.
     options = {"max_concurrency": 1} if "s3" in _protocols(fs) else {}
-    fs.put_file(f"/proc/self/fd/{file.fileno()}", path, **options)
+    with storage_errors(url_of(fs, path)):
+        make_parents(fs, path)
+        fs.put_file(f"/proc/self/fd/{file.fileno()}", path, **options)
 
 
 def _protocols(fs: Any) -> set[str]:  # noqa: ANN401 - fsspec has no types

@@ -26,7 +26,14 @@ from fsspec.implementations.local import LocalFileSystem
 
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.schedule.rows import BODY, RowMapping, is_list, list_of
-from timerwheel.spark_jobs.storage import StorageError, file_system, shown, storage_errors
+from timerwheel.spark_jobs.storage import (
+    StorageError,
+    check_bucket,
+    file_system,
+    found_below,
+    shown,
+    storage_errors,
+)
 
 FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 READ_ROWS = 20_000
@@ -64,6 +71,8 @@ def open_table(url: str, kind: str | None) -> Table:
         with storage_errors(url):
             table = _opened(fs, path, kind)
     except FileNotFoundError:
+        with storage_errors(url):
+            check_bucket(fs, path)
         raise JobError(f"{shown(url)}: {_why_not_found(fs, path)}") from None
     except StorageError as error:
         if isinstance(error.__cause__, UnicodeDecodeError):
@@ -117,10 +126,9 @@ def _files_of(fs: Any, path: str) -> dict[str, int | None]:  # noqa: ANN401 - fs
     if not fs.isdir(path):
         return {path: None}
     root = path.rstrip("/") + "/"
-    below = {str(name): info.get("size") for name, info in fs.find(path, detail=True).items()}
     found = {
         name: size
-        for name, size in sorted(below.items())
+        for name, size in sorted(found_below(fs, path).items())
         if not any(map(_is_hidden, name.removeprefix(root).split("/")))
     }
     if not found:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -103,6 +103,46 @@ def s3_server() -> Iterator[dict[str, str]]:
         yield environment
     finally:
         server.stop()
+
+
+class _RefusingS3(BaseHTTPRequestHandler):
+    """Answers every request with one error of S3, whose code may be in the headers alone (HEAD)."""
+
+    protocol_version = "HTTP/1.1"
+    status, code, region = 403, "AccessDenied", ""
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        region = f"<Region>{self.region}</Region>" if self.region else ""
+        body = f"<Error><Code>{self.code}</Code><Message>refused: {self.code}</Message>{region}</Error>"
+        self.send_response(self.status)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")
+        if self.region:
+            self.send_header("x-amz-bucket-region", self.region)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body.encode())
+
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - names of the base class
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
+        pass
+
+
+@contextmanager
+def refusing_s3(status: int, code: str, region: str = "") -> Iterator[dict[str, str]]:
+    """An S3 server that refuses everything; the environment with which programs use it."""
+    answers = {"status": status, "code": code, "region": region}
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Refusing", (_RefusingS3,), answers)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}"}
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @contextmanager

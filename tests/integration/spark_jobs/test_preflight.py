@@ -24,6 +24,7 @@ from timerwheel.spark_jobs.preflight import (
 from timerwheel.spark_jobs.schedule.reach import calls
 from timerwheel.spark_jobs.schedule.sending import Target
 from timerwheel.spark_jobs.schedule.table import open_table
+from timerwheel.spark_jobs.storage import StorageError
 from timerwheel.store.segment import segment_name
 from timerwheel.version import version
 
@@ -75,7 +76,10 @@ def test_a_probe_leaves_a_directory_as_it_was(tmp_path):
 
 def test_a_probe_finds_a_bucket_that_does_not_exist_and_leaves_nothing_in_one_that_does():
     with s3_server() as environment, using(environment):
-        with pytest.raises(FileNotFoundError, match="bucket does not exist"), probe("--out", "s3://none/out"):
+        with (
+            pytest.raises(StorageError, match="check the name of the bucket"),
+            probe("--out", "s3://none/out"),
+        ):
             pass
         with probe("--out", f"s3://{BUCKET}/out") as written:
             assert problem_with([written]) == ""

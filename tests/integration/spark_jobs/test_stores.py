@@ -1,6 +1,7 @@
 """Logs and tables in stores that fsspec reads, the web, memory, a zip file, S3, and their errors."""
 
 import asyncio
+import pickle
 import resource
 import shutil
 import sys
@@ -12,20 +13,38 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import fsspec
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 
 from tests.harness.sample_log import make_sample
-from tests.harness.stores import BUCKET, CREDENTIALS, names_below, s3_server, upload, using, web_server
+from tests.harness.stores import (
+    BUCKET,
+    CREDENTIALS,
+    names_below,
+    refusing_s3,
+    s3_server,
+    upload,
+    using,
+    web_server,
+)
+from timerwheel.spark_jobs.archive.lock import ArchiveLock
+from timerwheel.spark_jobs.archive.store import Archive
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.out_directory import UNFINISHED, check_unused, out_directory
 from timerwheel.spark_jobs.preflight import probe
+from timerwheel.spark_jobs.run_lock import RunLock
+from timerwheel.spark_jobs.schedule.rows import RowMapping
+from timerwheel.spark_jobs.schedule.table import batches_of, open_table
 from timerwheel.spark_jobs.segments import SegmentReader
 from timerwheel.spark_jobs.storage import (
     READ_BLOCK_BYTES,
     StorageError,
     exists,
     file_system,
+    files_below,
     make_directories,
     names_in,
     place_of,
@@ -264,8 +283,72 @@ def test_what_a_full_disk_has_no_room_for_is_named_and_leaves_nothing(tmp_path):
 def test_no_bucket_is_made_for_a_name_that_was_mistyped(s3):
     del s3
     make_directories("s3://lgos/out")
-    with pytest.raises(FileNotFoundError, match="bucket does not exist"):
+    with pytest.raises(
+        StorageError, match=r"^s3://lgos/out/file: .*does not exist; check the name of the bucket"
+    ):
         write_atomically("s3://lgos/out/file", b"x")
+    for url in ("s3://lgos/node-1", "s3://lgos/node-*"):
+        with pytest.raises(StorageError, match=r"^s3://lgos/.*check the name of the bucket"):
+            find_logs([url])
+
+
+# ---------------------------------------------------------------------- markers of folders
+
+
+@pytest.fixture
+def marked(s3, nodes):
+    """The URL of a place in S3 where somebody created the folders in a console at first."""
+    del s3
+    url = f"s3://{BUCKET}/marked"
+    fs, path = file_system(url)
+    folders = ("", "nodes/", "nodes/log/", "nodes/node-1/", "nodes/node-1/log/", "out/", "staging/")
+    for folder in (*folders, "table/", "table/day=1/", "archive/", "archive/records/", "archive/manifests/"):
+        fs.call_s3("put_object", Bucket=BUCKET, Key=f"marked/{folder}", Body=b"")
+    upload(nodes / "node-1", f"{url}/nodes/node-1")
+    yield url
+    fs.rm(path, recursive=True)
+
+
+def test_markers_of_folders_are_neither_files_nor_logs(marked):
+    assert names_in(f"{marked}/out") == files_below(f"{marked}/out") == []
+    assert files_below(f"{marked}/staging/") == []
+    assert names_in(f"{marked}/nodes") == ["log", "node-1"]
+    assert [log.node for log in find_logs([f"{marked}/nodes/*"])] == ["node-1"]
+    assert rows_of(find_logs([f"{marked}/nodes/node-1"]))
+
+
+def test_a_folder_that_somebody_created_is_an_empty_directory(marked):
+    with out_directory(f"{marked}/out", "part") as out:
+        write_atomically(f"{out}/part/file", b"x")
+    assert files_below(f"{marked}/out") == ["part/file"]
+    with probe("--staging", f"{marked}/staging") as seen:
+        assert seen.size > 0
+    assert files_below(f"{marked}/staging") == []
+
+
+def test_markers_of_folders_are_no_files_of_an_archive(marked):
+    store = Archive(f"{marked}/archive")
+    assert list(store.files()) == list(store.files(old=False)) == []
+    assert store.log_ids() == []
+    ArchiveLock(store.url, "ab" * 16, "now").release()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_markers_of_folders_are_no_files_of_a_table(marked, tmp_path, kind):
+    rows = pa.table({"due": ["2030-01-01T00:00:00Z"], "body": ["x"]})
+    if kind == "parquet":
+        pq.write_table(rows, tmp_path / "rows")
+    else:
+        pa.csv.write_csv(rows, tmp_path / "rows")
+    with pytest.raises(JobError, match="no files in this directory"):
+        open_table(f"{marked}/table", None)
+    write_atomically(f"{marked}/table/day=1/rows.{kind}", (tmp_path / "rows").read_bytes())
+    table = pickle.loads(pickle.dumps(open_table(f"{marked}/table", None)))
+    assert table.columns == ["due", "body", "day"]
+    mapping = RowMapping("due", "topic", None, "body", None, None, properties=("day",), zone=None)
+    [batch] = [one for piece in table.pieces for one in batches_of(piece, table.schema, mapping)]
+    assert batch["body"].to_pylist() == ["x"]
+    assert batch["day"].to_pylist() == ["1"]
 
 
 # ---------------------------------------------------------------------- errors
@@ -292,6 +375,55 @@ def test_a_server_that_refuses_is_one_line_that_says_what_to_check(tmp_path):
     with web_server(tmp_path, refuses=True) as url:
         assert "403" in failure(f"{url}/node-1")
         assert "check the credentials and what they allow" in failure(f"{url}/node-1")
+
+
+REFUSALS = {
+    "forbidden": ((403, "AccessDenied"), "check the credentials and what they allow"),
+    "a wrong key": ((403, "InvalidAccessKeyId"), "check the credentials and what they allow"),
+    "an old token": ((400, "ExpiredToken"), "check the credentials and what they allow"),
+    "no bucket": ((404, "NoSuchBucket"), "check the name of the bucket, which a job never creates"),
+    "moved": (
+        (301, "PermanentRedirect", "eu-west-1"),
+        "the bucket is in another region: set AWS_DEFAULT_REGION to eu-west-1",
+    ),
+    "signed for another region": (
+        (400, "AuthorizationHeaderMalformed", "eu-west-1"),
+        "the bucket is in another region: set AWS_DEFAULT_REGION to eu-west-1",
+    ),
+}
+
+
+@pytest.mark.parametrize(("answer", "advice"), REFUSALS.values(), ids=REFUSALS)
+def test_a_refusal_of_s3_is_one_line_with_the_url_and_what_to_do(answer, advice):
+    url = "s3://bucket/place"
+    with refusing_s3(*answer) as environment, using(environment):
+        for call in (
+            lambda: find_logs([url]),
+            lambda: find_logs([f"{url}/*"]),
+            lambda: write_atomically(f"{url}/file", b"x"),
+            lambda: RunLock(url, "name", purpose="audit", now_text="now", taken=JobError),
+            lambda: Archive(url).log_ids(),
+            lambda: list(Archive(url).files()),
+            lambda: ArchiveLock(url, "ab" * 16, "now"),
+            lambda: open_table(url, "parquet"),
+        ):
+            with pytest.raises(StorageError) as caught:
+                call()
+            text = str(caught.value)
+            assert text.startswith("s3://bucket/place")
+            assert "\n" not in text
+            assert text.endswith(
+                (advice, "the credentials, and that AWS_DEFAULT_REGION is the region of the bucket")
+            )
+            assert "Errno" not in text
+
+
+def test_an_s3_that_is_not_there_is_one_line_with_the_url_and_what_to_do(monkeypatch):
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with refusing_s3(403, "AccessDenied") as environment:
+        pass
+    with using(environment):
+        assert "check the address, and that this machine reaches it" in failure("s3://bucket/place")
 
 
 def test_s3_without_credentials_is_one_line_that_says_what_to_check(s3, monkeypatch, tmp_path):
