@@ -26,7 +26,7 @@ from timerwheel.spark_jobs.audit.ledger import (
     references_of,
 )
 from timerwheel.spark_jobs.audit.plan import Piece, Plan
-from timerwheel.spark_jobs.audit.tallies import tallies, tallies_of_ends, tallies_of_piece
+from timerwheel.spark_jobs.audit.tallies import in_segment, tallies, tallies_of_ends, tallies_of_piece
 from timerwheel.spark_jobs.columns import arrow_schema
 from timerwheel.spark_jobs.segments import Segment, SegmentReader
 from timerwheel.spark_jobs.storage import join, write_atomically
@@ -105,6 +105,7 @@ class Books:
             self._write_tables(number, table.topics, judged, findings)
         count = tallies_of_ends if before else tallies
         found = count(node, table, judged, findings, log.bounds, self._findings_max)
+        found = in_segment(found, piece.segment)
         if self._checkpoint is None:
             return found
         return pa.concat_tables([found, self._keep(self._checkpoint, number, table, judged)])

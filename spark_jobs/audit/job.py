@@ -34,7 +34,6 @@ from timerwheel.spark_jobs.audit.lateness import Lateness, lateness_of, top_ms
 from timerwheel.spark_jobs.audit.ledger import OUTCOMES
 from timerwheel.spark_jobs.audit.plan import Plan, plan_since, whole_plan
 from timerwheel.spark_jobs.audit.summary import (
-    LATENESS,
     Caps,
     Earlier,
     PieceRow,
@@ -44,7 +43,7 @@ from timerwheel.spark_jobs.audit.summary import (
     summarize,
 )
 from timerwheel.spark_jobs.audit.sums import Keep, earlier_tallies, pending_before
-from timerwheel.spark_jobs.audit.tallies import TALLIES
+from timerwheel.spark_jobs.audit.tallies import LATENESS, TALLIES
 from timerwheel.spark_jobs.live_logs import LiveLogs, Removed
 from timerwheel.spark_jobs.logs import NodeLog
 from timerwheel.spark_jobs.progress import JobProgress

@@ -4,13 +4,15 @@ Neither Spark nor the logs are needed.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from timerwheel.errors import TimerwheelError
 from timerwheel.spark_jobs.audit.report import DOCUMENT
 from timerwheel.spark_jobs.storage import join, names_in, read_bytes, shown
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 
 
 class AuditOutputError(TimerwheelError):
@@ -20,11 +22,22 @@ class AuditOutputError(TimerwheelError):
 
 
 class Covered(msgspec.Struct, frozen=True):
-    """The range of offsets of one log that an audit accounts for; the log is known by its node."""
+    """The range of offsets of one log that an audit accounts for; the log is known by its node.
+
+    `whole` is whether it begins with a whole segment, unlike what an audit with a checkpoint reads.
+    """
 
     node: str
     begin: int
     until: int
+    whole: bool = True
+
+
+class Superseded(NamedTuple):
+    """What a later audit judged again: the rows of this log about segments from `base` on."""
+
+    node: str
+    base: int
 
 
 class AuditRun(msgspec.Struct, frozen=True):
@@ -67,24 +80,44 @@ def read_run(url: str) -> AuditRun:
         raise AuditOutputError(f"{shown(url)}: {DOCUMENT} is not that of an audit: {error}") from None
     nodes = found.nodes
     if found.reading is not None:  # the tables have what this audit read, not what earlier ones did
-        nodes = [Covered(one.node, one.since, one.until) for one in found.reading.nodes]
+        begins = {one.node: one.begin for one in found.nodes}
+        nodes = [
+            Covered(one.node, one.since, one.until, one.since == begins.get(one.node))
+            for one in found.reading.nodes
+        ]
     return AuditRun(url, found.run.ended_ms, nodes)
 
 
-def check_apart(runs: Sequence[AuditRun]) -> None:
-    """Raise AuditOutputError if two audits account for the same part of a log: it would count twice."""
-    ranges = sorted(
-        (one.node, one.begin, one.until, run.url)
-        for run in runs
-        for one in run.nodes
-        if one.until > one.begin
-    )
-    for before, after in itertools.pairwise(ranges):
-        if before[0] == after[0] and after[1] < before[2]:
+def superseded(runs: Sequence[AuditRun]) -> dict[str, list[Superseded]]:
+    """What to leave out of each audit, by its URL, so that every record counts once.
+
+    Where two audits account for the same part of a log, the judgement of the later one counts: the one that
+    ended later, or of two that ended in the same millisecond the one whose URL sorts last. Raises
+    AuditOutputError where the part that they share does not begin with a segment, or is not the end of the
+    earlier one: what it says about that part cannot be separated from the rest then.
+    """
+    found: dict[str, list[Superseded]] = {run.url: [] for run in runs}
+    order = sorted(runs, key=lambda run: (run.ended_ms, run.url))
+    for (earlier, later), (before, after) in _pairs(order):
+        if before.node != after.node or before.begin >= after.until or after.begin >= before.until:
+            continue
+        if after.until < before.until or (after.begin > before.begin and not after.whole):
             raise AuditOutputError(
-                f"{shown(before[3])} and {shown(after[3])} both account for offsets from {after[1]} of "
-                f"{before[0]}: give one of them, or audits that continue each other (--checkpoint)"
+                f"{shown(earlier.url)} and {shown(later.url)} both account for offsets from "
+                f"{max(before.begin, after.begin)} of {after.node}, and the later one does not replace all "
+                "of that: give one of them"
             )
+        base = after.begin - SEGMENT_HEADER_SIZE if after.whole else 0
+        found[earlier.url].append(Superseded(after.node, base))
+    return found
+
+
+def _pairs(
+    order: Sequence[AuditRun],
+) -> Iterator[tuple[tuple[AuditRun, AuditRun], tuple[Covered, Covered]]]:
+    for earlier, later in itertools.combinations(order, 2):
+        for before, after in itertools.product(earlier.nodes, later.nodes):
+            yield (earlier, later), (before, after)
 
 
 def files_of(url: str, table: str) -> list[str]:

@@ -37,15 +37,14 @@ from timerwheel.spark_jobs.audit.sums import (
     added,
     first_findings,
 )
-from timerwheel.spark_jobs.audit.tallies import PIECE
+from timerwheel.spark_jobs.audit.tallies import LATENESS, PIECE
 from timerwheel.spark_jobs.columns import arrow_schema, filled
 from timerwheel.spark_jobs.storage import join, names_in
 from timerwheel.spark_jobs.tables import parquet_file
 
-LATENESS = "lateness"
 LATENESS_SCHEMA = arrow_schema(
-    "node string, topic string, hour_ms bigint, bucket int, bucket_top_ms bigint, delivered bigint, "
-    "latest_ms bigint"
+    "node string, segment bigint, topic string, hour_ms bigint, bucket int, bucket_top_ms bigint, "
+    "delivered bigint, latest_ms bigint"
 )
 TASKS_MAX = 8  # each returns as much as the caps allow
 ROWS_MAX = 1_000_000  # held by a task before it adds them up
@@ -223,7 +222,7 @@ class _Rows:
 
 def _lateness_rows(late: pa.Table) -> pa.Table:
     tops = pa.array([top_ms(bucket) for bucket in late["bucket"].to_pylist()], pa.int64())
-    columns = [late["node"], late["topic"], late["hour_ms"], late["bucket"], tops, late["count"]]
+    columns = [late["node"], late["at"], late["topic"], late["hour_ms"], late["bucket"], tops, late["count"]]
     return pa.table([*columns, late["most_ms"]], schema=LATENESS_SCHEMA)
 
 

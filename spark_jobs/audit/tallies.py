@@ -7,7 +7,7 @@ Their number grows with topics, hours and faults, not with records.
 | record | the type of record: see `RECORDS`; `carried`: retention removed the timer | |
 | timer | the outcome of the timer: see `ledger.OUTCOMES` | |
 | timer | `overdue`: pending too long | `most_ms`: the longest |
-| lateness | - | deliveries on time by `hour_ms` of the due time and `bucket`; `most_ms`: the latest |
+| lateness | - | on time, by `hour_ms` (of the due time), `bucket` and `at`, the segment; `most_ms`: the latest |
 | log | `unproved`, `out_of_order` | |
 | rule | the rule that was broken | |
 | finding | the rule that was broken | `at`: offset; `finding`: all of it, as MessagePack |
@@ -46,6 +46,7 @@ TALLIES = (
 )
 SCHEMA = arrow_schema(TALLIES)
 PIECE = "piece"
+LATENESS = "lateness"
 RECORDS = ("other", "direct", "delivered", "early", "recalled", "scheduled", "replaced")
 
 
@@ -62,6 +63,12 @@ def tallies(
         *_of_judgement(judged, topics, findings, bounds, kept_max),
     ]
     return filled(pa.concat_tables(parts), SCHEMA, node=node)
+
+
+def in_segment(found: pa.Table, base: int) -> pa.Table:
+    """Tallies with the segment of the deliveries, for the table of lateness."""
+    at = pc.if_else(pc.equal(found["sort"], LATENESS), pa.scalar(base, pa.int64()), found["at"])
+    return found.set_column(found.schema.get_field_index("at"), "at", at)
 
 
 def tallies_of_ends(
@@ -157,7 +164,7 @@ def _lateness(rows: Rows, topics: list[str]) -> pa.Table:
         "hour_ms": rows["due_ms"] // HOUR_MS * HOUR_MS,
         "bucket": buckets_of(late_ms),
     }
-    return filled(_groups(keys, {"topic": topics}, late_ms), SCHEMA, lease=False, sort="lateness")
+    return filled(_groups(keys, {"topic": topics}, late_ms), SCHEMA, lease=False, sort=LATENESS)
 
 
 def _log(judged: Judgement) -> pa.Table:

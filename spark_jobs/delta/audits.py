@@ -15,9 +15,10 @@ tables may still have rows of audits that `audits` no longer names.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -25,9 +26,11 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from timerwheel.spark_jobs.audit.books import FINDINGS, TIMERS, TIMERS_SCHEMA
 from timerwheel.spark_jobs.audit.findings import SCHEMA as FINDINGS_SCHEMA
-from timerwheel.spark_jobs.audit.output import AuditRun, Covered, check_apart, files_of, read_run
+from timerwheel.spark_jobs.audit.output import AuditRun, Covered, Superseded, files_of, read_run, superseded
 from timerwheel.spark_jobs.audit.report import DOCUMENT
-from timerwheel.spark_jobs.audit.summary import LATENESS, LATENESS_SCHEMA
+from timerwheel.spark_jobs.audit.summary import LATENESS_SCHEMA
+from timerwheel.spark_jobs.audit.tallies import LATENESS
+from timerwheel.spark_jobs.columns import filled
 from timerwheel.spark_jobs.delta.tables import (
     DeltaTableError,
     delta_errors,
@@ -41,12 +44,14 @@ AUDITS = "audits"
 DAY = "day"
 AUDIT = "audit"
 AUDITED = "audited_ms"
-_AUDITS_SCHEMA = pa.schema([("node", pa.string()), ("begin", pa.int64()), ("until", pa.int64())])
-# The schema of each table, and the column with the time that gives the day.
+_AUDITS_SCHEMA = pa.schema(
+    [("node", pa.string()), ("begin", pa.int64()), ("until", pa.int64()), ("whole", pa.bool_())]
+)
+# The schema of each table, the column with the time that gives the day, and that of the place in the log.
 _TABLES = {
-    TIMERS: (TIMERS_SCHEMA, "stored_ms"),
-    FINDINGS: (FINDINGS_SCHEMA, "due_ms"),
-    LATENESS: (LATENESS_SCHEMA, "hour_ms"),
+    TIMERS: (TIMERS_SCHEMA, "stored_ms", "segment"),
+    FINDINGS: (FINDINGS_SCHEMA, "due_ms", "offset"),
+    LATENESS: (LATENESS_SCHEMA, "hour_ms", "segment"),
 }
 
 
@@ -62,21 +67,23 @@ def publish_audits(
 ) -> list[Published]:
     """Add audits to the Delta tables below `to`, or with `replace` put them in the place of all others.
 
-    `note` is called with each table before it is written. Raises AuditOutputError for what is not the
-    directory of an audit, or accounts for a part of a log that another one does; DeltaTableError, also after
-    a replacement that was killed.
+    Of what several audits judged, the tables have the rows of the latest. `note` is called with each table
+    before it is written. Raises AuditOutputError for what is not the directory of an audit, or shares a part
+    of a log with another one that it cannot be separated from; DeltaTableError, also after a replacement that was
+    killed.
     """
-    runs = [read_run(url) for url in urls]
+    runs = [read_run(url) for url in dict.fromkeys(urls)]
     earlier = [] if replace else _published(to)
     ids = {run.url: _id_of(run) for run in runs}
     others = [run for run in earlier if run.url not in ids.values()]
-    check_apart([*others, *runs])
+    every = [*others, *(msgspec.structs.replace(run, url=ids[run.url]) for run in runs)]
+    again = superseded(every)
     if replace:
         _forget(to)
     found = []
     for number, run in enumerate(runs):
         first = replace and number == 0
-        add = _Adding(run, ids[run.url], to)
+        add = _Adding(run, ids[run.url], to, again)
         rows = {}
         for name in (*_TABLES, AUDITS) if first else (AUDITS, *_TABLES):
             note(f"{ids[run.url]}: {name}")
@@ -103,7 +110,7 @@ def _published(to: str) -> list[AuditRun]:
         )
     for row in rows:
         ranges.setdefault((row["audit"], row[AUDITED]), []).append(
-            Covered(row["node"], row["begin"], row["until"])
+            Covered(row["node"], row["begin"], row["until"], bool(row.get("whole")))
         )
     return [AuditRun(audit, ended_ms, nodes) for (audit, ended_ms), nodes in ranges.items()]
 
@@ -117,26 +124,29 @@ def _forget(to: str) -> None:
 
 
 def _schema_of(name: str) -> pa.Schema:
-    schema, _ = _TABLES.get(name, (_AUDITS_SCHEMA, None))
+    schema, _, _ = _TABLES.get(name, (_AUDITS_SCHEMA, None, None))
     schema = schema.append(pa.field(AUDIT, pa.string())).append(pa.field(AUDITED, pa.int64()))
     return schema if name == AUDITS else schema.append(pa.field(DAY, pa.date32()))
 
 
 class _Adding:
-    """One audit on its way into the tables."""
+    """One audit on its way into the tables. `again` says what of each audit later ones judged again."""
 
-    def __init__(self, run: AuditRun, audit: str, to: str) -> None:
+    def __init__(self, run: AuditRun, audit: str, to: str, again: Mapping[str, Sequence[Superseded]]) -> None:
         self._run = run
         self._audit = audit
         self._to = to
+        self._again = again
 
     def table(self, name: str, *, replace: bool) -> int | None:
         """Add the rows of one table, or `replace` all others; how many, None if it lacks nothing."""
         place = place_of_table(join(self._to, name))
         known = open_table(place)
         count = len(self._run.nodes) if name == AUDITS else self._count(name)
-        if known is not None and not replace and (not count or self._has(known)):
-            return None
+        if known is not None and not replace:
+            self._remove_superseded(known, name, place)
+            if not count or self._has(known):
+                return None
         rows = self._audits() if name == AUDITS else self._rows(name)
         with delta_errors(place):
             write_deltalake(
@@ -144,6 +154,7 @@ class _Adding:
                 pa.RecordBatchReader.from_batches(_schema_of(name), rows),
                 partition_by=None if name == AUDITS else [DAY],
                 mode="overwrite" if replace else "append",
+                schema_mode="overwrite" if replace else "merge",
                 name=f"timerwheel_{name}",
                 storage_options=options_of(place),
                 # Of two calls that add it at the same time, one fails.
@@ -151,28 +162,46 @@ class _Adding:
             )
         return count
 
+    def _remove_superseded(self, table: DeltaTable, name: str, place: str) -> None:
+        """Remove the rows of other audits about what this one or a later one judged again."""
+        if name == AUDITS:
+            return
+        column = _TABLES[name][2]
+        if column not in {field.name for field in table.schema().fields}:
+            return  # rows of an earlier version, which say nothing about segments
+        for audit, parts in self._again.items():
+            for node, base in parts if audit != self._audit else ():
+                named = node.replace("'", "''")
+                with delta_errors(place):
+                    table.delete(f"{AUDIT} = '{audit}' AND node = '{named}' AND {column} >= {base}")
+
     def _count(self, name: str) -> int:
-        count = 0
-        for url in files_of(self._run.url, name):
-            with open_binary(url) as file:
-                count += pq.ParquetFile(file).metadata.num_rows
-        return count
+        return sum(len(batch) for batch in self._rows(name))
 
     def _has(self, table: DeltaTable) -> bool:
         return bool(table.to_pyarrow_dataset().count_rows(filter=pc.field(AUDIT) == self._audit))
 
     def _rows(self, name: str) -> Iterator[pa.RecordBatch]:
-        _, column = _TABLES[name]
+        schema, column, place = _TABLES[name]
         for url in files_of(self._run.url, name):
             with open_binary(url) as file:
-                for batch in pq.ParquetFile(file).iter_batches():
+                for part in pq.ParquetFile(file).iter_batches():
+                    batch = self._kept(part, schema, place)
                     times = pc.cast(batch[column], pa.timestamp("ms"))
                     day = pc.cast(pc.floor_temporal(times, unit="day"), pa.date32())
                     yield self._marked(batch).append_column(DAY, day)
 
     def _audits(self) -> Iterator[pa.RecordBatch]:
-        rows = [{"node": one.node, "begin": one.begin, "until": one.until} for one in self._run.nodes]
+        rows = [msgspec.structs.asdict(one) for one in self._run.nodes]
         yield self._marked(pa.RecordBatch.from_pylist(rows, _AUDITS_SCHEMA))
+
+    def _kept(self, batch: pa.RecordBatch, schema: pa.Schema, column: str) -> pa.RecordBatch:
+        """The rows without those about what a later audit judged again."""
+        rows = filled(pa.Table.from_batches([batch]), schema)
+        for node, base in self._again[self._audit]:
+            again = pc.and_(pc.equal(rows["node"], node), pc.greater_equal(rows[column], base))
+            rows = rows.filter(pc.invert(again))
+        return rows.combine_chunks().to_batches()[0] if len(rows) else pa.RecordBatch.from_pylist([], schema)
 
     def _marked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         audits = pa.repeat(pa.scalar(self._audit), len(batch))

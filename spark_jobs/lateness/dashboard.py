@@ -6,21 +6,31 @@ Needs neither Spark nor the logs. Memory grows with topics, hours and buckets, n
 import datetime as dt
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from timerwheel.spark_jobs.audit.lateness import Lateness, lateness_of, top_ms
-from timerwheel.spark_jobs.audit.output import AuditOutputError, AuditRun, check_apart, files_of, read_run
-from timerwheel.spark_jobs.audit.summary import LATENESS, Counted
+from timerwheel.spark_jobs.audit.output import (
+    AuditOutputError,
+    AuditRun,
+    Superseded,
+    files_of,
+    read_run,
+    superseded,
+)
+from timerwheel.spark_jobs.audit.summary import Counted
+from timerwheel.spark_jobs.audit.tallies import LATENESS
 from timerwheel.spark_jobs.storage import open_binary, shown
 
 HOURS_MAX = 7 * 24
 """The longest span in hours that is shown by the hour; longer ones are shown by the day."""
 TOPICS_OF_DAY = 12
 _COLUMNS = ["topic", "hour_ms", "bucket", "delivered", "latest_ms"]
+_PLACE = ["node", "segment"]
 _HOUR = dt.timedelta(hours=1)
 _Key = TypeVar("_Key")
 
@@ -76,19 +86,30 @@ class _Row(NamedTuple):
 # ---------------------------------------------------------------------- reading
 
 
-def read_rows(url: str) -> Iterator[_Row]:
-    """The rows of an audit's table of lateness; raises AuditOutputError if it has none."""
+def read_rows(url: str, left_out: Sequence[Superseded] = ()) -> Iterator[_Row]:
+    """The rows of an audit's table of lateness, but for what later audits judged again.
+
+    Raises AuditOutputError if it has no table, or none that says which rows these are.
+    """
     for name in files_of(url, LATENESS):
         with open_binary(name) as file:
-            found = _table_of(file, url)
+            found = _table_of(file, url, _COLUMNS + (_PLACE if left_out else []))
+        for one in left_out:
+            again = pc.and_(pc.equal(found["node"], one.node), pc.greater_equal(found["segment"], one.base))
+            found = found.filter(pc.invert(again))
         columns = (found[column].to_pylist() for column in _COLUMNS)
         for topic, hour_ms, bucket, delivered, latest_ms in zip(*columns, strict=True):
             yield _Row(topic, hour_ms, (bucket, delivered, latest_ms))
 
 
-def _table_of(file: object, url: str) -> pa.Table:
+def _table_of(file: BinaryIO, url: str, columns: list[str]) -> pa.Table:
     try:
-        return pq.read_table(file, columns=_COLUMNS)
+        if "segment" in columns and "segment" not in pq.read_schema(file).names:
+            raise AuditOutputError(
+                f"{shown(url)} was made by an earlier version, so what later audits judged again cannot be "
+                "left out of it: do not give it together with them"
+            )
+        return pq.read_table(file, columns=columns)
     except (pa.ArrowInvalid, KeyError) as error:
         raise AuditOutputError(f"{shown(url)}: the table {LATENESS} is damaged: {error}") from None
 
@@ -99,11 +120,13 @@ def _table_of(file: object, url: str) -> pa.Table:
 def dashboard(urls: Sequence[str], target_ms: int, zone: dt.tzinfo, zone_name: str) -> Dashboard:
     """Read audits and add up their lateness. Hours and days begin as in the zone.
 
+    What several audits judged counts once, as the latest of them says.
+
     Raises AuditOutputError, and the errors of the storage.
     """
-    runs = [read_run(url) for url in urls]
-    check_apart(runs)
-    rows = [row for url in urls for row in read_rows(url)]
+    runs = [read_run(url) for url in dict.fromkeys(urls)]
+    left_out = superseded(runs)
+    rows = [row for run in runs for row in read_rows(run.url, left_out[run.url])]
     topics = _grouped((row.topic, row) for row in rows)
     step, starts = _steps({row.hour_ms for row in rows}, zone)
     periods = _grouped((starts[row.hour_ms], row) for row in rows)

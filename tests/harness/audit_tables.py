@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from timerwheel.spark_jobs.audit.books import FINDINGS, TIMERS, TIMERS_SCHEMA
 from timerwheel.spark_jobs.audit.findings import SCHEMA as FINDINGS_SCHEMA
 from timerwheel.spark_jobs.audit.lateness import buckets_of, top_ms
-from timerwheel.spark_jobs.audit.summary import LATENESS, LATENESS_SCHEMA
+from timerwheel.spark_jobs.audit.summary import LATENESS_SCHEMA
+from timerwheel.spark_jobs.audit.tallies import LATENESS
 
 HOUR_MS = 3_600_000
 START_MS = 1_795_219_200_000  # 2026-11-21T00:00:00Z
@@ -26,8 +27,14 @@ def write_audit(
     begin: int = 64,
     until: int = 1_000,
     files: int = 1,
+    segment: int = 0,
+    ended_ms: int = START_MS,
+    since: int | None = None,
 ) -> str:
-    """An audit of deliveries (topic, due_ms, late_ms), each a timer that was stored an hour before."""
+    """An audit of deliveries (topic, due_ms, late_ms), each a timer that was stored an hour before.
+
+    All of them are in one segment. With `since`, it was made with a checkpoint and read from there.
+    """
     groups: dict[tuple[str, int, int], list[int]] = {}
     for topic, due_ms, late_ms in deliveries:
         bucket = int(buckets_of(np.array([late_ms]))[0])
@@ -35,6 +42,7 @@ def write_audit(
     lateness = [
         {
             "node": node,
+            "segment": segment,
             "topic": topic,
             "hour_ms": hour_ms,
             "bucket": bucket,
@@ -47,7 +55,7 @@ def write_audit(
     timers = [
         {
             "node": node,
-            "segment": 0,
+            "segment": segment,
             "offset": begin + number,
             "root": begin + number,
             "topic": topic,
@@ -71,6 +79,9 @@ def write_audit(
         for number in range(files):
             part = pa.Table.from_pylist(rows[number::files], schema)
             pq.write_table(part, directory / name / f"part-{number:06d}.parquet")
-    document = {"nodes": [{"node": node, "begin": begin, "until": until}], "run": {"ended_ms": START_MS}}
+    nodes = [{"node": node, "begin": begin, "until": until}]
+    document: dict[str, Any] = {"nodes": nodes, "run": {"ended_ms": ended_ms}}
+    if since is not None:
+        document["reading"] = {"nodes": [{"node": node, "since": since, "until": until}]}
     (directory / "audit.json").write_bytes(orjson.dumps(document))
     return str(directory)

@@ -33,7 +33,7 @@ def audits(
 ) -> None:
     """Add the tables of audits to Delta tables, partitioned by day; an audit is added once.
 
-    Audits must not account for the same part of a log: make them with --checkpoint, or use --replace.
+    Of what several audits judged, the tables have what the latest of them says.
     """
     _require_delta()
     from timerwheel.spark_jobs.delta.audits import AUDITS, publish_audits

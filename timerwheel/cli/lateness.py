@@ -53,7 +53,7 @@ def lateness(
 ) -> None:
     """Write a page about how late messages were delivered, by topic and time, from one audit or more.
 
-    It needs the logs no more, and no Spark. Audits must not account for the same part of a log.
+    It needs the logs no more, and no Spark. What several audits judged counts once, as the latest says.
     """
     require_spark()
     tz = _zone(zone)

@@ -90,10 +90,23 @@ def test_a_call_that_is_killed_is_continued_by_the_next(audits, tmp_path, monkey
     assert len(rows_of(to, "lateness")) == 25
 
 
-def test_audits_that_account_for_the_same_part_of_a_log_are_refused_or_replace_the_others(audits, tmp_path):
+def test_of_what_several_audits_judged_the_tables_have_what_the_latest_says(audits, tmp_path):
+    whole = write_audit(tmp_path / "whole", MORE, until=2_000, ended_ms=START_MS + 1)
+    for number, order in enumerate(([*audits, whole], [whole, *audits])):
+        to = tmp_path / f"lake-{number}"
+        for _ in range(2):
+            for url in order:
+                publish(url, to=to)
+        assert topics_of(to) == ["007"] * 5
+        assert {row["topic"] for row in rows_of(to, "lateness")} == {"007"}
+        assert len(rows_of(to, "lateness")) == 5
+        assert len(rows_of(to, "audits")) == 3
+
+
+def test_audits_that_cannot_be_told_from_each_other_are_refused_or_replace_the_others(audits, tmp_path):
     to = tmp_path / "lake"
     publish(*audits, to=to)
-    whole = write_audit(tmp_path / "whole", MORE, until=2_000)
+    whole = write_audit(tmp_path / "whole", MORE, until=1_050, ended_ms=START_MS + 1)
     with pytest.raises(AuditOutputError, match="both account for offsets from"):
         publish(whole, to=to)
     publish(whole, to=to, replace=True)

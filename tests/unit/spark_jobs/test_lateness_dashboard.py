@@ -5,13 +5,14 @@ import html
 import random
 from zoneinfo import ZoneInfo
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness.audit_tables import HOUR_MS, START_MS, write_audit
 from timerwheel.spark_jobs.audit.output import AuditOutputError
-from timerwheel.spark_jobs.audit.summary import LATENESS
+from timerwheel.spark_jobs.audit.tallies import LATENESS
 from timerwheel.spark_jobs.lateness.dashboard import dashboard
 from timerwheel.spark_jobs.lateness.report import heat, lateness_page, percent
 
@@ -94,15 +95,82 @@ def test_the_hours_of_the_day_are_those_of_the_zone(tmp_path):
     assert day.p99_ms == [None, 30] + [None] * 22
 
 
-def test_a_part_of_a_log_is_not_counted_twice(tmp_path):
-    one = write_audit(tmp_path / "one", [("a", START_MS, 5)], begin=64, until=1_000)
-    two = write_audit(tmp_path / "two", [("a", START_MS, 5)], begin=999, until=2_000)
-    other = write_audit(tmp_path / "other", [("a", START_MS, 5)], node="node-2", begin=64, until=2_000)
-    with pytest.raises(
-        AuditOutputError, match=r"both account for offsets from 999 of node-1: give one of them"
-    ):
+HEADER = 64  # of a segment
+
+
+def test_what_several_audits_judged_counts_once_as_the_latest_says(tmp_path):
+    monday = write_audit(tmp_path / "monday", [("a", START_MS, 5)] * 4, begin=HEADER, until=1_000)
+    tuesday = write_audit(
+        tmp_path / "tuesday",
+        [("a", START_MS, 700)] * 3,
+        begin=HEADER,
+        until=2_000,
+        ended_ms=START_MS + 1,
+    )
+    other = write_audit(tmp_path / "other", [("a", START_MS, 5)], node="node-2", begin=HEADER, until=2_000)
+    for urls in ((monday, tuesday, other), (other, tuesday, monday, monday)):
+        board = board_of(*urls)
+        assert board.lateness.count == 3 + 1
+        assert board.lateness.max_ms == 700
+    assert len(board.audits) == 3
+
+
+def test_of_two_audits_of_one_moment_the_one_with_the_last_url_counts(tmp_path):
+    for name, count in (("b", 2), ("a", 1), ("c", 3)):
+        write_audit(tmp_path / name, [("orders", START_MS, 5)] * count)
+    assert board_of(*(str(tmp_path / name) for name in "cab")).lateness.count == 3
+
+
+def test_what_retention_has_removed_before_a_later_audit_still_counts(tmp_path):
+    first = write_audit(tmp_path / "first", [("a", START_MS, 5)] * 4, until=5_000, segment=0)
+    more = write_audit(
+        tmp_path / "more", [("a", START_MS, 5)] * 2, begin=4_000 + HEADER, until=5_000, segment=4_000
+    )
+    later = write_audit(
+        tmp_path / "later",
+        [("a", START_MS, 9)] * 7,
+        begin=4_000 + HEADER,
+        until=6_000,
+        segment=4_000,
+        ended_ms=START_MS + 1,
+    )
+    assert board_of(first, later).lateness.count == 4 + 7
+    assert board_of(first, later).lateness.max_ms == 9
+    assert board_of(more, later).lateness.count == 7
+
+
+def test_audits_with_a_checkpoint_continue_each_other_and_a_whole_one_supersedes_them(tmp_path):
+    begun = write_audit(tmp_path / "begun", [("a", START_MS, 5)], until=700, since=HEADER)
+    went_on = write_audit(
+        tmp_path / "went-on", [("a", START_MS, 5)] * 2, until=900, since=700, ended_ms=START_MS + 1
+    )
+    assert board_of(begun, went_on).lateness.count == 3
+    again = write_audit(
+        tmp_path / "again", [("a", START_MS, 5)] * 2, until=900, since=700, ended_ms=START_MS + 2
+    )
+    assert board_of(begun, went_on, again).lateness.count == 3
+    whole = write_audit(tmp_path / "whole", [("a", START_MS, 5)] * 4, until=1_000, ended_ms=START_MS + 3)
+    assert board_of(begun, went_on, again, whole).lateness.count == 4
+
+
+@pytest.mark.parametrize(
+    "later", [{"until": 2_000, "since": 700}, {"until": 900}], ids=["amid a segment", "a shorter log"]
+)
+def test_audits_that_share_a_part_that_cannot_be_told_from_the_rest_are_refused(tmp_path, later):
+    one = write_audit(tmp_path / "one", [("a", START_MS, 5)], until=1_000)
+    two = write_audit(tmp_path / "two", [("a", START_MS, 5)], ended_ms=START_MS + 1, **later)
+    with pytest.raises(AuditOutputError, match=r"one and .*two both account for offsets from .* of node-1"):
         board_of(one, two)
-    assert board_of(one, other).lateness.count == 2
+
+
+def test_an_audit_of_an_earlier_version_is_refused_beside_a_later_one_of_the_same(tmp_path):
+    old = write_audit(tmp_path / "old", [("a", START_MS, 5)])
+    for path in (tmp_path / "old" / LATENESS).iterdir():
+        pq.write_table(pq.read_table(path).drop_columns(["segment"]), path)
+    new = write_audit(tmp_path / "new", [("a", START_MS, 5)], ended_ms=START_MS + 1)
+    assert board_of(old).lateness.count == 1
+    with pytest.raises(AuditOutputError, match="old was made by an earlier version"):
+        board_of(old, new)
 
 
 def test_what_is_no_audit_is_named(tmp_path):
