@@ -7,7 +7,7 @@ Their number grows with topics, hours and faults, not with records.
 | record | the type of record: see `RECORDS`; `carried`: retention removed the timer | |
 | timer | the outcome of the timer: see `ledger.OUTCOMES` | |
 | timer | `overdue`: pending too long | `most_ms`: the longest |
-| lateness | - | on time, by `hour_ms` (of the due time), `bucket` and `at`, the segment; `most_ms`: the latest |
+| lateness | - | on time, by `hour_ms` of the due time, `bucket` and `at`, a segment; `most_ms`: latest |
 | log | `unproved`, `out_of_order` | |
 | rule | the rule that was broken | |
 | finding | the rule that was broken | `at`: offset; `finding`: all of it, as MessagePack |

@@ -69,8 +69,8 @@ def publish_audits(
 
     Of what several audits judged, the tables have the rows of the latest. `note` is called with each table
     before it is written. Raises AuditOutputError for what is not the directory of an audit, or shares a part
-    of a log with another one that it cannot be separated from; DeltaTableError, also after a replacement that was
-    killed.
+    of a log with another one that it cannot be separated from; DeltaTableError, also after a replacement that
+    was killed.
     """
     runs = [read_run(url) for url in dict.fromkeys(urls)]
     earlier = [] if replace else _published(to)

@@ -25,13 +25,13 @@ from timerwheel.spark_jobs.audit.output import (
 from timerwheel.spark_jobs.audit.summary import Counted
 from timerwheel.spark_jobs.audit.tallies import LATENESS
 from timerwheel.spark_jobs.storage import open_binary, shown
+from timerwheel.wheel.geometry import HOUR_MS
 
 HOURS_MAX = 7 * 24
 """The longest span in hours that is shown by the hour; longer ones are shown by the day."""
 TOPICS_OF_DAY = 12
 _COLUMNS = ["topic", "hour_ms", "bucket", "delivered", "latest_ms"]
 _PLACE = ["node", "segment"]
-_HOUR = dt.timedelta(hours=1)
 _Key = TypeVar("_Key")
 
 
@@ -138,7 +138,7 @@ def dashboard(urls: Sequence[str], target_ms: int, zone: dt.tzinfo, zone_name: s
         counted=_counted(rows),
         step=step,
         periods=[
-            Period(start.isoformat(), _lateness(found), _on_time(found, target_ms))
+            Period(start.astimezone(zone).isoformat(), _lateness(found), _on_time(found, target_ms))
             for start, found in sorted(periods.items())
         ],
         topics=sorted(
@@ -158,11 +158,16 @@ def _grouped(pairs: Iterable[tuple[_Key, _Row]]) -> dict[_Key, list[_Row]]:
 
 
 def _steps(hours: set[int], zone: dt.tzinfo) -> tuple[str, dict[int, dt.datetime]]:
-    """Whether to show hours or days, and the beginning of the one that each hour is in."""
+    """Whether to show hours or days, and the beginning of the one that each hour is in, in UTC.
+
+    In the zone two hours of an autumn night would be equal: Python compares the times of one zone by what the
+    clock shows, whichever of the two it means.
+    """
+    if not hours or max(hours) - min(hours) < HOURS_MAX * HOUR_MS:
+        return "hour", {ms: dt.datetime.fromtimestamp(ms / 1_000, dt.UTC) for ms in hours}
     times = {ms: dt.datetime.fromtimestamp(ms / 1_000, zone) for ms in hours}
-    if len(hours) < 2 or max(times.values()) - min(times.values()) < HOURS_MAX * _HOUR:  # noqa: PLR2004 - no span
-        return "hour", times
-    return "day", {ms: time.replace(hour=0, minute=0, fold=0) for ms, time in times.items()}
+    days = {ms: time.replace(hour=0, minute=0, fold=0) for ms, time in times.items()}
+    return "day", {ms: day.astimezone(dt.UTC) for ms, day in days.items()}
 
 
 def _lateness(rows: Iterable[_Row]) -> Lateness:

@@ -41,7 +41,9 @@ def lateness_page(board: Dashboard, zone: dt.tzinfo) -> str:
         return hour_of(ms, zone)
 
     def start(text: str) -> str:
-        return text[: len("2026-12-24T17:00")].replace("T", " ") if board.step == "hour" else text[:10]
+        if board.step == "day":
+            return text[: len("2026-12-24")]
+        return _hour_text(dt.datetime.fromisoformat(text).astimezone(zone))
 
     return page(
         "lateness.html",
@@ -64,8 +66,14 @@ def lateness_page(board: Dashboard, zone: dt.tzinfo) -> str:
 
 
 def hour_of(ms: int, zone: dt.tzinfo) -> str:
-    """An hour in the zone, as 2026-12-24 17:00."""
-    return format_ms(ms, zone).replace("T", " ")[: len("2026-12-24 17:00")]
+    """An hour in the zone, as 2026-12-24 17:00; one that occurs twice, in autumn, with its offset to UTC."""
+    return _hour_text(dt.datetime.fromtimestamp(ms / 1_000, zone))
+
+
+def _hour_text(time: dt.datetime) -> str:
+    text = time.isoformat(" ", "minutes")  # with its offset
+    occurs_twice = time.replace(fold=0).utcoffset() != time.replace(fold=1).utcoffset()
+    return text if occurs_twice else text[: len("2026-12-24 17:00")]
 
 
 def heat(ms: int) -> int:

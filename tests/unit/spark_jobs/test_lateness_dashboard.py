@@ -14,7 +14,7 @@ from tests.harness.audit_tables import HOUR_MS, START_MS, write_audit
 from timerwheel.spark_jobs.audit.output import AuditOutputError
 from timerwheel.spark_jobs.audit.tallies import LATENESS
 from timerwheel.spark_jobs.lateness.dashboard import dashboard
-from timerwheel.spark_jobs.lateness.report import heat, lateness_page, percent
+from timerwheel.spark_jobs.lateness.report import heat, hour_of, lateness_page, percent
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -93,6 +93,52 @@ def test_the_hours_of_the_day_are_those_of_the_zone(tmp_path):
     url = write_audit(tmp_path / "a", [("orders", START_MS, 20), ("orders", START_MS + 24 * HOUR_MS, 30)])
     (day,) = board_of(url, zone=BERLIN).day
     assert day.p99_ms == [None, 30] + [None] * 22
+
+
+AUTUMN_MS = 1_792_886_400_000  # 2026-10-25T00:00:00Z, 02:00 in Berlin for the first time
+SPRING_MS = 1_774_742_400_000  # 2026-03-29T00:00:00Z, 01:00 in Berlin, an hour before 03:00
+
+
+def test_both_hours_at_two_of_an_autumn_night_are_shown_each_with_its_offset(tmp_path):
+    deliveries = [("a", AUTUMN_MS + hour * HOUR_MS, 10 + hour) for hour in range(-1, 3)]
+    board = board_of(write_audit(tmp_path / "a", deliveries), zone=BERLIN)
+    assert [(one.start, one.lateness.count, one.lateness.max_ms) for one in board.periods] == [
+        ("2026-10-25T01:00:00+02:00", 1, 9),
+        ("2026-10-25T02:00:00+02:00", 1, 10),
+        ("2026-10-25T02:00:00+01:00", 1, 11),
+        ("2026-10-25T03:00:00+01:00", 1, 12),
+    ]
+    page = html.unescape(lateness_page(board, BERLIN))
+    for text in ("01:00", "02:00+02:00", "02:00+01:00", "03:00"):
+        assert f">2026-10-25 {text}<" in page
+    assert hour_of(AUTUMN_MS, BERLIN) == "2026-10-25 02:00+02:00"
+    assert hour_of(AUTUMN_MS + HOUR_MS, BERLIN) == "2026-10-25 02:00+01:00"
+    assert hour_of(AUTUMN_MS, dt.UTC) == "2026-10-25 00:00"
+
+
+def test_no_hour_of_a_spring_night_is_lost(tmp_path):
+    deliveries = [("a", SPRING_MS + hour * HOUR_MS, 10) for hour in range(3)]
+    board = board_of(write_audit(tmp_path / "a", deliveries), zone=BERLIN)
+    assert [one.start for one in board.periods] == [
+        "2026-03-29T01:00:00+01:00",
+        "2026-03-29T03:00:00+02:00",
+        "2026-03-29T04:00:00+02:00",
+    ]
+
+
+@pytest.mark.parametrize("change_ms", [AUTUMN_MS, SPRING_MS])
+def test_days_of_23_and_25_hours_have_all_their_deliveries(tmp_path, change_ms):
+    hours = range(-4 * 24, 5 * 24)
+    board = board_of(
+        write_audit(tmp_path / "a", [("a", change_ms + hour * HOUR_MS, 5) for hour in hours]), zone=BERLIN
+    )
+    assert board.step == "day"
+    counts = [one.lateness.count for one in board.periods]
+    assert sum(counts) == len(hours)
+    assert counts[1:-1].count(24) == len(counts) - 3
+    assert (25 if change_ms == AUTUMN_MS else 23) in counts
+    starts = [one.start for one in board.periods]
+    assert starts == sorted(set(starts))
 
 
 HEADER = 64  # of a segment
