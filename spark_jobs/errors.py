@@ -18,6 +18,7 @@ _EXECUTOR_GONE = re.compile(r"ExecutorLostFailure \(executor (\S+) [^)]*\) Reaso
 _KILLED_FOR_MEMORY = re.compile(r"code:? (?:137|143)\b|OOM|memory limits", re.IGNORECASE)
 _HEAP_EXIT = re.compile(r"code:? 52\b")  # Spark's own after an OutOfMemoryError
 _JAVA_MEMORY = "java.lang.OutOfMemoryError"
+_SHUT_DOWN = "SparkContext was shut down"  # an OutOfMemoryError makes Spark end its own process
 _RESULT_SIZE = "spark.driver.maxResultSize"
 
 _PYTHON_ADVICE = {
@@ -71,7 +72,7 @@ def _stage_of(error: BaseException) -> str:
 def _lost_process(error: BaseException, output: str, *, local: bool) -> str:
     """What to say if a process of Spark was killed or lacked memory; else nothing."""
     text, stage = f"{error}\n{output}", _stage_of(error)
-    if isinstance(error, (Py4JNetworkError, ConnectionError)):
+    if isinstance(error, (Py4JNetworkError, ConnectionError)) or _SHUT_DOWN in text:
         return (
             f"Spark's Java process ended in the middle of the job{stage}: it was killed, or lacked memory; "
             f"{_DRIVER_ADVICE}"

@@ -65,8 +65,17 @@ def test_a_lost_process_is_one_line_that_says_what_to_do(text, expected):
     assert re.search(f"^{expected}", found), found
 
 
-def test_a_java_process_that_ended_is_one_line_with_its_stage():
-    error = Py4JNetworkError("Answer from Java side is empty")
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JNetworkError("Answer from Java side is empty"),
+        # What a heap that is exhausted gives with a local master: Spark ends its process by itself.
+        RuntimeError(
+            f"org.apache.spark.SparkException: Job 0 cancelled because SparkContext was shut down{TRACE}"
+        ),
+    ],
+)
+def test_a_java_process_that_ended_is_one_line_with_its_stage(error):
     note_stage(error, "survey")
     assert str(job_error(error)) == (
         "Spark's Java process ended in the middle of the job in the stage survey: it was killed, or lacked "
