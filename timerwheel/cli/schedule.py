@@ -23,7 +23,9 @@ from timerwheel.errors import SettingsError
 from timerwheel.model.text import printable
 
 if TYPE_CHECKING:
+    from timerwheel.spark_jobs.schedule.rows import RowMapping
     from timerwheel.spark_jobs.schedule.sending import Sent, Target
+    from timerwheel.spark_jobs.schedule.table import Table
 
 REFUSED_SHOWN = 20
 _FORMATS = ("parquet", "csv", "json")
@@ -176,7 +178,6 @@ def schedule(
     from timerwheel.spark_jobs.schedule.job import JDBC, schedule_query, schedule_table
     from timerwheel.spark_jobs.schedule.reach import calls
     from timerwheel.spark_jobs.schedule.rows import RowMapping
-    from timerwheel.spark_jobs.schedule.table import open_table
 
     is_query = source.startswith(JDBC)
     query_options = database.checked(source, query, file_format, is_query=is_query)
@@ -189,9 +190,7 @@ def schedule(
     reads = [] if is_query else [source]
     with contextlib.ExitStack() as stack:
         run = stack.enter_context(reported("schedule", options, reads, [topic_of(service.url, topic)]))
-        table = None if is_query else open_table(source, file_format)
-        if table is not None:
-            mapping.check(table.columns)
+        table = None if is_query else _opened(source, file_format, mapping)
         # Before Spark starts, which takes seconds.
         service.ask(lambda client: client.send_arrow(pa.table({"topic": pa.array([], pa.string())})))
         target = _target(service, rate)
@@ -207,6 +206,14 @@ def schedule(
     _show(sent, seconds, output, has_keys=key_column is not None)
     if sent.refused:
         raise typer.Exit(1)
+
+
+def _opened(source: str, file_format: str | None, mapping: "RowMapping") -> "Table":
+    from timerwheel.spark_jobs.schedule.table import open_table
+
+    table = open_table(source, file_format)
+    mapping.check(table.columns)
+    return table
 
 
 def _target(service: Service, rate: float | None) -> "Target":
