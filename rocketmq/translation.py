@@ -71,10 +71,13 @@ OWN_OF_CLIENTS: Final = frozenset(
 OF_THE_BROKER: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 """What RocketMQ's broker adds to each message. Consumers of version 5 trace no message without a region."""
 LEFT_OUT: Final = OWN_OF_CLIENTS | OF_THE_BROKER.keys() | RESERVED_PROPERTIES
+BORN_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999: later times do not fit a Timestamp of gRPC, and its clients refuse them."""
 _is_below_zero = re.compile("-[0-9]{1,10}").fullmatch
 HIDDEN: Final = ("DEDUP_HASH", "DEDUP_DOMAIN", ENVELOPE_PROPERTY)
 """Properties of the log that no client sees."""
-_ENVELOPE_NAME = f"{ENVELOPE_PROPERTY}\x01".encode()
+_ENVELOPE_MARK = f"\x02{ENVELOPE_PROPERTY}\x01".encode()
+"""What stands before the text of the envelope. Without its first byte, other names could end like this."""
 _UNIQ_KEY_MARK = f'"{UNIQ_KEY}":"'.encode()
 _UNUSUAL_MARKS = (b'"DEDUP_', *(f'"{name}":"'.encode() for name in OF_THE_BROKER))
 _OF_THE_BROKER_TEXT = properties_text.encode(OF_THE_BROKER)
@@ -95,7 +98,8 @@ class Envelope(NamedTuple):
     """What remoting has beside properties: the hidden property ENVELOPE_PROPERTY, as text.
 
     The text is `born_ms address port flag sys_flag consumed_before first_id`; what is 0 or empty at its end
-    is left out. In a copy that is a retry, `first_id` is the service's id of the message that was sent.
+    is left out, and a `born_ms` after BORN_MS_MAX is written as that. In a copy that is a retry, `first_id`
+    is the service's id of the message that was sent.
     """
 
     born_ms: int
@@ -108,6 +112,7 @@ class Envelope(NamedTuple):
     def encode(self) -> str:
         """Return the text."""
         born_ms, (address, port), flag, sys_flag, consumed_before, first_id = self
+        born_ms = min(born_ms, BORN_MS_MAX)
         sys_flag &= ~(SYS_COMPRESSED | SYS_COMPRESSION_TYPE)
         rest = [flag, sys_flag, consumed_before, first_id]
         while rest and not rest[-1]:
@@ -118,7 +123,7 @@ class Envelope(NamedTuple):
     @classmethod
     def of(cls, text: str) -> "Envelope | None":
         """Return the envelope in the text of a property; None for no text, or for another protocol's."""
-        return None if not text or text[0].isalpha() else cls.decode(text)
+        return cls.decode(text) if text[:1].isdecimal() else None
 
     @classmethod
     def decode(cls, text: str) -> "Envelope":
@@ -363,11 +368,14 @@ def _plain_forms(
         (_, _, _, _, _, level, queue, _, topic_len, prior_level, properties_len, body_len,
          _, _, origin, store_ms, due_ms, _, prior_due_ms) = header
         # fmt: on
-        properties, mark, envelope = text.rpartition(_ENVELOPE_NAME)
+        properties, mark, envelope = text.rpartition(_ENVELOPE_MARK)
+        if not mark:
+            return None
+        properties += mark[:1]
         born_ms, _, host = envelope.partition(b" ")
         born_host = _plain_host(host)
         topic = data[HEADER_SIZE : at - properties_len]
-        if not mark or not born_host or HALF_DUE_MS in (due_ms, prior_due_ms):
+        if not born_host or HALF_DUE_MS in (due_ms, prior_due_ms):
             return None
         if origin != NO_OFFSET:
             if level := level or prior_level:
@@ -415,7 +423,7 @@ def leased_form(
 
     Its log offset is that of its first record. Of a committed transaction it is not shown whether it waited.
     """
-    envelope = Envelope.decode(view.envelope) if view.envelope else Envelope(view.enqueue_ms, _UNKNOWN_HOST)
+    envelope = Envelope.of(view.envelope) or Envelope(view.enqueue_ms, _UNKNOWN_HOST)
     properties = {name: value for name, value in view.properties.items() if name not in _OF_VIEWS}
     is_committed = bool(envelope.sys_flag & SYS_TRANSACTION)
     has_waited = not is_committed and len(properties) < len(view.properties)

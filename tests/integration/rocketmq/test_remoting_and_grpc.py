@@ -7,13 +7,14 @@ import pytest
 pytest.importorskip("google.protobuf", reason="needs the extra grpc")
 
 from tests.harness.remoting import messages_in, properties_of
+from timerwheel.kafka.envelope import Envelope as KafkaEnvelope
 from timerwheel.model.messages import Outgoing
 from timerwheel.rocketmq.codes import SYS_COMMIT, SYS_COMPRESSED, Call
 from timerwheel.rocketmq.grpc.codes import Encoding, MessageType
 from timerwheel.rocketmq.grpc.messages import outgoing, set_ms, stored, to_ms
 from timerwheel.rocketmq.grpc.schema import message_class
 from timerwheel.rocketmq.stored_message import Host
-from timerwheel.rocketmq.translation import OF_THE_BROKER
+from timerwheel.rocketmq.translation import BORN_MS_MAX, OF_THE_BROKER
 
 BORN_MS, PEER = 1_700_000_000_000, Host("10.0.0.8", 5)
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -143,3 +144,26 @@ async def test_a_message_of_http_has_the_same_id_over_both(world, peer):
     _, properties = await over_remoting(peer)
     message, _ = await over_grpc(world)
     assert properties["UNIQ_KEY"] == message.system_properties.message_id == receipt.id
+
+
+async def test_a_born_time_beyond_all_bounds_is_shown_over_both(world, peer):
+    message = message_class("Message")(body=b"grpc")
+    message.topic.name, message.system_properties.message_id = "orders", "0102"
+    message.system_properties.born_timestamp.seconds = 9_300_000_000_000_000
+    await world.engine.sender.send([outgoing(message, PEER, world.clock.now_ms(), 1_000)])
+    await peer.send(body=b"remoting", properties={"UNIQ_KEY": "7F0"}, g=2**63 - 1)
+    pulled = messages_in(await peer.pull())
+    assert {one.body: one.born_ms for one in pulled} == {b"grpc": BORN_MS_MAX, b"remoting": BORN_MS_MAX}
+    for view in await world.delivered():
+        found = stored(view, message_class("Resource")(name="orders"), "here:1")
+        found.system_properties.born_timestamp.ToDatetime()  # which fails for a time that is not legal
+
+
+async def test_a_message_that_came_from_kafka_is_pulled_and_popped(world, peer):
+    envelope = KafkaEnvelope(b"key", [("name", b"value")]).encode()
+    await world.engine.sender.send([Outgoing("orders", b"x", {"UNIQ_KEY": "k"}, envelope=envelope)])
+    message, properties = await over_remoting(peer)
+    assert (message.body, properties["UNIQ_KEY"]) == (b"x", "k")
+    fields = {"consumerGroup": "poppers", "topic": "orders", "queueId": -1, "maxMsgNums": 1}
+    popped = await peer.ask(Call.POP, fields | {"invisibleTime": 60_000})
+    assert [one.born_ms for one in messages_in(popped)] == [message.born_ms]

@@ -12,6 +12,7 @@ from timerwheel.rocketmq import properties_text
 from timerwheel.rocketmq.codes import SYS_COMMIT, SYS_PREPARED
 from timerwheel.rocketmq.stored_message import Host, packed
 from timerwheel.rocketmq.translation import (
+    BORN_MS_MAX,
     UNIQ_KEY,
     Envelope,
     admitted,
@@ -109,7 +110,7 @@ def test_a_message_without_envelope_was_born_when_it_was_accepted():
 
 
 @given(
-    st.integers(0, 2**62),
+    st.integers(0, BORN_MS_MAX),
     st.ip_addresses().map(str),
     st.integers(-(2**31), 2**31 - 1),
     st.sampled_from([0, 2]),
@@ -118,6 +119,11 @@ def test_a_message_without_envelope_was_born_when_it_was_accepted():
 def test_an_envelope_comes_back(born_ms, address, flag, sys_flag, consumed_before):
     envelope = Envelope(born_ms, Host(address, 9), flag, sys_flag, consumed_before)
     assert Envelope.decode(envelope.encode()) == envelope
+
+
+@pytest.mark.parametrize("born_ms", [BORN_MS_MAX + 1, 2**63 - 1, 2**63])
+def test_no_born_time_is_later_than_grpc_can_say(born_ms):
+    assert Envelope.decode(Envelope(born_ms, BORN).encode()).born_ms == BORN_MS_MAX
 
 
 def test_an_envelope_without_flags_is_short():
@@ -207,6 +213,17 @@ def test_an_ordinary_message_takes_the_short_way(origin):
         Kind.MESSAGE, b"orders", orjson.dumps(properties), b"body", 3_000, 2_000, 1_000, origin=origin, root=0
     )
     assert plain_form(data, 128, 7, packed(BORN)) is not None
+
+
+@pytest.mark.parametrize("value", ["b 127.0.0.1 1", "1 nohost 1", "7 10.9.9.9 5", "x"])
+@pytest.mark.parametrize("has_envelope", [False, True])
+def test_a_property_whose_name_ends_like_that_of_the_envelope_is_not_the_envelope(value, has_envelope):
+    own = {ENVELOPE_PROPERTY: Envelope(5, BORN).encode()} if has_envelope else {}
+    properties = {"UNIQ_KEY": "7F0", f"a{ENVELOPE_PROPERTY}": value} | own
+    data = encode(Kind.MESSAGE, b"orders", orjson.dumps(properties), b"body", 3_000, 2_000, 1_000)
+    short = plain_form(data, 128, 7, packed(BORN))
+    assert (short is not None) == has_envelope
+    assert short in {None, stored_form(decode(data), 128, 7, ID, BORN)}
 
 
 @pytest.mark.parametrize(
