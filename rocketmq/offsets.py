@@ -2,6 +2,9 @@
 
 A group that has committed nothing begins at the first message of the queue as long as that is kept. RocketMQ
 does so too: a consumer that wants to begin at the end still reads a young topic from its beginning.
+
+The retry topic of a group has messages of all topics that consumers of this name read, and one offset. So a
+client without access to all of them commits no further than to the first message that it may not see.
 """
 
 import contextlib
@@ -10,8 +13,10 @@ from timerwheel.engine import Engine
 from timerwheel.errors import TopicEndingError
 from timerwheel.groups.config import OFFSETS, GroupConfig, UnknownGroupError
 from timerwheel.rocketmq.codes import Result
+from timerwheel.rocketmq.read_ahead import AHEAD_BYTES, AHEAD_RECORDS
 from timerwheel.rocketmq.request import INT64_MAX, Answer, RefusalError, Request
 from timerwheel.rocketmq.topics import Topics
+from timerwheel.store.record import decode
 
 
 class Offsets:
@@ -37,8 +42,28 @@ class Offsets:
     async def commit(self, request: Request) -> Answer:
         """A group has consumed a queue up to an offset."""
         topic, queue = self._queue_of(request)
-        await self.advance(topic, request.group(), queue, request.number("commitOffset"))
+        await self.advance_for(request, topic, request.group(), queue, request.number("commitOffset"))
         return Answer()
+
+    async def advance_for(self, request: Request, topic: str, group: str, queue: int, offset: int) -> None:
+        """Commit an offset of a group for a client, or as much as the client may; what `advance` raises.
+
+        Of a retry topic it looks at one page, so a client that is far ahead gets there by several commits.
+        """
+        if not self._topics.sees_all(request, topic):
+            offset = await self._seen_until(request, topic, group, queue, offset)
+            if offset <= (self.of(topic, group, queue) or 0):
+                return
+        await self.advance(topic, group, queue, offset)
+
+    async def _seen_until(self, request: Request, topic: str, group: str, queue: int, offset: int) -> int:
+        """Return how far a client may commit of a retry topic: the messages up to there are all its own."""
+        begin = self.of(topic, group, queue) or 0
+        page = await self._engine.queues.records(topic, queue, begin, AHEAD_RECORDS, AHEAD_BYTES)
+        for place, data in enumerate(page.records, page.first):
+            if isinstance(data, bytes) and not self._topics.may_see(request, decode(data)):
+                return min(place, offset)
+        return min(page.first + len(page.records), offset)
 
     def of(self, topic: str, group: str, queue: int) -> int | None:
         """Return the offset that a group has committed, None if it has not; GroupDiffersError."""

@@ -19,7 +19,6 @@ import orjson
 
 from timerwheel.engine import Engine
 from timerwheel.groups.config import check_group
-from timerwheel.model.admission import RETRY_PREFIX
 from timerwheel.model.properties import TAGS
 from timerwheel.model.tags import TagFilter
 from timerwheel.rocketmq.codes import PULL_COMMIT, PULL_SUBSCRIPTION, PULL_SUSPEND, Result
@@ -28,7 +27,6 @@ from timerwheel.rocketmq.name_server import MASTER, NameServer
 from timerwheel.rocketmq.offsets import Offsets
 from timerwheel.rocketmq.read_ahead import AHEAD_RECORDS, ReadAhead, Reader
 from timerwheel.rocketmq.request import INT64_MAX, Answer, Link, RefusalError, Request
-from timerwheel.rocketmq.retries import RETRY_TOPIC
 from timerwheel.rocketmq.stored_message import Host, packed
 from timerwheel.rocketmq.topics import Topics
 from timerwheel.rocketmq.translation import plain_forms, stored_form
@@ -113,12 +111,15 @@ class Pulls:
         wait_ms = request.number("suspendTimeoutMillis", 0) if flags & PULL_SUSPEND else 0
         pull = Pull(request, group, topic, queue, offset, count, tags, min(wait_ms, WAIT_MS_MAX))
         commit = request.number("commitOffset", 0, low=-INT64_MAX) if flags & PULL_COMMIT else 0
-        if commit > 0 and not self._offsets.advance_known(topic, group, queue, commit):
-            return self._first_of_group(pull, commit)
+        if commit > 0 and not (
+            self._topics.sees_all(request, topic) and self._offsets.advance_known(topic, group, queue, commit)
+        ):
+            return self._committed(pull, commit)
         return self._serve(pull)
 
-    async def _first_of_group(self, pull: Pull, commit: int) -> Answer:
-        await self._offsets.advance(pull.topic, pull.group, pull.queue, commit)
+    async def _committed(self, pull: Pull, commit: int) -> Answer:
+        """Serve a pull whose commit takes time."""
+        await self._offsets.advance_for(pull.request, pull.topic, pull.group, pull.queue, commit)
         answer = self._serve(pull)
         return answer if isinstance(answer, Answer) else await answer
 
@@ -254,7 +255,7 @@ class Pulls:
 
     def _wanted(self, pull: Pull, page: RecordPage) -> tuple[dict[int, bytes], int]:
         """Return the records of the answer by their place in the page, and where the next pull begins."""
-        looks_inside = pull.tags.tags is not None or pull.topic.startswith(RETRY_PREFIX)
+        looks_inside = pull.tags.tags is not None or not self._topics.sees_all(pull.request, pull.topic)
         wanted: dict[int, bytes] = {}
         size_bytes = 0
         for at, data in enumerate(page.records):
@@ -273,10 +274,10 @@ class Pulls:
     def _is_for(self, pull: Pull, data: bytes) -> bool:
         """Whether the consumer wants a message, and may see it."""
         record = decode(data)
+        if not self._topics.may_see(pull.request, record):
+            return False
         properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
-        is_retry = record.topic.startswith(RETRY_PREFIX)
-        may_see = not is_retry or pull.request.caller.may(properties.get(RETRY_TOPIC, ""))
-        return may_see and pull.tags.passes(properties.get(TAGS))
+        return pull.tags.passes(properties.get(TAGS))
 
 
 def filter_of(kind: str, text: str) -> TagFilter:

@@ -22,7 +22,15 @@ from timerwheel.rocketmq.lookups import Lookups
 from timerwheel.rocketmq.message_ids import offset_id
 from timerwheel.rocketmq.name_server import NameServer
 from timerwheel.rocketmq.offsets import Offsets
-from timerwheel.rocketmq.request import INT32_MAX, Answer, RefusalError, Request, number_of
+from timerwheel.rocketmq.request import (
+    INT32_MAX,
+    INT32_MIN,
+    INT64_MAX,
+    Answer,
+    RefusalError,
+    Request,
+    number_of,
+)
 from timerwheel.rocketmq.topics import RETRY_ORIGIN
 from timerwheel.rocketmq.translation import HIDDEN, UNIQ_KEY, Envelope, envelope_of
 from timerwheel.tokens import Scope
@@ -31,7 +39,6 @@ TRIES_MAX: Final = 16
 """Tries of a message after the first, unless the consumer says another number."""
 RETRY_TOPIC = RETRY_ORIGIN
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
-_LEVEL_MAX = 1_000
 
 
 class Retries:
@@ -49,8 +56,8 @@ class Retries:
     async def send_back(self, request: Request) -> Answer:
         """A consumer returns a message that it has read."""
         group = request.group("group")
-        level = request.number("delayLevel", 0, low=-_LEVEL_MAX, high=_LEVEL_MAX)
-        tries_max = request.number("maxReconsumeTimes", TRIES_MAX, low=-1, high=INT32_MAX)
+        level = request.number("delayLevel", 0, low=INT32_MIN, high=INT32_MAX)
+        tries_max = request.number("maxReconsumeTimes", TRIES_MAX, low=INT32_MIN, high=INT32_MAX)
         found = await self._lookups.find(request, request.number("offset"))
         if not found.is_delivered:
             raise RefusalError(Result.SYSTEM_ERROR, "a scheduled message cannot be sent back")
@@ -58,10 +65,11 @@ class Retries:
         properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
         envelope = envelope_of(record.header, properties)
         envelope = envelope._replace(first_id=envelope.first_id or found.message_id)
-        properties.setdefault(RETRY_TOPIC, record.topic)
+        is_retry = record.topic.startswith(RETRY_PREFIX) and RETRY_TOPIC in properties
+        if not is_retry:  # whatever its sender has written there
+            host = self._name_server.address(request)
+            properties |= {RETRY_TOPIC: record.topic, ORIGIN_MESSAGE_ID: offset_id(host, found.log_offset)}
         request.must_have(Scope.RECEIVE, properties[RETRY_TOPIC])
-        host = self._name_server.address(request)
-        properties.setdefault(ORIGIN_MESSAGE_ID, offset_id(host, found.log_offset))
         properties.setdefault(UNIQ_KEY, found.message_id)
         tries = envelope.consumed_before
         if level < 0 or tries >= (TRIES_MAX if tries_max < 0 else tries_max):
@@ -85,12 +93,12 @@ class Retries:
         check_copy(body, properties, self._engine.sender.rules)
         group = check_group(topic.removeprefix(RETRY_PREFIX))
         name = "l" if "l" in request.frame.fields else "maxReconsumeTimes"
-        tries_max = request.number(name, TRIES_MAX, low=-1, high=INT32_MAX)
+        tries_max = request.number(name, TRIES_MAX, low=INT32_MIN, high=INT32_MAX)
         tries = envelope.consumed_before
         if tries > (TRIES_MAX if tries_max < 0 else tries_max) or self._locks.is_held(group, origin):
             message_id = await self._give_up(group, body, properties, envelope, max(tries, 1))
         else:
-            level = number_of("DELAY", properties.pop("DELAY", str(FIRST_RETRY_LEVEL + tries)), 0, _LEVEL_MAX)
+            level = number_of("DELAY", properties.pop("DELAY", str(FIRST_RETRY_LEVEL + tries)), 0, INT64_MAX)
             message_id = await self._retry(group, body, properties, envelope, level)
         place = offset_id(self._name_server.address(request), root_of(message_id))
         return Answer(fields={"msgId": place, "queueId": "0", "queueOffset": "0"})

@@ -90,12 +90,23 @@ class Topics:
         if not self.has_route(topic):
             raise RefusalError(Result.TOPIC_NOT_EXIST, f"no topic can have the name {topic[:127]!r}")
 
+    def sees_all(self, request: Request, topic: str) -> bool:
+        """Whether the caller may see each message of a topic that it may read."""
+        return not topic.startswith(RETRY_PREFIX) or request.caller.may(topic)
+
+    def may_see(self, request: Request, record: Record) -> bool:
+        """Whether the caller may see this message of a topic that it may read."""
+        if self.sees_all(request, record.topic):
+            return True
+        properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
+        return request.caller.may(properties.get(RETRY_ORIGIN, ""))
+
     def must_see(self, request: Request, record: Record) -> None:
         """RefusalError unless the caller may read this message: of a retry topic, that from which it came."""
         self.must_read(request, record.topic)
-        if record.topic.startswith(RETRY_PREFIX):
-            properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
-            request.must_have(Scope.RECEIVE, properties.get(RETRY_ORIGIN, ""))
+        if not self.may_see(request, record):
+            detail = f"the token {request.caller.name!r} has no access to the topic of this message"
+            raise RefusalError(Result.NO_PERMISSION, detail)
 
     def queue_of(self, request: Request, topic: str) -> int:
         """Return the queue that a request names; RefusalError if the topic has no such queue."""

@@ -3,7 +3,7 @@ import pytest
 from tests.harness.remoting import Caller, Callers, Peer, bodies_in, messages_in, properties_of, remoting_of
 from timerwheel.groups.config import GroupConfig
 from timerwheel.model.messages import Outgoing
-from timerwheel.rocketmq.codes import Call, Result
+from timerwheel.rocketmq.codes import PULL_COMMIT, PULL_SUBSCRIPTION, Call, Result
 from timerwheel.rocketmq.message_ids import offset_id
 from timerwheel.store.record import Kind, encode
 from timerwheel.tokens import Scope
@@ -54,7 +54,7 @@ async def test_each_try_waits_longer_and_the_last_is_a_dead_letter(world, peer):
     assert seen.reason == "consumed 3 times without success"
 
 
-@pytest.mark.parametrize(("level", "delay_ms"), [(1, 1_000), (99, 7_200_000)])
+@pytest.mark.parametrize(("level", "delay_ms"), [(1, 1_000), (99, 7_200_000), (2**31 - 1, 7_200_000)])
 async def test_a_consumer_may_name_the_delay_level(world, peer, level, delay_ms):
     message = await sent(peer)
     await send_back(peer, message, delayLevel=level)
@@ -84,6 +84,38 @@ async def test_a_group_that_leases_has_no_retries_over_remoting(world, peer):
     assert (await send_back(peer, message)).code == Result.NO_PERMISSION
 
 
+@pytest.mark.parametrize("origin", ["bills", "no topic", "%RETRY%others"])
+async def test_where_a_message_comes_back_to_is_not_for_its_sender_to_say(world, origin):
+    callers = Callers(sender=Caller(Scope.SEND), reader=Caller(Scope.RECEIVE, topics=("orders",)))
+    remoting = remoting_of(await world.open(), callers)
+    await Peer(remoting, "sender").send(properties={"RETRY_TOPIC": origin, "ORIGIN_MESSAGE_ID": "00"})
+    reader = Peer(remoting, "reader")
+    [message] = messages_in(await reader.pull())
+    assert (await send_back(reader, message, delayLevel=1)).code == Result.SUCCESS
+    await world.advance(1_000)
+    [again] = messages_in(await reader.pull(RETRY))
+    properties = properties_of(again)
+    assert properties["RETRY_TOPIC"] == "orders"
+    assert properties["ORIGIN_MESSAGE_ID"] == offset_id(message.store_host, message.log_offset)
+    assert (await send_back(reader, again, delayLevel=1)).code == Result.SUCCESS
+    await world.advance(1_000)
+    [once_more] = messages_in(await reader.pull(RETRY, 1))
+    assert (
+        properties_of(once_more).items()
+        >= {name: properties[name] for name in ("RETRY_TOPIC", "ORIGIN_MESSAGE_ID")}.items()
+    )
+
+
+@pytest.mark.parametrize("tries_max", [-1, -7])
+async def test_a_negative_number_of_tries_means_the_usual_one(world, peer, tries_max):
+    message = await sent(peer, j=15)
+    assert (await send_back(peer, message, maxReconsumeTimes=tries_max)).code == Result.SUCCESS
+    await world.advance(7_200_000)
+    [again] = messages_in(await peer.pull(RETRY))
+    assert (await send_back(peer, again, maxReconsumeTimes=tries_max)).code == Result.SUCCESS
+    assert bodies_in(await peer.pull(DEAD)) == [b"poison"]
+
+
 # ---------------------------------------------------------------------- what a consumer sends itself
 
 
@@ -97,6 +129,14 @@ async def test_a_consumer_may_send_to_its_retry_topic_itself(world, peer):
     await world.advance(30_000)
     [again] = messages_in(await peer.pull(RETRY))
     assert (again.body, again.consumed_before) == (b"again", 2)
+
+
+@pytest.mark.parametrize("properties", [{}, {"DELAY": "2003"}])
+async def test_a_consumer_may_try_as_often_as_it_likes(world, peer, properties):
+    answer = await peer.send(RETRY, b"again", retry_properties(**properties), j=2_000, l=3_000)
+    assert answer.code == Result.SUCCESS
+    await world.advance(7_200_000)
+    assert [one.consumed_before for one in messages_in(await peer.pull(RETRY))] == [2_000]
 
 
 async def test_after_the_last_try_such_a_message_is_a_dead_letter(peer):
@@ -197,3 +237,33 @@ async def test_a_message_of_http_can_be_sent_back(world, peer):
     [again] = messages_in(await peer.pull(RETRY))
     assert properties_of(again)["UNIQ_KEY"] == receipt.id
     assert properties_of(again)["TAGS"] == "a"
+
+
+async def test_nobody_moves_a_group_beyond_retries_that_it_may_not_see(world):
+    callers = Callers(
+        all=Caller(*Scope),
+        orders=Caller(Scope.RECEIVE, topics=("orders",)),
+        bills=Caller(Scope.RECEIVE, topics=("bills",)),
+    )
+    remoting = remoting_of(await world.open(), callers)
+    every, of_orders, of_bills = (Peer(remoting, token) for token in ("all", "orders", "bills"))
+    for topic in ("orders", "orders", "bills", "orders"):
+        await every.send(topic)
+        await every.send(RETRY, b"again", {"RETRY_TOPIC": topic, "DELAY": "1"})
+    await world.advance(1_000)
+
+    async def committed(peer, offset, *, with_pull):
+        place = {"consumerGroup": "readers", "topic": RETRY, "queueId": 0}
+        if with_pull:
+            await peer.pull(RETRY, 0, sysFlag=PULL_COMMIT | PULL_SUBSCRIPTION, commitOffset=offset)
+        else:
+            await peer.ask(Call.UPDATE_OFFSET, place | {"commitOffset": offset})
+        return int((await every.ask(Call.QUERY_OFFSET, place)).fields["offset"])
+
+    for with_pull in (False, True):
+        assert await committed(every, 0, with_pull=False) == 0
+        assert await committed(of_bills, 4, with_pull=with_pull) == 0
+        assert await committed(of_orders, 4, with_pull=with_pull) == 2
+        assert await committed(of_orders, 1, with_pull=with_pull) == 2
+        assert await committed(of_bills, 4, with_pull=with_pull) == 3
+        assert await committed(of_orders, 4, with_pull=with_pull) == 4
