@@ -237,9 +237,9 @@ class Admin:
         return int(positions["store_ms"][0]) if len(positions) else 0
 
     def connections(self, request: Request) -> Answer:
-        """The clients of a group."""
+        """The clients of a group, as far as the caller may read what they read."""
         request.must_have(Scope.RECEIVE)
-        members = self._members.of(request.group())
+        members = self._members.visible(request, request.group())
         if not members:
             raise RefusalError(Result.CONSUMER_NOT_ONLINE, "no consumer of the group is connected")
         data = next(iter(members.values())).data
@@ -257,6 +257,7 @@ class Admin:
             "subscriptionTable": {
                 one.topic: {"topic": one.topic, "subString": one.sub_string, "expressionType": "TAG"}
                 for one in data.subscription_data_set
+                if request.caller.may(one.topic)
             },
         }
         return Answer(body=orjson.dumps(body))

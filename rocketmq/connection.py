@@ -185,7 +185,9 @@ class Connection(asyncio.Protocol):
         self._hold()
 
     def notify(self, call: Call, fields: dict[str, str], body: bytes = b"") -> None:
-        """Send a request to the client that it does not answer."""
+        """Send a request that the client does not answer; none is sent to one that reads too slowly."""
+        if self._unread_bytes > UNREAD_BYTES_MAX:
+            return
         self._opaque += 1
         self.write(encode(Frame(call, self._opaque, fields, body, FLAG_ONE_WAY)))
 

@@ -76,7 +76,7 @@ class Remoting:
         self.members = Members(producers)
         topics = Topics(engine)
         name_server = NameServer(topics, advertised)
-        self._locks = Locks(engine.clock.monotonic_ms, topics)
+        self._locks = Locks(engine.clock.monotonic_ms, topics, self.members)
         offsets = Offsets(engine, topics)
         self._pulls = Pulls(engine, topics, name_server, self.members, offsets)
         self._pops = Pops(engine, topics, name_server, self.members)
@@ -210,6 +210,10 @@ class Remoting:
     async def _assured(self, handler: Handler, request: Request) -> Answer | None:
         """Serve a request once it is certain that no other process leads."""
         await self._engine.lead.assure()
+        if (
+            request.link.is_closed
+        ):  # nobody would take back what the client gets now: a lock, a place in a group
+            return Answer(Result.SYSTEM_ERROR, remark="the connection is closed")
         found = handler(request)
         return found if found is None or isinstance(found, Answer) else await found
 

@@ -1,6 +1,9 @@
 """Locks of queues: an orderly consumer reads a queue only while it holds the lock of its group on it.
 
 A lock lives LOCK_MS after it was last asked for, and ends with the connection of its client.
+
+Groups of different tokens that have the same name, but read no topic in common, have one retry topic. Its
+queue is not theirs to share, so none of them keeps the others from it by a lock.
 """
 
 from collections.abc import Callable
@@ -10,8 +13,9 @@ import msgspec
 import orjson
 
 from timerwheel.groups.config import check_group
+from timerwheel.model.admission import RETRY_PREFIX
 from timerwheel.rocketmq.codes import Result
-from timerwheel.rocketmq.members import Name
+from timerwheel.rocketmq.members import Members, Name
 from timerwheel.rocketmq.request import Answer, Link, RefusalError, Request
 from timerwheel.rocketmq.topics import Topics
 from timerwheel.tokens import Scope
@@ -47,6 +51,7 @@ class LockBody(msgspec.Struct, frozen=True, rename="camel"):
 
 class _Lock(msgspec.Struct):
     client: str
+    caller: str
     link: Link
     until_ms: int
 
@@ -57,10 +62,12 @@ _decode = msgspec.json.Decoder(LockBody).decode
 class Locks:
     """See the module. Event loop only."""
 
-    def __init__(self, now_ms: Callable[[], int], topics: Topics) -> None:
+    def __init__(self, now_ms: Callable[[], int], topics: Topics, members: Members) -> None:
         self._now_ms = now_ms
         self._topics = topics
+        self._members = members
         self._locks: dict[Key, _Lock] = {}
+        self._places: dict[tuple[str, str], set[Key]] = {}  # by group and topic
         self._links: dict[int, set[Key]] = {}  # by the identity of the connection
 
     def lock(self, request: Request) -> Answer:
@@ -71,20 +78,33 @@ class Locks:
         body = _body_of(request)
         now_ms = self._now_ms()
         held: list[Queue] = []
+        for topic in {queue.topic for queue in body.mq_set}:
+            self._topics.must_read(request, topic)
         for queue in body.mq_set:
-            self._topics.must_read(request, queue.topic)
             if not 0 <= queue.queue_id < self._topics.queues_of(queue.topic):
                 continue
             key = body.consumer_group, queue
             lock = self._locks.get(key)
-            if lock is None or lock.until_ms <= now_ms or lock.client == body.client_id:
+            if lock is None or lock.until_ms <= now_ms or self._may_take(request, body, key, lock):
                 self._make_room(key, request.link)
                 if lock is not None:
                     self._drop(key)
-                self._locks[key] = _Lock(body.client_id, request.link, now_ms + LOCK_MS)
-                self._links.setdefault(id(request.link), set()).add(key)
+                self._put(key, _Lock(body.client_id, request.caller.name, request.link, now_ms + LOCK_MS))
                 held.append(queue)
         return Answer(body=orjson.dumps({"lockOKMQSet": [_named(queue) for queue in held]}))
+
+    def _may_take(self, request: Request, body: LockBody, key: Key, lock: _Lock) -> bool:
+        """Whether a lock is the client's own, or that of a client with which it shares no queues."""
+        if lock.caller == request.caller.name:
+            return lock.client == body.client_id
+        group, queue = key
+        is_retry = queue.topic.startswith(RETRY_PREFIX)
+        return is_retry and lock.client not in self._members.sharing(request, group)
+
+    def _put(self, key: Key, lock: _Lock) -> None:
+        self._locks[key] = lock
+        self._links.setdefault(id(lock.link), set()).add(key)
+        self._places.setdefault((key[0], key[1].topic), set()).add(key)
 
     def unlock(self, request: Request) -> Answer:
         """Give up locks."""
@@ -111,19 +131,18 @@ class Locks:
             raise RefusalError(Result.SYSTEM_BUSY, f"{LOCKS_MAX} queues are locked; try again later")
 
     def _drop(self, key: Key) -> None:
-        link = id(self._locks.pop(key).link)
-        keys = self._links[link]
-        keys.discard(key)
-        if not keys:
+        link, place = id(self._locks.pop(key).link), (key[0], key[1].topic)
+        self._links[link].discard(key)
+        if not self._links[link]:
             del self._links[link]
+        self._places[place].discard(key)
+        if not self._places[place]:
+            del self._places[place]
 
     def is_held(self, group: str, topic: str) -> bool:
         """Whether a client of the group holds the lock of a queue of this topic."""
         now_ms = self._now_ms()
-        return any(
-            key[0] == group and key[1].topic == topic and lock.until_ms > now_ms
-            for key, lock in self._locks.items()
-        )
+        return any(self._locks[key].until_ms > now_ms for key in self._places.get((group, topic), ()))
 
     def closed(self, link: Link) -> None:
         """A connection was closed."""

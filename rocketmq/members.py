@@ -1,7 +1,7 @@
 """Who consumes in which group: clients say so in heartbeats, and share the queues of a topic.
 
-A group's members are notified as soon as one joins or leaves, so they share the queues again at once. A
-connection that closes takes its clients along.
+A group's members are notified as soon as one joins or leaves with which they share queues, so they share
+these again at once. A connection that closes takes its clients along.
 
 Any client that may receive can name any group. So clients of different tokens share its queues only if they
 read a topic in common, and may; and a client has its id to itself, as far as other tokens are concerned.
@@ -96,12 +96,26 @@ class Member(msgspec.Struct, frozen=True):
     link: ClientLink
     caller: Caller
     data: ConsumerData
-    size_bytes: int
     topics: frozenset[str]
     """Those that it reads, and may."""
     language: str
     version: int
     """The number of its version of RocketMQ, from its last heartbeat."""
+
+
+class _Own(msgspec.Struct):
+    """What a connection has: its clients in groups, with the bytes that count for each, and their sum."""
+
+    members: dict[tuple[str, str], int]
+    size_bytes: int = 0
+
+    def put(self, key: tuple[str, str], size_bytes: int) -> None:
+        self.drop(key)
+        self.members[key] = size_bytes
+        self.size_bytes += size_bytes
+
+    def drop(self, key: tuple[str, str]) -> None:
+        self.size_bytes -= self.members.pop(key, 0)
 
 
 _decode = msgspec.json.Decoder(Heartbeat).decode
@@ -113,11 +127,21 @@ class Members:
     def __init__(self, producers: Producers) -> None:
         self._producers = producers
         self._groups: dict[str, dict[str, Member]] = {}
-        self._links: dict[int, set[tuple[str, str]]] = {}  # by the identity of the connection: group, client
+        self._links: dict[int, _Own] = {}  # by the identity of the connection
 
     def of(self, group: str) -> dict[str, Member]:
         """Return the members of a group by the ids of their clients."""
         return self._groups.get(group, {})
+
+    def subscription(self, link: Link, group: str, topic: str) -> Subscription | None:
+        """Return what a client of this connection reads of a topic in a group, as its last heartbeat says."""
+        own = self._links.get(id(link))
+        for name, client in own.members if own is not None else ():
+            if name == group:
+                for one in self._groups[name][client].data.subscription_data_set:
+                    if one.topic == topic:
+                        return one
+        return None
 
     def groups_reading(self, may: Callable[[str], bool]) -> Sequence[str]:
         """Return the groups in which somebody reads a topic of which `may` is true."""
@@ -137,6 +161,17 @@ class Members:
             for client, member in members.items()
             if member.caller.name == request.caller.name or any(map(reads, member.topics))
         ]
+
+    def visible(self, request: Request, group: str) -> dict[str, Member]:
+        """Return the members of a group of which the caller may know: those that read one of its topics."""
+        caller = request.caller
+        return {
+            client: member
+            for client, member in self.of(group).items()
+            if caller.holds(Scope.ADMIN)
+            or member.caller.name == caller.name
+            or any(map(caller.may, member.topics))
+        }
 
     def heartbeat(self, request: Request) -> Answer:
         """A client tells in which groups it consumes and produces.
@@ -172,24 +207,35 @@ class Members:
         if known is not None and known.caller.name != request.caller.name:
             detail = f"client {client!r} of group {data.group_name!r} has another token"
             raise RefusalError(Result.NO_PERMISSION, detail)
-        if known is not None and known.link is not link:
-            self._links.get(id(known.link), set()).discard((data.group_name, client))
+        if known is not None:
+            self._drop(known.link, data.group_name, client)
         topics = frozenset(one.topic for one in data.subscription_data_set if request.caller.may(one.topic))
         frame = request.frame
         language = frame.language if frame.language in LANGUAGES else OTHER_LANGUAGE
         version = min(max(frame.version, 0), INT32_MAX)
-        members[client] = Member(link, request.caller, data, size_bytes, topics, language, version)
-        self._links.setdefault(id(link), set()).add((data.group_name, client))
+        member = Member(link, request.caller, data, topics, language, version)
+        members[client] = member
+        self._links.setdefault(id(link), _Own({})).put((data.group_name, client), size_bytes)
         if known is None or known.link is not link:
-            self._notify(data.group_name)
+            self._notify(data.group_name, member)
 
     def _check_room(self, link: Link, group: str, client: str, size_bytes: int) -> None:
         """RefusalError if the clients of a connection would be in too many groups."""
-        own = self._links.get(id(link), set()) - {(group, client)}
-        used_bytes = sum([self._groups[name][one].size_bytes for name, one in own])
-        if len(own) >= GROUPS_MAX or used_bytes + size_bytes > MEMBERS_BYTES_MAX:
-            detail = f"the clients of this connection are in {len(own)} groups; leave some first"
+        own = self._links.get(id(link))
+        if own is None:
+            return
+        known_bytes = own.members.get((group, client))
+        is_full = known_bytes is None and len(own.members) >= GROUPS_MAX
+        if is_full or own.size_bytes - (known_bytes or 0) + size_bytes > MEMBERS_BYTES_MAX:
+            detail = f"the clients of this connection are in {len(own.members)} groups; leave some first"
             raise RefusalError(Result.SYSTEM_ERROR, detail)
+
+    def _drop(self, link: Link, group: str, client: str) -> None:
+        own = self._links.get(id(link))
+        if own is not None:
+            own.drop((group, client))
+            if not own.members:
+                del self._links[id(link)]
 
     def unregister(self, request: Request) -> Answer:
         """A client leaves a group."""
@@ -203,7 +249,8 @@ class Members:
     def closed(self, link: Link) -> None:
         """A connection was closed."""
         self._producers.closed(link)
-        for group, client in self._links.pop(id(link), set()):
+        own = self._links.get(id(link))
+        for group, client in list(own.members) if own is not None else ():
             self._leave(group, client, link)
 
     def _leave(self, group: str, client: str, link: Link) -> None:
@@ -211,10 +258,10 @@ class Members:
         if member is None or member.link is not link:
             return
         del self._groups[group][client]
-        self._links.get(id(link), set()).discard((group, client))
+        self._drop(link, group, client)
         if not self._groups[group]:
             del self._groups[group]
-        self._notify(group)
+        self._notify(group, member)
 
     def list(self, request: Request) -> Answer:
         """The ids of the clients of a group."""
@@ -224,6 +271,11 @@ class Members:
             raise RefusalError(Result.SYSTEM_ERROR, f"no consumer of group {group!r} is connected")
         return Answer(body=orjson.dumps({"consumerIdList": clients}))
 
-    def _notify(self, group: str) -> None:
-        for link in {id(member.link): member.link for member in self.of(group).values()}.values():
+    def _notify(self, group: str, changed: Member) -> None:
+        """Notify the members of a group that share queues with one that has joined or left."""
+        links: dict[int, ClientLink] = {}
+        for member in self.of(group).values():
+            if member.caller.name == changed.caller.name or not member.topics.isdisjoint(changed.topics):
+                links[id(member.link)] = member.link
+        for link in links.values():
             link.notify(Call.NOTIFY_CONSUMERS, {"consumerGroup": group})

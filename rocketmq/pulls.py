@@ -165,15 +165,9 @@ class Pulls:
         kind = request.text("expressionType", "TAG") or "TAG"
         text = request.text("subscription", "*")
         if not flags & PULL_SUBSCRIPTION:
-            found = [
-                one
-                for member in self._members.of(group).values()
-                if member.link is request.link
-                for one in member.data.subscription_data_set
-                if one.topic == topic
-            ]
-            text = found[0].sub_string if found else "*"
-            kind = (found[0].expression_type if found else None) or "TAG"
+            found = self._members.subscription(request.link, group, topic)
+            text = "*" if found is None else found.sub_string
+            kind = (None if found is None else found.expression_type) or "TAG"
         return filter_of(kind, text)
 
     # ------------------------------------------------------------------ held pulls

@@ -1,11 +1,12 @@
 """Clients that take more than their share: each limit of a connection, and what is kept of it in memory."""
 
+import asyncio
 import struct
 
 import orjson
 import pytest
 
-from tests.harness.remoting import Peer, bodies_in
+from tests.harness.remoting import Caller, Callers, Peer, bodies_in, remoting_of
 from timerwheel.model.messages import Outgoing
 from timerwheel.rocketmq import locks, members, producers, pulls, repeats
 from timerwheel.rocketmq.codes import Call, Result
@@ -14,6 +15,7 @@ from timerwheel.rocketmq.frame import HEADER_BYTES_MAX, encode
 from timerwheel.rocketmq.locks import LOCK_MS
 from timerwheel.rocketmq.members import HEARTBEAT_BYTES_MAX
 from timerwheel.rocketmq.repeats import KEY_CHARACTERS_MAX
+from timerwheel.tokens import Scope
 
 
 def heartbeat(client="one", consumers=(), makers=()):
@@ -114,6 +116,86 @@ async def test_heartbeats_are_not_kept_beyond_their_bytes(peer, monkeypatch):
     assert (await peer.ask(Call.HEARTBEAT, body=heartbeat("one", ["a"]))).code == Result.SUCCESS
     answer = await peer.ask(Call.HEARTBEAT, body=heartbeat("two", ["b" * 250]))
     assert answer.code == Result.SYSTEM_ERROR
+
+
+def subscribed(client, topic, group="readers"):
+    one = {"groupName": group, "subscriptionDataSet": [{"topic": topic, "subString": "paid"}]}
+    return orjson.dumps({"clientID": client, "consumerDataSet": [one]})
+
+
+async def strangers(world):
+    """Two clients of one group, whose tokens have no topic in common."""
+    callers = Callers(
+        orders=Caller(Scope.RECEIVE, topics=("orders",)), bills=Caller(Scope.RECEIVE, topics=("bills",))
+    )
+    remoting = remoting_of(await world.open(), callers)
+    found = Peer(remoting, "orders"), Peer(remoting, "bills")
+    for peer, topic in zip(found, ("orders", "bills"), strict=True):
+        assert (await peer.ask(Call.HEARTBEAT, body=subscribed(f"reader of {topic}", topic))).code == 0
+    return found
+
+
+async def test_the_clients_of_a_group_are_not_for_strangers_to_see(world):
+    for peer, topic in zip(await strangers(world), ("orders", "bills"), strict=True):
+        answer = await peer.ask(Call.CONSUMER_CONNECTIONS, {"consumerGroup": "readers"})
+        seen = orjson.loads(answer.body)
+        assert [one["clientId"] for one in seen["connectionSet"]] == [f"reader of {topic}"]
+        assert [*seen["subscriptionTable"]] == [topic]
+        nobody = await peer.ask(Call.CONSUMER_CONNECTIONS, {"consumerGroup": "others"})
+        assert (nobody.code, nobody.body) == (Result.CONSUMER_NOT_ONLINE, b"")
+
+
+async def test_a_stranger_that_joins_a_group_and_leaves_notifies_nobody(world):
+    reader, stranger = await strangers(world)
+    reader.told.clear()
+    for _ in range(3):
+        await stranger.ask(Call.HEARTBEAT, body=subscribed("theirs", "bills"))
+        await stranger.ask(Call.UNREGISTER, {"clientID": "theirs", "consumerGroup": "readers"})
+    await reader.ask(Call.ROUTE, {"topic": "orders"})
+    assert reader.told == []
+
+
+async def test_a_stranger_does_not_lock_others_out_of_their_retries(world):
+    reader, stranger = await strangers(world)
+    queue = {"topic": "%RETRY%readers", "brokerName": "b", "queueId": 0}
+
+    async def locks_it(peer, client):
+        body = {"consumerGroup": "readers", "clientId": client, "mqSet": [queue]}
+        answer = await peer.ask(Call.LOCK_QUEUES, body=orjson.dumps(body))
+        return bool(orjson.loads(answer.body)["lockOKMQSet"])
+
+    assert await locks_it(stranger, "reader of bills")
+    assert await locks_it(reader, "reader of orders")
+    assert not await locks_it(reader, "second")  # of the same token, so they share the queue
+    assert await locks_it(stranger, "reader of bills")
+
+
+async def test_a_client_is_notified_no_more_while_it_does_not_read(remoting, peer):
+    await peer.ask(Call.HEARTBEAT, body=heartbeat("one", ["readers"]))
+    peer.told.clear()
+    peer.wire.unread_bytes = UNREAD_BYTES_MAX + 1
+    other = Peer(remoting)
+    for _ in range(3):
+        await other.ask(Call.HEARTBEAT, body=heartbeat("two", ["readers"]))
+        await other.ask(Call.UNREGISTER, {"clientID": "two", "consumerGroup": "readers"})
+    await peer.ask(Call.ROUTE, {"topic": "orders"})
+    assert len(peer.told) <= 1
+
+
+async def test_a_client_that_left_while_its_heartbeat_waited_is_in_no_group(world, remoting, peer):
+    confirmed, lead = asyncio.Event(), world.engine.lead
+    until_ms, lead.confirm = lead.until_ms, confirmed.wait
+    lead.until_ms = lambda: 0
+    leaver = Peer(remoting)
+    leaver.put(leaver.frame(Call.HEARTBEAT, {}, heartbeat("gone", ["readers"], ["makers"])))
+    await world.advance(1)
+    leaver.wire.close()
+    await world.advance(1)
+    confirmed.set()
+    await world.advance(1)
+    lead.until_ms = until_ms
+    answer = await peer.ask(Call.CONSUMER_LIST, {"consumerGroup": "readers"})
+    assert (answer.code, answer.body) == (Result.SYSTEM_ERROR, b"")
 
 
 async def test_a_connection_has_no_more_producers_than_the_most(peer, monkeypatch):
