@@ -23,7 +23,7 @@ RENEW_EACH_MS: Final = 20_000
 RENEWED_FOR_MS: Final = 3 * 3_600_000
 SILENT_MS: Final = 30_000
 CLIENTS_MAX: Final = 10_000
-"""Most clients that are known; of more, those that were silent for longest are forgotten."""
+"""Most clients of one token that are known; of more, those that were silent for longest are forgotten."""
 
 logger = logging.getLogger(__name__)
 
@@ -44,15 +44,19 @@ class Clients:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._clients: dict[ClientName, Client] = {}
+        self._clients: dict[
+            str, dict[str, Client]
+        ] = {}  # by the token and the id; the last heard is at the end
 
     def heard(self, name: ClientName) -> Client:
         """Return the client, which just made a call."""
-        client = self._clients.pop(name, None) or Client()
+        token, client_id = name
+        clients = self._clients.setdefault(token, {})
+        client = clients.pop(client_id, None) or Client()
         client.heard_ms = self._engine.clock.monotonic_ms()
-        self._clients[name] = client
-        if len(self._clients) > CLIENTS_MAX:
-            del self._clients[next(iter(self._clients))]
+        clients[client_id] = client
+        if len(clients) > CLIENTS_MAX:
+            del clients[next(iter(clients))]
         return client
 
     def renew(self, client: Client, place: Place, receipts: Iterable[str]) -> None:
@@ -71,7 +75,8 @@ class Clients:
 
     async def left(self, name: ClientName) -> None:
         """The client leaves: what it has not acknowledged is for others."""
-        client = self._clients.pop(name, None)
+        token, client_id = name
+        client = self._clients.get(token, {}).pop(client_id, None)
         if client is None:
             return
         for place, held in client.renewed.items():
@@ -87,15 +92,21 @@ class Clients:
     async def renew_all(self) -> None:
         """Renew the leases of all clients that were heard of lately, and forget the others."""
         now_ms = self._engine.clock.monotonic_ms()
-        for name, client in list(self._clients.items()):
-            if now_ms - client.heard_ms >= SILENT_MS:
-                del self._clients[name]
-                continue
-            for place, held in list(client.renewed.items()):
-                young = [one for one, since_ms in held.items() if now_ms - since_ms < RENEWED_FOR_MS]
-                self.settled(client, place, held.keys() - young)
-                for receipts in _parts(young):
-                    await self._renew(client, place, receipts)
+        for token, clients in list(self._clients.items()):
+            for client_id, client in list(clients.items()):
+                if now_ms - client.heard_ms < SILENT_MS:
+                    await self._renew_of(client, now_ms)
+                else:
+                    del clients[client_id]
+            if not clients:
+                del self._clients[token]
+
+    async def _renew_of(self, client: Client, now_ms: int) -> None:
+        for place, held in list(client.renewed.items()):
+            young = [one for one, since_ms in held.items() if now_ms - since_ms < RENEWED_FOR_MS]
+            self.settled(client, place, held.keys() - young)
+            for receipts in _parts(young):
+                await self._renew(client, place, receipts)
 
     async def _renew(self, client: Client, place: Place, receipts: list[str]) -> None:
         try:

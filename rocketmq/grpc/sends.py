@@ -5,7 +5,7 @@
 1. Requests of one message that arrive together go to group commit together: see `Sends._gather`. One that is
    refused does not hold back the others.
 2. A half message is the only one of its request, and begins a transaction.
-3. Sends in progress have at most `bytes_max` bytes.
+3. Sends in progress have at most `bytes_max` bytes, of which a compressed body has those that it inflates to.
 4. If sends are exact, the id of a message is its deduplication key too; half messages take none.
 """
 
@@ -36,6 +36,8 @@ from timerwheel.tokens import Scope
 
 MESSAGES_MAX: Final = 500
 """Most messages of one send, and most entries of one acknowledgement."""
+INFLATED_BYTES: Final = 1 << 20
+"""How much of the bodies of a request is inflated without a pause."""
 GATHER_TURNS: Final = 8
 """After how many turns of the loop without a further message those that arrived are stored."""
 
@@ -80,20 +82,32 @@ class Sends:
         caller = call.caller_for(Scope.SEND, *{name_of(one.topic) for one in given})
         caller.charge(len(given))
         size_bytes = request.ByteSize()
-        if self._bytes + size_bytes > self._bytes_max:
-            raise CallError(Code.TOO_MANY_REQUESTS, "the sends in progress are too large; try again")
-        self._bytes += size_bytes
+        self._hold(size_bytes)
         self._count += 1
         try:
-            await self._send(call, given, answer)
+            peer, now_ms = call.peer, self._engine.clock.now_ms()
+            messages: list[Outgoing] = []
+            inflated_bytes = 0
+            for one in given:
+                messages.append(outgoing(one, peer, now_ms, self._engine.settings.body_bytes_max))
+                more_bytes = max(len(messages[-1].body) - len(one.body), 0)
+                self._hold(more_bytes)
+                size_bytes += more_bytes
+                inflated_bytes += more_bytes
+                if inflated_bytes >= INFLATED_BYTES:
+                    await self._engine.clock.breathe()
+                    inflated_bytes = 0
+            await self._send(call, given, messages, answer)
         finally:
             self._bytes -= size_bytes
             self._count -= 1
 
-    async def _send(self, call: Call, given: Any, answer: Any) -> None:
-        peer, now_ms = call.peer, self._engine.clock.now_ms()
-        bytes_max = self._engine.settings.body_bytes_max
-        messages = [outgoing(one, peer, now_ms, bytes_max) for one in given]
+    def _hold(self, size_bytes: int) -> None:
+        if self._bytes + size_bytes > self._bytes_max:
+            raise CallError(Code.TOO_MANY_REQUESTS, "the sends in progress are too large; try again")
+        self._bytes += size_bytes
+
+    async def _send(self, call: Call, given: Any, messages: list[Outgoing], answer: Any) -> None:
         is_half = any([one.system_properties.message_type == _TRANSACTION for one in given])  # noqa: C419
         if is_half and len(given) > 1:
             raise CallError(Code.BAD_REQUEST, "a transactional message must be the only one of its request")

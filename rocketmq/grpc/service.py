@@ -162,9 +162,11 @@ class Service:
 
         It goes on until the client or the service ends the stream.
         """
+        call = self.call(context)
+        call.caller(counted=False)  # first: who has no token takes nobody's place
         if self._streams >= STREAMS_MAX:
             raise CallError(Code.TOO_MANY_REQUESTS, f"more than {STREAMS_MAX} Telemetry streams")
-        stream = Stream(self.call(context), self._engine)
+        stream = Stream(call, self._engine)
         self._streams += 1
         stopping = asyncio.create_task(self.stopping.wait())
         asking = asyncio.create_task(self.producers.write_checks(stream))

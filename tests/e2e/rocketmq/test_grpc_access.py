@@ -1,5 +1,6 @@
 """Tokens and TLS over gRPC, and how the front starts: what it needs, and where it may listen."""
 
+import asyncio
 import signal
 import socket
 import sys
@@ -15,12 +16,14 @@ from grpc import RpcError, StatusCode, aio, ssl_channel_credentials
 from tests.harness.certificates import Authority
 from tests.harness.clock import ManualClock
 from tests.harness.drive import settle
-from tests.harness.grpc_calls import GrpcCaller, grpc_served, message
+from tests.harness.grpc_calls import CLIENT_ID, TIMEOUT_S, GrpcCaller, grpc_served, message
 from tests.harness.processes import serving_alone, timerwheel
 from timerwheel import tokens
 from timerwheel.engine import Engine
 from timerwheel.errors import SettingsError
-from timerwheel.rocketmq.grpc.codes import Code, TransactionResolution
+from timerwheel.rocketmq.grpc import clients, service
+from timerwheel.rocketmq.grpc.clients import RENEW_EACH_MS
+from timerwheel.rocketmq.grpc.codes import ClientType, Code, TransactionResolution
 from timerwheel.rocketmq.grpc.front import GrpcFront
 from timerwheel.rocketmq.grpc.schema import message_class
 from timerwheel.rocketmq.stored_message import Host
@@ -130,15 +133,43 @@ async def test_a_client_of_another_token_is_another_client_whatever_id_it_gives_
     assert (await caller.ack(held)).status.code == Code.OK
 
 
-async def test_a_telemetry_stream_without_a_token_is_ended(stack, tmp_path):
-    make_token(tmp_path, "sender", Scope.SEND)
+async def test_the_clients_of_one_token_displace_no_others(stack, tmp_path, monkeypatch):
+    monkeypatch.setattr(clients, "CLIENTS_MAX", 2)
+    owner, stranger = (make_token(tmp_path, name, Scope.SEND, Scope.RECEIVE) for name in ("owner", "other"))
+    engine = await open_engine(stack, tmp_path)
+    caller = await stack.enter_async_context(grpc_served(engine))
+    caller.access_key = owner
+    await caller.send(message())
+    await caller.receive("orders", "closers", auto_renew=True, invisible_ms=None)
+    caller.access_key = stranger
+    for number in range(4):
+        caller.client_id = str(number)
+        await caller.call("Heartbeat")
+    caller.access_key, caller.client_id = owner, CLIENT_ID
+    for _ in range(4):
+        await caller.call("Heartbeat")
+        engine.clock.advance(RENEW_EACH_MS)
+        await settle(engine)
+    assert (await caller.receive("orders", "closers")) == (Code.MESSAGE_NOT_FOUND, [])
+
+
+async def test_a_telemetry_stream_without_a_token_is_ended_before_it_says_anything(
+    stack, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(service, "STREAMS_MAX", 1)
+    sender = make_token(tmp_path, "sender", Scope.SEND)
     caller = await stack.enter_async_context(grpc_served(await open_engine(stack, tmp_path)))
-    stream = caller.telemetry()
-    await stream.write(message_class("TelemetryCommand")())
     with pytest.raises(RpcError) as refused:
-        await stream.read()
+        await asyncio.wait_for(caller.telemetry().read(), TIMEOUT_S / 6)
     assert refused.value.code() is StatusCode.UNAVAILABLE
     assert "UNAUTHORIZED" in refused.value.details()
+    caller.access_key = sender
+    stream = caller.telemetry()
+    command = message_class("TelemetryCommand")()
+    command.settings.client_type = ClientType.PRODUCER
+    await stream.write(command)
+    assert (await stream.read()).status.code == Code.OK
+    stream.cancel()
 
 
 async def test_the_rate_of_a_token_counts_each_message(stack, tmp_path):

@@ -523,6 +523,18 @@ async def test_sends_in_progress_hold_only_so_much(tmp_path):
     await engine.close()
 
 
+async def test_compressed_bodies_count_as_what_they_inflate_to(tmp_path):
+    settings = Settings(data=tmp_path, disk_reserve_bytes=0, in_progress_bytes_max=200_000)
+    engine = await Engine.open(settings, ManualClock(NOW_MS), threads=False)
+    body = gzip.compress(bytes(30_000))
+    bodies = [message(message_id=str(at), body=body, body_encoding=Encoding.GZIP) for at in range(8)]
+    async with grpc_served(engine) as caller:
+        for count, code in ((8, Code.TOO_MANY_REQUESTS), (3, Code.OK), (8, Code.TOO_MANY_REQUESTS)):
+            assert (await caller.send(*bodies[:count])).status.code == code
+    assert engine.queues.topic("orders").visible == 3
+    await engine.close()
+
+
 @pytest.mark.parametrize(
     "sent", [b"", b"\xff" * 1_000, b"GET / HTTP/1.1\r\n\r\n", PREFACE, PREFACE + b"\0\xff"]
 )
