@@ -43,6 +43,9 @@ class Receiver(Protocol):
     def hold(self, change_bytes: int) -> bool:
         """Hold so many bytes more, or fewer, for requests; returns False if that is too much in all."""
 
+    def make_room(self, least_bytes: int = 0) -> None:
+        """Close the connection with the most idle bytes, if it has so many."""
+
     def now_ms(self) -> int:
         """Monotonic milliseconds."""
 
@@ -83,6 +86,11 @@ class Connection(asyncio.Protocol):
         return self._unread_bytes <= UNREAD_BYTES_MAX and self._receiver.hold(0)
 
     @property
+    def idle_bytes(self) -> int:
+        """Bytes that are held without anything being done: of an incomplete frame, and of unread answers."""
+        return len(self._reader) + self._unread_bytes
+
+    @property
     def peer(self) -> Host:
         """Address and port of the client."""
         return self._peer
@@ -112,9 +120,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Forget the client."""
         self._transport = None
-        self._reader = FrameReader()
-        self._unwritten.clear()
-        self._count_unread()
+        self.abort()
         self._receiver.closed(self)
 
     def data_received(self, data: bytes) -> None:
@@ -131,10 +137,8 @@ class Connection(asyncio.Protocol):
         if frames:
             self._whole_ms = self._heard_ms
         if not self._hold() and len(self._reader):
-            logger.warning("closing the connection of %s: too much memory is in use", self._peer.address)
-            self.abort()
-            return
-        if self._is_finishing:
+            self._receiver.make_room()
+        if self._is_finishing or self.is_closed:
             return
         for frame in frames:
             if not frame.is_response:
@@ -160,6 +164,11 @@ class Connection(asyncio.Protocol):
             self._close()
         elif self._is_paused:
             self._throttle()
+
+    def count(self, change_bytes: int) -> bool:
+        """Add to the bytes of requests in progress; returns False if too many are held in all."""
+        self._bytes += change_bytes
+        return self._hold()
 
     def held(self, change: int) -> None:
         """Add `change` to the number of pulls held."""
@@ -204,9 +213,13 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close at once, and forget what nothing is done with."""
         if self._transport is not None:
             self._transport.abort()
+        self._reader = FrameReader()
+        self._unwritten.clear()
+        self._unread_bytes = 0
+        self._hold()
 
     def pause_writing(self) -> None:
         """The peer reads too slowly."""

@@ -30,6 +30,8 @@ from timerwheel.rocketmq.codes import FLAG_RESPONSE, LANGUAGES, OTHER_LANGUAGE, 
 FRAME_BYTES_MAX: Final = 16 << 20
 HEADER_BYTES_MAX: Final = 256 << 10
 """A header with the longest properties, each character escaped, has fewer."""
+FIELDS_MAX: Final = 512
+"""Most fields of a header. No request has a tenth of them, and many short ones take 25 times their bytes."""
 OWN_LANGUAGE: Final = "JAVA"
 """What the service says that it is written in: each client knows this one."""
 
@@ -49,6 +51,7 @@ _JSON_HEADER = (
     b'"serializeTypeCurrentRPC":"JSON","version":' + str(VERSION).encode() + b"}"
 )
 
+_FEW = msgspec.Meta(max_length=FIELDS_MAX)
 Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
 
 
@@ -80,6 +83,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     form: int = 0  # a Form, as a plain number because looking up a member costs as much as the rest
     language: str = OWN_LANGUAGE
     version: int = VERSION
+    size_bytes: int = 0  # of header and body, as they arrived
 
     @property
     def is_response(self) -> bool:
@@ -91,7 +95,7 @@ class _JsonHeader(msgspec.Struct, frozen=True, gc=False):
     code: Int32
     opaque: Int32
     flag: Int32 = 0
-    extFields: dict[str, str | None] | None = None  # noqa: N815 - the protocol's name
+    extFields: Annotated[dict[str, str | None], _FEW] | None = None  # noqa: N815 - the protocol's name
     remark: str | None = None
     language: str = OTHER_LANGUAGE
     version: int = 0
@@ -101,7 +105,7 @@ class _LooseJsonHeader(msgspec.Struct, frozen=True, gc=False):
     code: Int32
     opaque: Int32
     flag: Int32 = 0
-    extFields: dict[str, str | bool | int | float | None] | None = None  # noqa: N815 - the protocol's name
+    extFields: Annotated[dict[str, str | bool | int | float | None], _FEW] | None = None  # noqa: N815 - as above
     remark: str | None = None
     language: object = OTHER_LANGUAGE
     version: object = 0
@@ -183,6 +187,7 @@ def _from_json(header: bytes, body: bytes) -> Frame:
         0,
         found.language,
         found.version,
+        len(header) + len(body),
     )
 
 
@@ -200,7 +205,10 @@ def _from_loose_json(header: bytes, body: bytes) -> Frame:
         raise FrameError(f"the JSON header is malformed: {error}") from None
     language = found.language if isinstance(found.language, str) else OTHER_LANGUAGE
     version = found.version if isinstance(found.version, int) else 0
-    return Frame(found.code, found.opaque, fields, body, found.flag, found.remark, 0, language, version)
+    size_bytes = len(header) + len(body)
+    return Frame(
+        found.code, found.opaque, fields, body, found.flag, found.remark, 0, language, version, size_bytes
+    )
 
 
 def _from_binary(header: bytes, body: bytes) -> Frame:
@@ -216,12 +224,15 @@ def _from_binary(header: bytes, body: bytes) -> Frame:
         while at < end:
             name, at = _text(header, at, _NAME)
             fields[name], at = _text(header, at, _LENGTH)
+            if len(fields) > FIELDS_MAX:
+                raise FrameError(f"a header of more than {FIELDS_MAX} fields")
         if at != end:
             raise FrameError("the fields of the header do not end where it says")
     except (struct.error, UnicodeDecodeError) as error:
         raise FrameError(f"the binary header is malformed: {error}") from None
     language = LANGUAGES[number] if number < len(LANGUAGES) else OTHER_LANGUAGE
-    return Frame(code, opaque, fields, body, flag, remark or None, 1, language, version)
+    size_bytes = len(header) + len(body)
+    return Frame(code, opaque, fields, body, flag, remark or None, 1, language, version, size_bytes)
 
 
 def _text(data: bytes, at: int, length: struct.Struct) -> tuple[str, int]:

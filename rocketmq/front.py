@@ -33,7 +33,7 @@ from timerwheel.rocketmq.producers import Producers
 from timerwheel.rocketmq.pulls import Pulls
 from timerwheel.rocketmq.refusals import answer_of
 from timerwheel.rocketmq.repeats import Repeats
-from timerwheel.rocketmq.request import Answer, Callers, Handler, Request
+from timerwheel.rocketmq.request import SMALL_BYTES, TOO_MUCH, Answer, Callers, Handler, Request
 from timerwheel.rocketmq.retries import Retries
 from timerwheel.rocketmq.sends import Sends
 from timerwheel.rocketmq.stored_message import Host
@@ -47,6 +47,8 @@ FINISH_MS_MAX: Final = 10_000
 LOOK_MS: Final = 10_000
 TOKENS_LOOK_MS: Final = 1_000
 BACKLOG: Final = 128
+LARGE_BYTES: Final = 1 << 20
+"""A connection for which so many bytes are held idle is closed if they keep others from being served."""
 TOKEN_FIELD: Final = "AccessKey"  # noqa: S105 - a name
 
 logger = logging.getLogger(__name__)
@@ -172,13 +174,21 @@ class Remoting:
         self._held_bytes += change_bytes
         return self._held_bytes <= self._bytes_max
 
+    def make_room(self, least_bytes: int = 0) -> None:
+        """See `Receiver`."""
+        idle = max(self._connections, key=lambda one: one.idle_bytes, default=None)
+        if idle is not None and idle.idle_bytes >= least_bytes:
+            held = f"{idle.idle_bytes} bytes are held for it"
+            logger.warning("closing the connection of %s: %s, and memory is short", idle.peer.address, held)
+            idle.abort()
+
     def now_ms(self) -> int:
         """See `Receiver`."""
         return self._engine.clock.monotonic_ms()
 
     def received(self, connection: Connection, frame: Frame) -> None:
         """Serve a request."""
-        size_bytes = len(frame.body)
+        size_bytes = frame.size_bytes
         caller = self._callers.of_key(frame.fields.get(TOKEN_FIELD, ""))
         has_room = connection.began(size_bytes)
         if caller is None:
@@ -192,8 +202,9 @@ class Remoting:
             busy = f"the token {caller.name!r} has exceeded its rate limit"
             request.answer(Answer(Result.SYSTEM_BUSY, remark=busy))
             return
-        if size_bytes and not has_room:
-            request.answer(Answer(Result.SYSTEM_BUSY, remark="too much is in progress; try again"))
+        if not has_room and (frame.body or size_bytes > SMALL_BYTES):
+            self.make_room(LARGE_BYTES)
+            request.answer(Answer(Result.SYSTEM_BUSY, remark=TOO_MUCH))
             return
         try:
             found = handler(request) if self._engine.lead.is_certain else self._assured(handler, request)
@@ -233,7 +244,9 @@ class Remoting:
     # ------------------------------------------------------------------ while it runs, and the end
 
     def look(self) -> None:
-        """Close connections that have been silent, or slow, for too long."""
+        """Close connections that have been silent, or slow, for too long, or hold too much."""
+        if not self.hold(0):
+            self.make_room(LARGE_BYTES)
         for connection in list(self._connections):
             if connection.is_too_slow:
                 logger.info("closing the connection of %s: too slow", connection.peer.address)

@@ -4,6 +4,7 @@ A client can name any offset. So the record there only says which message it may
 record at which the queue of that message points. A record that somebody wrote into a body is in no queue.
 """
 
+import asyncio
 from typing import Final, NamedTuple, NoReturn
 
 from timerwheel.engine import Engine
@@ -23,6 +24,8 @@ from timerwheel.store.record import FLAG_LEASE, Kind, Record, decode
 
 MESSAGES_MAX: Final = 64
 """Most messages of a query."""
+AT_ONCE_MAX: Final = 8
+"""Most messages that are looked up at a time: each is read several times, and may be large."""
 QUERY_BYTES_MAX: Final = 4 << 20
 """No more messages follow in the answer to a query once they have so many bytes."""
 _BOUND = f"not all was searched: a search ends after {RECORDS_MAX} records, or {BYTES_MAX} bytes of its topic"
@@ -51,9 +54,14 @@ class Lookups:
         self._topics = topics
         self._name_server = name_server
         self._search = Search(engine)
+        self._turns = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def find(self, request: Request, log_offset: int) -> Found:
         """Return the message of a record that the caller may read; RefusalError for anything else."""
+        async with self._turns:
+            return await self._find(request, log_offset)
+
+    async def _find(self, request: Request, log_offset: int) -> Found:
         engine = self._engine
         try:
             record = decode(await engine.core.threads.read(engine.core.log.read, log_offset))
@@ -87,6 +95,7 @@ class Lookups:
         found = await self.find(request, request.number("offset"))
         if self._is_hidden(found):
             _refuse(found.log_offset)
+        request.hold(len(found.record.body))
         host = self._name_server.address(request)
         return Answer(
             body=stored_form(found.record, found.log_offset, found.queue_offset, found.message_id, host)
@@ -115,6 +124,7 @@ class Lookups:
 
         async def take(log_offset: int) -> bool:
             if (part := await self._shown(request, log_offset, host)) is not None:
+                request.hold(len(part))
                 parts.append(part)
             return len(parts) < count_max and sum(map(len, parts)) < QUERY_BYTES_MAX
 

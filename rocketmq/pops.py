@@ -20,6 +20,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from timerwheel.engine import Engine
@@ -125,34 +126,39 @@ class Pops:
                 f"topic {place.topic!r} is not ordered; run `timerwheel topics set {place.topic} --ordered`"
             )
             raise RefusalError(Result.SYSTEM_ERROR, detail)
-        tags = filter_of(request.text("expType", "TAG"), request.text("exp", "*")).tags
+        first = self._of_first(request, place)
         count_max = min(max(request.number("maxMsgNums"), 1), MESSAGES_MAX)
         invisible_ms = request.number("invisibleTime", low=1, high=INVISIBLE_MS_MAX)
         invisible_ms = max(invisible_ms, self._engine.settings.redelivery_delay_ms)
         wait_ms = min(request.number("pollTime", 0), WAIT_MS_MAX)
-
-        def take(*, wait_ms: int = 0, is_first: bool = False) -> Coroutine[Any, Any, list[Delivery]]:
-            return self._engine.groups.receive(
-                *place,
-                count_max=count_max,
-                bytes_max=ANSWER_BYTES_MAX,
-                invisible_ms=invisible_ms,
-                wait_ms=wait_ms,
-                tags=("*" if tags is None else " || ".join(sorted(tags))) if is_first else None,
-                start=self._start(request, place) if is_first else None,
-                create=is_first,
-                backoff=Exponential(initial_ms=0),
-                wanted=lambda: request.link.takes_more,
-            )
-
-        found = await take(is_first=True)
+        take = partial(
+            self._engine.groups.receive,
+            *place,
+            count_max=count_max,
+            bytes_max=ANSWER_BYTES_MAX,
+            invisible_ms=invisible_ms,
+            wanted=lambda: request.link.takes_more,
+        )
+        found = await take(**first)
         if not found and wait_ms:
             if self._held.is_full:
                 return _nothing(Result.POLLING_FULL)
+            first.clear()
+            request.forget_content()
             found = await self._held.wait(request.link, take(wait_ms=wait_ms)) or []
         if not found:
             return _nothing(Result.POLLING_TIMEOUT)
         return self._answer(request, place, found, invisible_ms)
+
+    def _of_first(self, request: Request, place: Place) -> dict[str, Any]:
+        """Return what the first receive of a pop says of its group, which it makes if that is new."""
+        tags = filter_of(request.text("expType", "TAG"), request.text("exp", "*")).tags
+        return {
+            "tags": "*" if tags is None else " || ".join(sorted(tags)),
+            "start": self._start(request, place),
+            "create": True,
+            "backoff": Exponential(initial_ms=0),
+        }
 
     def _start(self, request: Request, place: Place) -> Start | None:
         """Return where a group begins that this pop makes; None if it is there.
@@ -167,7 +173,8 @@ class Pops:
 
     def _answer(self, request: Request, place: Place, found: Sequence[Delivery], invisible_ms: int) -> Answer:
         first = self._engine.groups.lease_of(*place, *place_in(found[0].receipt))
-        if first is None or request.link.is_closed:  # the group was rewound, or the client has left
+        link = request.link
+        if first is None or link.is_closed or not link.has_room:  # rewound, gone, or slow
             self._engine.groups.put_back(*place, [one.receipt for one in found])
             return _nothing(Result.POLLING_TIMEOUT)
         host = self._name_server.address(request)
@@ -210,6 +217,7 @@ class Pops:
         has_messages: bool | None = await groups.wait_for_messages(*place, 0)
         is_full = not has_messages and bool(wait_ms) and self._held.is_full
         if not has_messages and wait_ms and not is_full:
+            request.forget_content()
             work = groups.wait_for_messages(*place, wait_ms)
             has_messages = await self._held.wait(request.link, work)
         fields = {"hasMsg": _text(bool(has_messages)), "pollingFull": _text(is_full)}

@@ -44,6 +44,8 @@ HELD_OF_CONNECTION_MAX: Final = 5_000
 """Most held pulls of one connection; a consumer holds one for each of its queues."""
 FILTER_CHARACTERS_MAX: Final = 32_767
 """Most characters of a subscription: those of the properties in which a tag must fit."""
+REMEMBERED_CHARACTERS_MAX: Final = 1_024
+"""Longer subscriptions are parsed again for each answer: their tags take 25 times their bytes."""
 SCANNED_MAX: Final = 500
 """Most messages that one pull looks at for those with its tags."""
 
@@ -59,7 +61,7 @@ class Pull(msgspec.Struct, frozen=True):
     queue: int
     offset: int
     count: int
-    tags: TagFilter
+    subscription: str
     wait_ms: int
 
     @property
@@ -70,7 +72,7 @@ class Pull(msgspec.Struct, frozen=True):
     @property
     def scanned(self) -> int:
         """How many messages are looked at."""
-        return self.count if self.tags.tags is None else SCANNED_MAX
+        return self.count if _is_of_all(self.subscription) else SCANNED_MAX
 
 
 class ClientCheck(msgspec.Struct, frozen=True, rename="camel"):
@@ -106,10 +108,10 @@ class Pulls:
         queue = self._topics.queue_of(request, topic)
         offset = request.number("queueOffset", low=-INT64_MAX)
         flags = request.number("sysFlag", 0)
-        tags = self._filter(request, group, topic, flags)
+        subscription = self._subscription(request, group, topic, flags)
         count = min(max(request.number("maxMsgNums", MESSAGES_MAX), 1), MESSAGES_MAX)
         wait_ms = request.number("suspendTimeoutMillis", 0) if flags & PULL_SUSPEND else 0
-        pull = Pull(request, group, topic, queue, offset, count, tags, min(wait_ms, WAIT_MS_MAX))
+        pull = Pull(request, group, topic, queue, offset, count, subscription, min(wait_ms, WAIT_MS_MAX))
         commit = request.number("commitOffset", 0, low=-INT64_MAX) if flags & PULL_COMMIT else 0
         if commit > 0 and not (
             self._topics.sees_all(request, topic) and self._offsets.advance_known(topic, group, queue, commit)
@@ -160,7 +162,7 @@ class Pulls:
         filter_of(wanted.expression_type or "TAG", wanted.sub_string)
         return Answer()
 
-    def _filter(self, request: Request, group: str, topic: str, flags: int) -> TagFilter:
+    def _subscription(self, request: Request, group: str, topic: str, flags: int) -> str:
         """Return the tags that the consumer wants: from the pull, or else from its last heartbeat."""
         kind = request.text("expressionType", "TAG") or "TAG"
         text = request.text("subscription", "*")
@@ -168,7 +170,8 @@ class Pulls:
             found = self._members.subscription(request.link, group, topic)
             text = "*" if found is None else found.sub_string
             kind = (None if found is None else found.expression_type) or "TAG"
-        return filter_of(kind, text)
+        check_filter(kind, text)
+        return text
 
     # ------------------------------------------------------------------ held pulls
 
@@ -178,7 +181,7 @@ class Pulls:
         if self._held_count >= HELD_MAX or len(held) >= HELD_OF_CONNECTION_MAX:
             detail = f"{self._held_count} pulls are held, {len(held)} of this connection; try again later"
             raise RefusalError(Result.SYSTEM_BUSY, detail)
-        pull.request.forget_content()
+        pull.request.forget_content(len(pull.subscription))
         self._held_count += 1
         link.held(1)
         try:
@@ -249,7 +252,8 @@ class Pulls:
 
     def _wanted(self, pull: Pull, page: RecordPage) -> tuple[dict[int, bytes], int]:
         """Return the records of the answer by their place in the page, and where the next pull begins."""
-        looks_inside = pull.tags.tags is not None or not self._topics.sees_all(pull.request, pull.topic)
+        tags = tags_of(pull.subscription)
+        looks_inside = tags.tags is not None or not self._topics.sees_all(pull.request, pull.topic)
         wanted: dict[int, bytes] = {}
         size_bytes = 0
         for at, data in enumerate(page.records):
@@ -260,22 +264,28 @@ class Pulls:
                 return wanted, page.first + at
             if is_limited(data) and self._engine.groups.has_expired(data):
                 continue
-            if not looks_inside or self._is_for(pull, data):
+            if not looks_inside or self._is_for(pull, tags, data):
                 wanted[at] = data
                 size_bytes += len(data)
         return wanted, page.first + len(page.records)
 
-    def _is_for(self, pull: Pull, data: bytes) -> bool:
+    def _is_for(self, pull: Pull, tags: TagFilter, data: bytes) -> bool:
         """Whether the consumer wants a message, and may see it."""
         record = decode(data)
         if not self._topics.may_see(pull.request, record):
             return False
         properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
-        return pull.tags.passes(properties.get(TAGS))
+        return tags.passes(properties.get(TAGS))
 
 
 def filter_of(kind: str, text: str) -> TagFilter:
-    """Return the tags of a subscription of this type; RefusalError if that is not TAG, or it is too long."""
+    """Return the tags of a subscription of this type; RefusalError as `check_filter`."""
+    check_filter(kind, text)
+    return tags_of(text)
+
+
+def check_filter(kind: str, text: str) -> None:
+    """RefusalError for a subscription of another type than TAG, or one that is too long."""
     if kind != "TAG":
         name = "SQL is" if kind == "SQL92" else f"filters of type {kind[:20]!r} are"
         detail = f"{name} not supported; use tags"
@@ -283,19 +293,28 @@ def filter_of(kind: str, text: str) -> TagFilter:
     if len(text) > FILTER_CHARACTERS_MAX:
         detail = f"a subscription of {len(text)} characters; at most {FILTER_CHARACTERS_MAX} are allowed"
         raise RefusalError(Result.SYSTEM_ERROR, detail)
-    return tags_of(text)
 
 
-@lru_cache(maxsize=256)
 def tags_of(text: str) -> TagFilter:
     """Return the tags of a subscription as RocketMQ reads it: empty parts do not count.
 
     Nothing and `*` alone are every message. What is nothing but empty parts selects no message.
     """
-    if text.strip() in {"", "*"}:
+    return _remembered(text) if len(text) <= REMEMBERED_CHARACTERS_MAX else _read(text)
+
+
+def _is_of_all(text: str) -> bool:
+    return text.strip() in {"", "*"}
+
+
+def _read(text: str) -> TagFilter:
+    if _is_of_all(text):
         return TagFilter(None)
     parts = (part.strip() for part in text.split("||"))
     return TagFilter(frozenset(filter(None, parts)))
+
+
+_remembered = lru_cache(maxsize=256)(_read)
 
 
 def _bounds(result: Result, next_offset: int, low: int, high: int, body: bytes = b"") -> Answer:

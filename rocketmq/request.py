@@ -15,6 +15,9 @@ from timerwheel.tokens import Scope
 INT32_MIN: Final = -(1 << 31)
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
+SMALL_BYTES: Final = 16 << 10
+"""Answers and requests of fewer bytes are never too large, whatever is held."""
+TOO_MUCH: Final = "too much is in progress; try again"
 NO_FIELDS: Final[Mapping[str, str]] = {}
 
 
@@ -67,6 +70,9 @@ class Answer(msgspec.Struct, frozen=True):
     remark: str | None = None
 
 
+_UNREAD: Final = Answer(Result.SYSTEM_BUSY, remark="read the earlier answers first, and try again")
+
+
 class Link(Protocol):
     """The connection of a request."""
 
@@ -99,6 +105,9 @@ class Link(Protocol):
     def ended(self, size_bytes: int) -> None:
         """A request of so many bytes was answered, or needs no answer."""
 
+    def count(self, change_bytes: int) -> bool:
+        """Add to the bytes of requests in progress; returns False if too many are held in all."""
+
 
 Answered = Callable[[int, int], None]
 """Counts a request that was answered, one-way ones too, by its code and the result."""
@@ -127,15 +136,25 @@ class Request:
         if not self._is_open:
             return
         self._is_open = False
+        if len(answer.body) > SMALL_BYTES and not self.link.has_room:
+            answer = _UNREAD
         if not self.is_one_way:
             self.link.write(_encoded(self.frame, answer))
         self._answered(self.frame.code, answer.result)
         self.link.ended(self.size_bytes)
 
-    def forget_content(self) -> None:
-        """Keep only what the answer needs, for a request that may wait for long."""
+    def hold(self, more_bytes: int) -> None:
+        """Count so many bytes more until it is answered; RefusalError if too many are held in all."""
+        self.size_bytes += more_bytes
+        if not self.link.count(more_bytes):
+            raise RefusalError(Result.SYSTEM_BUSY, TOO_MUCH)
+
+    def forget_content(self, kept_bytes: int = 0) -> None:
+        """Keep only what the answer needs, and so many bytes, for a request that may wait for long."""
         frame = self.frame
         self.frame = Frame(frame.code, frame.opaque, flag=frame.flag, form=frame.form)
+        self.link.count(kept_bytes - self.size_bytes)
+        self.size_bytes = kept_bytes
 
     def must_have(self, scope: Scope, *topics: str) -> None:
         """RefusalError NO_PERMISSION unless the caller has the scope, and access to these topics."""

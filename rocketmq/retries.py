@@ -62,6 +62,7 @@ class Retries:
         if not found.is_delivered:
             raise RefusalError(Result.SYSTEM_ERROR, "a scheduled message cannot be sent back")
         record = found.record
+        request.hold(len(record.body))
         properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
         envelope = envelope_of(record.header, properties)
         envelope = envelope._replace(first_id=envelope.first_id or found.message_id)

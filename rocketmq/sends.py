@@ -167,7 +167,7 @@ class Sends:
             return None
         if topic.startswith(RETRY_PREFIX):
             properties, envelope = _with_half(fields.get(names.properties, ""), envelope)
-            body = self._plain(request.frame.body, envelope.sys_flag)
+            body = self._plain(request, envelope.sys_flag)
             return self._retries.resend(request, topic, body, admitted(properties), envelope)
         if not self._take_plain(request, names, topic, envelope):
             self._take_one(request, names, topic, envelope)
@@ -186,7 +186,7 @@ class Sends:
         sent = self._repeats.begin(topic, plain.uniq_key, request)
         if sent is not None:
             with self._beginning(sent):
-                body = self._plain(request.frame.body, envelope.sys_flag)
+                body = self._plain(request, envelope.sys_flag)
             is_trace = topic == TRACE_TOPIC
             message = Outgoing(topic, body, queue=queue, plain=plain.stored[0], to_reserved=is_trace)
             self._send(Draft(request, sent, topic, [message], queue, plain.uniq_key))
@@ -202,7 +202,7 @@ class Sends:
         if sent is None:
             return
         with self._beginning(sent):
-            body = self._plain(request.frame.body, envelope.sys_flag)
+            body = self._plain(request, envelope.sys_flag)
             if is_half:
                 properties.setdefault(PRODUCER_GROUP, request.text(names.group))
         message = Outgoing(
@@ -287,8 +287,9 @@ class Sends:
             return self._engine.sender.queue_of(Outgoing(topic, b"", properties))
         return self._topics.queue_to(topic, queue)
 
-    def _plain(self, body: bytes, sys_flag: int) -> bytes:
+    def _plain(self, request: Request, sys_flag: int) -> bytes:
         """Return the body as the program sent it; RefusalError for one that cannot be inflated here."""
+        body = request.frame.body
         if not sys_flag & SYS_COMPRESSED:
             return body
         kind = sys_flag & SYS_COMPRESSION_TYPE
@@ -307,6 +308,7 @@ class Sends:
             )
         if not inflater.eof:
             raise RefusalError(Result.MESSAGE_ILLEGAL, "the compressed body ends too early")
+        request.hold(max(len(plain) - len(body), 0))
         return plain
 
     # ------------------------------------------------------------------ storing

@@ -153,9 +153,7 @@ async def test_the_clients_of_one_token_displace_no_others(stack, tmp_path, monk
     assert (await caller.receive("orders", "closers")) == (Code.MESSAGE_NOT_FOUND, [])
 
 
-async def test_a_telemetry_stream_without_a_token_is_ended_before_it_says_anything(
-    stack, tmp_path, monkeypatch
-):
+async def test_a_telemetry_stream_without_a_token_is_ended_at_once(stack, tmp_path, monkeypatch):
     monkeypatch.setattr(service, "STREAMS_MAX", 1)
     sender = make_token(tmp_path, "sender", Scope.SEND)
     caller = await stack.enter_async_context(grpc_served(await open_engine(stack, tmp_path)))

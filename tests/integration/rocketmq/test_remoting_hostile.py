@@ -2,16 +2,19 @@
 
 import asyncio
 import struct
+import zlib
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
-from tests.harness.remoting import Caller, Callers, Peer, bodies_in, remoting_of
+from tests.harness.remoting import Caller, Callers, Peer, bodies_in, messages_in, remoting_of
 from timerwheel.model.messages import Outgoing
 from timerwheel.rocketmq import locks, members, producers, pulls, repeats
-from timerwheel.rocketmq.codes import Call, Result
+from timerwheel.rocketmq.codes import SYS_COMPRESSED, Call, Result
 from timerwheel.rocketmq.connection import FRAME_MS_MAX, UNREAD_BYTES_MAX
 from timerwheel.rocketmq.frame import HEADER_BYTES_MAX, encode
+from timerwheel.rocketmq.front import LARGE_BYTES
 from timerwheel.rocketmq.locks import LOCK_MS
 from timerwheel.rocketmq.members import HEARTBEAT_BYTES_MAX
 from timerwheel.rocketmq.repeats import KEY_CHARACTERS_MAX
@@ -250,3 +253,114 @@ async def test_remembered_answers_are_limited_in_all(world, remoting, peer, monk
     for properties in reversed(sent):
         await again.send(properties=properties)
     assert world.engine.queues.queue_bounds("orders", 0) == (0, 4)
+
+
+# ---------------------------------------------------------------------- memory
+
+
+async def codes_of(peer, *frames):
+    peer.put(*frames)
+    return [(await peer.answer_to(frame)).code for frame in frames]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"body": zlib.compress(bytes(30_000)), "f": SYS_COMPRESSED},
+        {"properties": {"UNIQ_KEY": "", "KEYS": "k" * 20_000}},
+    ],
+    ids=["compressed", "properties"],
+)
+async def test_a_request_counts_as_what_it_takes(world, fields):
+    peer = Peer(remoting_of(await world.open(in_progress_bytes_max=100_000)))
+    await peer.send()
+    codes = await codes_of(peer, *(peer.send_frame(**fields) for _ in range(8)))
+    assert set(codes) == {Result.SUCCESS, Result.SYSTEM_BUSY}
+    assert await codes_of(peer, peer.send_frame(**fields)) == [Result.SUCCESS]
+
+
+async def test_what_held_pulls_and_pops_keep_is_limited(world):
+    peer = Peer(remoting_of(await world.open(in_progress_bytes_max=100_000)))
+    await peer.send()
+    junk = {"junk": "x" * 60_000}
+    pop = {"consumerGroup": "poppers", "topic": "other", "maxMsgNums": 1, "invisibleTime": 60_000}
+    for number in range(4):  # what they do not need is forgotten
+        held = peer.held_pull_frame(offset=1)
+        peer.put(replace(held, fields=held.fields | junk | {"consumerGroup": f"g{number}"}))
+        peer.put(peer.frame(Call.POP, pop | junk | {"queueId": -1, "pollTime": 15_000}))
+        await world.advance(1)
+    assert (await peer.send("third", b"x" * 20_000)).code == Result.SUCCESS
+    wanted = {"subscription": "||".join(map(str, range(5_000)))}
+    frames = []
+    for number in range(6):
+        held = peer.held_pull_frame(offset=1)
+        frames.append(replace(held, fields=held.fields | wanted | {"consumerGroup": f"g{number}"}))
+        peer.put(frames[-1])
+        await world.advance(1)
+    answered = [answer.code for frame in frames if (answer := peer.answer_now(frame)) is not None]
+    assert set(answered) == {Result.SYSTEM_BUSY}
+
+
+async def test_large_answers_wait_until_those_before_are_read(peer):
+    await peer.send(body=bytes(50_000), properties={"KEYS": "k"})
+    place = int((await peer.send(body=bytes(50_000))).fields["msgId"][-16:], 16)
+    peer.wire.unread_bytes = UNREAD_BYTES_MAX + 1
+    await peer.ask(Call.ROUTE, {"topic": "orders"})
+    asked = [(Call.VIEW_MESSAGE, {"offset": place}), (Call.QUERY_MESSAGE, {"topic": "orders", "key": "k"})]
+    for call, fields in asked:
+        assert (await peer.ask(call, fields)).code == Result.SYSTEM_BUSY
+    peer.wire.unread_bytes = 0
+    await peer.ask(Call.ROUTE, {"topic": "orders"})
+    for call, fields in asked:
+        answer = await peer.ask(call, fields)
+        assert bodies_in(answer) == [bytes(50_000)]
+
+
+async def test_a_pop_of_a_client_with_much_to_read_leases_nothing(peer):
+    await peer.send(body=b"x")
+    peer.wire.unread_bytes = UNREAD_BYTES_MAX + 1
+    await peer.ask(Call.ROUTE, {"topic": "orders"})
+    pop = {"consumerGroup": "poppers", "topic": "orders", "queueId": -1, "maxMsgNums": 1}
+    pop |= {"invisibleTime": 60_000}
+    assert (await peer.ask(Call.POP, pop)).code == Result.POLLING_TIMEOUT
+    peer.wire.unread_bytes = 0
+    await peer.ask(Call.ROUTE, {"topic": "orders"})
+    [message] = messages_in(await peer.ask(Call.POP, pop))
+    assert (message.body, message.consumed_before) == (b"x", 0)
+
+
+async def test_who_leaves_most_memory_idle_makes_room_for_a_request_that_arrives(world):
+    remoting = remoting_of(await world.open(in_progress_bytes_max=100_000))
+    hog, peer = Peer(remoting), Peer(remoting)
+    await peer.send()
+    hog.connection.data_received(encode(hog.send_frame(body=bytes(90_000)))[:-1])
+    frame = peer.send_frame(body=bytes(40_000))
+    data = encode(frame)
+    for part in (data[:20_000], data[20_000:]):
+        peer.connection.data_received(part)
+    assert (await peer.answer_to(frame)).code == Result.SUCCESS
+    assert (hog.connection.is_closed, peer.connection.is_closed) == (True, False)
+
+
+@pytest.mark.parametrize("how", ["incomplete", "unread"])
+async def test_who_leaves_most_memory_idle_makes_room_for_requests_that_are_refused(world, how):
+    remoting = remoting_of(await world.open(in_progress_bytes_max=LARGE_BYTES + 100_000))
+    hog, peer = Peer(remoting), Peer(remoting)
+    await peer.send()
+    if how == "incomplete":
+        hog.connection.data_received(encode(hog.send_frame(body=bytes(LARGE_BYTES)))[:-1])
+    else:
+        hog.wire.unread_bytes = LARGE_BYTES
+        await hog.ask(Call.ROUTE, {"topic": "orders"})
+    frame = peer.send_frame(body=bytes(200_000))
+    assert await codes_of(peer, frame) == [Result.SYSTEM_BUSY]
+    await world.advance(1)
+    assert hog.connection.is_closed
+    assert await codes_of(peer, peer.send_frame(body=bytes(200_000))) == [Result.SUCCESS]
+
+
+def test_long_subscriptions_are_not_kept():
+    before = pulls._remembered.cache_info().currsize
+    pulls.tags_of("||".join(map(str, range(5_000))))
+    assert pulls._remembered.cache_info().currsize == before
+    assert pulls.tags_of("a || b").tags == {"a", "b"}

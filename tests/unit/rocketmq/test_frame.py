@@ -3,8 +3,17 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from timerwheel.rocketmq.frame import FRAME_BYTES_MAX, Form, Frame, FrameError, FrameReader, encode
+from timerwheel.rocketmq.frame import (
+    FIELDS_MAX,
+    FRAME_BYTES_MAX,
+    Form,
+    Frame,
+    FrameError,
+    FrameReader,
+    encode,
+)
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -26,7 +35,8 @@ def test_frames_come_back_whole_however_their_bytes_arrive(frames, step):
     reader, found = FrameReader(), []
     for at in range(0, len(data), step):
         found += reader.feed(data[at : at + step])
-    assert found == frames
+    assert [replace(one, size_bytes=0) for one in found] == frames
+    assert sum(8 + one.size_bytes for one in found) == len(data)
     assert len(reader) == 0
 
 
@@ -97,7 +107,17 @@ def test_a_header_as_the_java_client_writes_it():
         b'"serializeTypeCurrentRPC":"JSON","version":479}'
     )
     data = struct.pack(">iI", 4 + len(header) + 2, len(header)) + header + b"hi"
-    assert FrameReader().feed(data) == [Frame(310, 7, {"a": "group", "m": "false"}, b"hi")]
+    size_bytes = len(header) + 2
+    frame = Frame(310, 7, {"a": "group", "m": "false"}, b"hi", size_bytes=size_bytes)
+    assert FrameReader().feed(data) == [frame]
+
+
+@pytest.mark.parametrize("form", [0, 1])
+def test_a_header_has_no_more_fields_than_the_most(form):
+    fields = {str(number): "" for number in range(FIELDS_MAX)}
+    assert len(FrameReader().feed(encode(Frame(1, 1, fields, form=form)))[0].fields) == FIELDS_MAX
+    with pytest.raises(FrameError):
+        FrameReader().feed(encode(Frame(1, 1, fields | {"more": ""}, form=form)))
 
 
 @pytest.mark.parametrize(
