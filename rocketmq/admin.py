@@ -288,10 +288,10 @@ class Admin:
         return Answer(body=orjson.dumps({"table": table}))
 
     async def reset_offsets(self, request: Request) -> Answer:
-        """Have a group go on from a time, or in one queue from an offset, and notify its clients.
+        """Rewind a group to a time, or in one queue to an offset; `rewound` notifies its clients.
 
-        Answers with the queues that were reset, and where each goes on. A group that leases messages is
-        rewound. Without `isForce`, a queue is only ever set back.
+        Answers with the queues that were reset, and where each goes on, once that is durable. Without
+        `isForce`, a queue is only ever set back.
         """
         topic, group = request.text("topic"), request.group("group")
         request.must_have(Scope.ADMIN, topic)
@@ -302,15 +302,11 @@ class Admin:
         if request.text("isForce", "true") != "true":
             consumed = self._consumed(topic, group)
             wanted = {queue: offset for queue, offset in wanted.items() if _is_back(offset, consumed[queue])}
-        answer = Answer(body=_offset_table(topic, wanted))
-        if self._engine.groups.kind(topic, group) == LEASES:
-            if wanted:
-                await self._engine.groups.rewind(topic, group, offsets=wanted)
-            return answer
-        for queue, offset in wanted.items():
-            await self._offsets.advance(topic, group, queue, offset)
-        self._notify(topic, group, wanted, time_ms)
-        return answer
+        if wanted:
+            if self._engine.groups.kind(topic, group) is None:
+                await self._offsets.make(topic, group)
+            await self._engine.groups.rewind(topic, group, offsets=wanted)
+        return Answer(body=_offset_table(topic, wanted))
 
     async def _wanted(self, request: Request, topic: str, time_ms: int) -> dict[int, int]:
         """Return where each queue that a reset names shall go on; RefusalError.
@@ -339,10 +335,8 @@ class Admin:
 
     def rewound(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
         """Have the clients of a group read on from these offsets: they would commit their own ones again."""
-        self._notify(topic, group, offsets, self._engine.clock.now_ms())
-
-    def _notify(self, topic: str, group: str, offsets: Mapping[int, int], time_ms: int) -> None:
-        fields = {"topic": topic, "group": group, "timestamp": str(time_ms), "isForce": "true"}
+        now_ms = self._engine.clock.now_ms()
+        fields = {"topic": topic, "group": group, "timestamp": str(now_ms), "isForce": "true"}
         body = _offset_table(topic, offsets)
         links = {id(member.link): member.link for member in self._members.of(group).values()}
         for link in links.values():

@@ -8,15 +8,20 @@ client without access to all of them commits no further than to the first messag
 """
 
 import contextlib
+from typing import Final
 
 from timerwheel.engine import Engine
 from timerwheel.errors import TopicEndingError
 from timerwheel.groups.config import OFFSETS, GroupConfig, UnknownGroupError
 from timerwheel.rocketmq.codes import Result
-from timerwheel.rocketmq.read_ahead import AHEAD_BYTES, AHEAD_RECORDS
 from timerwheel.rocketmq.request import INT64_MAX, Answer, RefusalError, Request
 from timerwheel.rocketmq.topics import Topics
 from timerwheel.store.record import decode
+
+SEEN_MAX: Final = 2_048
+"""Most retries of which one commit finds out whether they are the client's own."""
+SEEN_BYTES_MAX: Final = 1 << 20
+"""Most bytes of these retries."""
 
 
 class Offsets:
@@ -48,7 +53,7 @@ class Offsets:
     async def advance_for(self, request: Request, topic: str, group: str, queue: int, offset: int) -> None:
         """Commit an offset of a group for a client, or as much as the client may; what `advance` raises.
 
-        Of a retry topic it looks at one page, so a client that is far ahead gets there by several commits.
+        Of a retry topic it looks at SEEN_MAX messages, so a client that is far ahead gets there step by step.
         """
         if not self._topics.sees_all(request, topic):
             offset = await self._seen_until(request, topic, group, queue, offset)
@@ -59,7 +64,7 @@ class Offsets:
     async def _seen_until(self, request: Request, topic: str, group: str, queue: int, offset: int) -> int:
         """Return how far a client may commit of a retry topic: the messages up to there are all its own."""
         begin = self.of(topic, group, queue) or 0
-        page = await self._engine.queues.records(topic, queue, begin, AHEAD_RECORDS, AHEAD_BYTES)
+        page = await self._engine.queues.records(topic, queue, begin, SEEN_MAX, SEEN_BYTES_MAX)
         for place, data in enumerate(page.records, page.first):
             if isinstance(data, bytes) and not self._topics.may_see(request, decode(data)):
                 return min(place, offset)

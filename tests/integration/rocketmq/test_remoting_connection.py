@@ -593,6 +593,19 @@ async def test_a_reset_moves_a_group_and_tells_its_clients(world, peer):
     assert nobody.code == Result.CONSUMER_NOT_ONLINE
 
 
+async def test_a_reset_survives_a_crash_and_a_commit_on_its_way(world, peer):
+    await peer.send()
+    await peer.send()
+    place = {"consumerGroup": "readers", "topic": "orders", "queueId": 0}
+    await peer.ask(Call.UPDATE_OFFSET, place | {"commitOffset": 2})
+    await world.engine.groups.offsets.flush()
+    reset = peer.frame(Call.RESET_OFFSETS, {"topic": "orders", "group": "readers", "timestamp": 0})
+    peer.put(reset, peer.frame(Call.UPDATE_OFFSET, place | {"commitOffset": 2}))
+    assert (await peer.answer_to(reset)).code == Result.SUCCESS
+    again = Peer(remoting_of(await world.crash()))
+    assert (await again.ask(Call.QUERY_OFFSET, place)).fields == {"offset": "0"}
+
+
 async def test_a_rewind_by_another_protocol_moves_the_clients_of_a_group(world, peer):
     """They keep the offset to which they have read, and would soon commit it again."""
     await peer.send()
