@@ -93,6 +93,7 @@ FLAG_RESPONSE: Final = 1
 FLAG_ONE_WAY: Final = 2
 
 SYS_COMPRESSED: Final = 1
+SYS_MULTI_TAGS: Final = 2
 SYS_PREPARED: Final = 4
 SYS_COMMIT: Final = 8
 SYS_ROLLBACK: Final = 4 | 8

@@ -6,6 +6,7 @@ record at which the queue of that message points. A record that somebody wrote i
 
 import asyncio
 from typing import Final, NamedTuple, NoReturn
+from weakref import WeakKeyDictionary
 
 from timerwheel.engine import Engine
 from timerwheel.errors import UnknownMessageError
@@ -14,7 +15,7 @@ from timerwheel.model.listing import KEY_CHARACTERS_MAX
 from timerwheel.model.messages import State
 from timerwheel.rocketmq.codes import Result
 from timerwheel.rocketmq.name_server import NameServer
-from timerwheel.rocketmq.request import INT64_MAX, Answer, RefusalError, Request
+from timerwheel.rocketmq.request import INT64_MAX, Answer, Link, RefusalError, Request
 from timerwheel.rocketmq.search import BYTES_MAX, RECORDS_MAX, Query, Search
 from timerwheel.rocketmq.stored_message import Host
 from timerwheel.rocketmq.topics import Topics
@@ -26,6 +27,8 @@ MESSAGES_MAX: Final = 64
 """Most messages of a query."""
 AT_ONCE_MAX: Final = 8
 """Most messages that are looked up at a time: each is read several times, and may be large."""
+AT_ONCE_OF_CONNECTION_MAX: Final = 2
+"""Most of them for one connection, so that its others wait behind those of other clients."""
 QUERY_BYTES_MAX: Final = 4 << 20
 """No more messages follow in the answer to a query once they have so many bytes."""
 _BOUND = f"not all was searched: a search ends after {RECORDS_MAX} records, or {BYTES_MAX} bytes of its topic"
@@ -55,10 +58,13 @@ class Lookups:
         self._name_server = name_server
         self._search = Search(engine)
         self._turns = asyncio.Semaphore(AT_ONCE_MAX)
+        self._own: WeakKeyDictionary[Link, asyncio.Semaphore] = WeakKeyDictionary()
+        self._queries: WeakKeyDictionary[Link, asyncio.Lock] = WeakKeyDictionary()
 
     async def find(self, request: Request, log_offset: int) -> Found:
         """Return the message of a record that the caller may read; RefusalError for anything else."""
-        async with self._turns:
+        own = self._own.setdefault(request.link, asyncio.Semaphore(AT_ONCE_OF_CONNECTION_MAX))
+        async with own, self._turns:
             return await self._find(request, log_offset)
 
     async def _find(self, request: Request, log_offset: int) -> Found:
@@ -128,7 +134,9 @@ class Lookups:
                 parts.append(part)
             return len(parts) < count_max and sum(map(len, parts)) < QUERY_BYTES_MAX
 
-        is_complete = await self._search.find(query, lambda: request.link.takes_more, take)
+        # One search runs at a time: a client that asks for many lets those of others come in between.
+        async with self._queries.setdefault(request.link, asyncio.Lock()):
+            is_complete = await self._search.find(query, lambda: request.link.takes_more, take)
         bound = "" if is_complete else _BOUND
         if not parts:
             return Answer(Result.QUERY_NOT_FOUND, remark=bound or "no message has this key")

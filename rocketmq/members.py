@@ -22,8 +22,10 @@ from timerwheel.tokens import Scope
 GROUPS_MAX: Final = 1_000
 """Most groups of one heartbeat, and of all clients of one connection; of producers and consumers each."""
 HEARTBEAT_BYTES_MAX: Final = 1 << 20
-MEMBERS_BYTES_MAX: Final = 8 << 20
+MEMBERS_BYTES_MAX: Final = 2 << 20
 """Most bytes of heartbeats by which the clients of one connection are members of groups."""
+ALL_MEMBERS_BYTES_MAX: Final = 64 << 20
+"""Most bytes of heartbeats by which clients are members of groups; in memory they take ten times as many."""
 
 Name = Annotated[str, msgspec.Meta(max_length=255)]
 
@@ -110,14 +112,18 @@ class _Own(msgspec.Struct):
     size_bytes: int = 0
 
     def put(self, key: tuple[str, str], size_bytes: int) -> None:
-        self.drop(key)
+        """Add one."""
         self.members[key] = size_bytes
         self.size_bytes += size_bytes
 
-    def drop(self, key: tuple[str, str]) -> None:
-        self.size_bytes -= self.members.pop(key, 0)
+    def drop(self, key: tuple[str, str]) -> int:
+        """Remove one if it is there; returns its bytes."""
+        size_bytes = self.members.pop(key, 0)
+        self.size_bytes -= size_bytes
+        return size_bytes
 
 
+_NOTHING: Final = _Own({})
 _decode = msgspec.json.Decoder(Heartbeat).decode
 
 
@@ -128,6 +134,7 @@ class Members:
         self._producers = producers
         self._groups: dict[str, dict[str, Member]] = {}
         self._links: dict[int, _Own] = {}  # by the identity of the connection
+        self._size_bytes = 0  # of all of them
 
     def of(self, group: str) -> dict[str, Member]:
         """Return the members of a group by the ids of their clients."""
@@ -216,24 +223,27 @@ class Members:
         member = Member(link, request.caller, data, topics, language, version)
         members[client] = member
         self._links.setdefault(id(link), _Own({})).put((data.group_name, client), size_bytes)
+        self._size_bytes += size_bytes
         if known is None or known.link is not link:
             self._notify(data.group_name, member)
 
     def _check_room(self, link: Link, group: str, client: str, size_bytes: int) -> None:
-        """RefusalError if the clients of a connection would be in too many groups."""
-        own = self._links.get(id(link))
-        if own is None:
-            return
+        """RefusalError if the clients of a connection would be in too many groups, or hold too many bytes."""
+        own = self._links.get(id(link), _NOTHING)
         known_bytes = own.members.get((group, client))
+        more_bytes = size_bytes - (known_bytes or 0)
         is_full = known_bytes is None and len(own.members) >= GROUPS_MAX
-        if is_full or own.size_bytes - (known_bytes or 0) + size_bytes > MEMBERS_BYTES_MAX:
+        if is_full or own.size_bytes + more_bytes > MEMBERS_BYTES_MAX:
             detail = f"the clients of this connection are in {len(own.members)} groups; leave some first"
             raise RefusalError(Result.SYSTEM_ERROR, detail)
+        if self._size_bytes + more_bytes > ALL_MEMBERS_BYTES_MAX:
+            detail = f"all clients say more than {ALL_MEMBERS_BYTES_MAX} bytes of themselves; try again later"
+            raise RefusalError(Result.SYSTEM_BUSY, detail)
 
     def _drop(self, link: Link, group: str, client: str) -> None:
         own = self._links.get(id(link))
         if own is not None:
-            own.drop((group, client))
+            self._size_bytes -= own.drop((group, client))
             if not own.members:
                 del self._links[id(link)]
 

@@ -28,8 +28,8 @@ from timerwheel.rocketmq import properties_text
 from timerwheel.rocketmq.codes import (
     SYS_COMPRESSED,
     SYS_COMPRESSION_TYPE,
+    SYS_MULTI_TAGS,
     SYS_PREPARED,
-    SYS_TRANSACTION,
     Call,
     Result,
 )
@@ -60,6 +60,8 @@ _TRUE = frozenset({"true", "1"})
 """How the clients in Java and in C++ say that it is a batch."""
 CANCEL_PROPERTY: Final = "TIMER_DEL_UNIQKEY"
 """With a delay, it makes a message one that cancels another in RocketMQ's own timer."""
+_SYS_OF_CLIENTS: Final = SYS_COMPRESSED | SYS_COMPRESSION_TYPE | SYS_MULTI_TAGS
+"""What producers may say in a system flag. With the other bits, consumers would misread the body."""
 _ZLIB = frozenset({0, 3 << 8})
 _COMPRESSIONS = {1 << 8: "LZ4", 2 << 8: "Zstandard"}
 
@@ -159,7 +161,7 @@ class Sends:
             request.number(names.born_ms, self._engine.clock.now_ms()),
             request.link.peer,
             request.number(names.flag, 0, low=INT32_MIN, high=INT32_MAX),
-            request.number(names.sys_flag, 0, high=INT32_MAX) & ~SYS_TRANSACTION,
+            request.number(names.sys_flag, 0, high=INT32_MAX) & _SYS_OF_CLIENTS,
             request.number(names.consumed_before, 0, high=INT32_MAX),
         )
         if code == Call.SEND_BATCH or fields.get("m", fields.get("batch")) in _TRUE:

@@ -81,7 +81,10 @@ class Clients:
             return
         for place, held in client.renewed.items():
             for receipts in _parts(held):
-                await self._engine.groups.nack(*place, receipts, delay_ms=0, reason="its consumer left")
+                try:
+                    await self._engine.groups.nack(*place, receipts, delay_ms=0, reason="its consumer left")
+                except (TimerwheelError, StoreError) as error:  # the group is deleted, say: others are not
+                    logger.info("leases of group %s of topic %s stay: %s", place.group, place.topic, error)
 
     async def keep_renewing(self) -> None:
         """Renew leases until cancelled."""

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from timerwheel.engine import Engine
+from timerwheel.model.admission import is_sendable
 from timerwheel.model.messages import State
 from timerwheel.rocketmq.grpc.call import SLOW_READER_MS, Call, ClientName
 from timerwheel.rocketmq.grpc.codes import CallError, Code
@@ -29,6 +30,7 @@ CHECK_BYTES: Final = 1 << 10
 """What a check counts beside the body of its message."""
 
 _Command = message_class("TelemetryCommand")
+_Resource = message_class("Resource")
 
 
 class Stream:
@@ -86,7 +88,10 @@ class Producers:
 
     def _add(self, stream: Stream, topic: Any) -> None:
         name = name_of(topic)
-        stream.topics[name] = topic
+        if not is_sendable(name):
+            return
+        stream.topics[name] = kept = _Resource()
+        kept.CopyFrom(topic)  # a part of a request keeps all of it in memory
         self._by_topic.setdefault(name, {}).setdefault(stream)
         if len(stream.topics) > TOPICS_MAX:
             self._remove(stream, next(iter(stream.topics)))

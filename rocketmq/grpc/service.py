@@ -56,6 +56,7 @@ RECEIVES_MAX: Final = 10_000
 """Most receives that wait or are written at a time."""
 STREAMS_MAX: Final = 10_000
 """Most Telemetry streams at a time."""
+RECEIVE_REQUEST_BYTES_MAX: Final = 16 << 10
 RECEIVE_BYTES_MAX: Final = 4 << 20
 RECEIVE_BYTES_MIN: Final = 64 << 10
 LOOK_UP_MS: Final = 500
@@ -171,16 +172,24 @@ class Service:
         stopping = asyncio.create_task(self.stopping.wait())
         asking = asyncio.create_task(self.producers.write_checks(stream))
         try:
-            while (command := await self._read(context, stopping, asking)) is not None:
-                stream.call.caller(counted=False)
-                if command.WhichOneof("command") == "settings":
-                    await stream.write(self._settled(stream, command.settings))
+            while await self._obey(stream, stopping, asking):
+                pass
         finally:
             self._streams -= 1
             self.producers.ended(stream)
             stopping.cancel()
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
+
+    async def _obey(self, stream: Stream, stopping: asyncio.Task[Any], asking: asyncio.Task[None]) -> bool:
+        """Do what the next command says, and keep nothing of it; returns False when the stream ends."""
+        command = await self._read(stream.call.context, stopping, asking)
+        if command is None:
+            return False
+        stream.call.caller(counted=False)
+        if command.WhichOneof("command") == "settings":
+            await stream.write(self._settled(stream, command.settings))
+        return True
 
     async def _read(self, context: Any, stopping: asyncio.Task[Any], asking: asyncio.Task[None]) -> Any:
         """Return the next command, or None when the stream ends; raises why checks cannot be written."""
@@ -274,6 +283,9 @@ class Service:
     async def _receive(self, call: Call, request: Any) -> None:
         if self._receives > RECEIVES_MAX:
             raise CallError(Code.TOO_MANY_REQUESTS, f"more than {RECEIVES_MAX} receives in progress")
+        if (size_bytes := request.ByteSize()) > RECEIVE_REQUEST_BYTES_MAX:  # it is kept while it waits
+            detail = f"the request has {size_bytes} bytes; at most {RECEIVE_REQUEST_BYTES_MAX} are allowed"
+            raise CallError(Code.PAYLOAD_TOO_LARGE, detail)
         place = Place(name_of(request.message_queue.topic), name_of(request.group))
         call.caller_for(Scope.RECEIVE, place.topic)
         client = self.clients.heard(call.client)

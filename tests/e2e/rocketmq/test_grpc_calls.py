@@ -21,7 +21,7 @@ from timerwheel.rocketmq.grpc.call import SLOW_READER_MS
 from timerwheel.rocketmq.grpc.clients import RENEW_EACH_MS
 from timerwheel.rocketmq.grpc.codes import ClientType, Code, DigestType, Encoding, FilterType, MessageType
 from timerwheel.rocketmq.grpc.schema import SERVICE, message_class
-from timerwheel.rocketmq.grpc.service import INVISIBLE_MS_MIN, MESSAGES_MAX
+from timerwheel.rocketmq.grpc.service import INVISIBLE_MS_MIN, MESSAGES_MAX, RECEIVE_REQUEST_BYTES_MAX
 from timerwheel.rocketmq.grpc.settings import BATCH_MAX
 from timerwheel.settings import Serving, Settings
 
@@ -331,6 +331,39 @@ async def test_what_a_client_held_that_leaves_comes_to_another(front):
     assert (await front.call("NotifyClientTermination")).status.code == Code.OK
     await front.advance(1_001)
     assert len((await front.receive())[1]) == 1
+
+
+async def test_a_client_that_leaves_a_deleted_group_gives_back_what_others_can_have(front):
+    await front.send(message())
+    for group in ("deleted", "closers"):
+        await front.receive("orders", group, auto_renew=True, invisible_ms=None)
+    await front.engine.groups.delete("orders", "deleted")
+    assert (await front.call("NotifyClientTermination")).status.code == Code.OK
+    await front.advance(1_001)
+    assert len((await front.receive())[1]) == 1
+
+
+async def test_a_receive_that_is_large_is_not_kept_while_it_waits(front):
+    code, _ = await front.receive(attempt_id="x" * RECEIVE_REQUEST_BYTES_MAX, wait_ms=10_000)
+    assert code is Code.PAYLOAD_TOO_LARGE
+
+
+async def test_of_what_a_producer_says_only_topics_are_kept(front):
+    stream = front.caller.telemetry()
+    command = message_class("TelemetryCommand")()
+    for name in ("orders", "x" * 100_000, "no topic"):
+        command.settings.publishing.topics.add(name=name)
+    await stream.write(command)
+    await stream.read()
+    producers = front.caller.front._service.producers
+    assert [*producers._by_topic] == ["orders"]
+    given = message_class("SendMessageRequest")(messages=[message("orders", bytes(50_000))])
+    [streams] = producers._by_topic.values()
+    [kept] = streams
+    producers.sent_half(kept.call.client, given.messages[0].topic)
+    assert kept.topics["orders"] == given.messages[0].topic
+    assert kept.topics["orders"] is not given.messages[0].topic
+    stream.cancel()
 
 
 async def test_a_message_that_a_consumer_forwards_is_a_dead_letter_with_its_origin(front):

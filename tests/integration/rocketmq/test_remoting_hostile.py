@@ -8,6 +8,7 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
+from tests.harness.gated_threads import spin
 from tests.harness.remoting import Caller, Callers, Peer, bodies_in, messages_in, remoting_of
 from timerwheel.model.messages import Outgoing
 from timerwheel.rocketmq import locks, members, producers, pulls, repeats
@@ -199,6 +200,36 @@ async def test_a_client_that_left_while_its_heartbeat_waited_is_in_no_group(worl
     lead.until_ms = until_ms
     answer = await peer.ask(Call.CONSUMER_LIST, {"consumerGroup": "readers"})
     assert (answer.code, answer.body) == (Result.SYSTEM_ERROR, b"")
+
+
+async def test_what_all_clients_say_of_themselves_is_limited(remoting, peer, monkeypatch):
+    body = heartbeat("one", ["a" * 100])
+    monkeypatch.setattr(members, "ALL_MEMBERS_BYTES_MAX", 2 * len(body) - 1)
+    for _ in range(2):
+        assert (await peer.ask(Call.HEARTBEAT, body=body)).code == Result.SUCCESS
+    other = Peer(remoting)
+    refused = await other.ask(Call.HEARTBEAT, body=heartbeat("two", ["a" * 100]))
+    assert (refused.code, "all clients" in refused.remark) == (Result.SYSTEM_BUSY, True)
+    await peer.ask(Call.UNREGISTER, {"clientID": "one", "consumerGroup": "a" * 100})
+    answer = await other.ask(Call.HEARTBEAT, body=heartbeat("two", ["a" * 100]))
+    assert answer.code == Result.SUCCESS
+
+
+@pytest.mark.parametrize("call", [Call.VIEW_MESSAGE, Call.QUERY_MESSAGE])
+async def test_a_client_that_looks_up_much_lets_others_come_in_between(world, remoting, peer, call):
+    answer = await peer.send(properties={"KEYS": "k"})
+    fields = {"offset": int(answer.fields["msgId"][-16:], 16), "topic": "orders", "key": "k"}
+    frames = [peer.frame(call, fields) for _ in range(40)]
+    world.threads.reads.clear()
+    peer.put(*frames)
+    other = Peer(remoting)
+    frame = other.frame(call, fields)
+    other.put(frame)
+    await spin()
+    world.threads.reads.set()
+    assert bodies_in(await other.answer_to(frame)) == [b"x"]
+    assert sum(peer.answer_now(frame) is not None for frame in frames) < 20
+    assert bodies_in(await peer.answer_to(frames[-1])) == [b"x"]
 
 
 async def test_a_connection_has_no_more_producers_than_the_most(peer, monkeypatch):

@@ -12,7 +12,7 @@ from timerwheel.model.ids import root_of
 from timerwheel.model.listing import Listing
 from timerwheel.model.messages import Outgoing, State
 from timerwheel.rocketmq import properties_text
-from timerwheel.rocketmq.codes import SYS_COMPRESSED, Call, Result
+from timerwheel.rocketmq.codes import SYS_COMPRESSED, SYS_MULTI_TAGS, Call, Result
 from timerwheel.rocketmq.message_ids import RecallHandle
 from timerwheel.rocketmq.name_server import BROKER, Advertised
 from timerwheel.rocketmq.properties_text import TEXT_BYTES_MAX
@@ -35,6 +35,13 @@ async def everything(world, topic="orders"):
     for queue in range(world.engine.topics.queues_of(topic)):
         found += await read_all(world.engine, topic, queue=queue)
     return found
+
+
+@pytest.mark.parametrize("flag", [64 | 128, 16 | 32, 8, 12, 2**31 - 2**11])
+async def test_a_producer_cannot_have_consumers_misread_a_body(peer, flag):
+    await peer.send(f=flag | SYS_MULTI_TAGS)
+    [message] = messages_in(await peer.pull())
+    assert message.sys_flag == SYS_MULTI_TAGS
 
 
 @pytest.mark.parametrize("form", [0, 1])
