@@ -16,10 +16,12 @@ from grpc import RpcError, StatusCode
 from tests.harness.clock import ManualClock
 from tests.harness.drive import settle
 from tests.harness.grpc_calls import GrpcCaller, grpc_served, message
+from tests.harness.remoting import open_to_all
 from timerwheel.engine import Engine
-from timerwheel.rocketmq.grpc.call import SLOW_READER_MS
+from timerwheel.rocketmq.grpc.call import SLOW_READER_MS, Call
 from timerwheel.rocketmq.grpc.clients import RENEW_EACH_MS
 from timerwheel.rocketmq.grpc.codes import ClientType, Code, DigestType, Encoding, FilterType, MessageType
+from timerwheel.rocketmq.grpc.producers import Producers, Stream
 from timerwheel.rocketmq.grpc.schema import SERVICE, message_class
 from timerwheel.rocketmq.grpc.service import INVISIBLE_MS_MIN, MESSAGES_MAX, RECEIVE_REQUEST_BYTES_MAX
 from timerwheel.rocketmq.grpc.settings import BATCH_MAX
@@ -348,22 +350,24 @@ async def test_a_receive_that_is_large_is_not_kept_while_it_waits(front):
     assert code is Code.PAYLOAD_TOO_LARGE
 
 
+class Context:
+    """What a call needs to know its client."""
+
+    def invocation_metadata(self):
+        return (("x-mq-client-id", "a-client"),)
+
+
 async def test_of_what_a_producer_says_only_topics_are_kept(front):
-    stream = front.caller.telemetry()
-    command = message_class("TelemetryCommand")()
-    for name in ("orders", "x" * 100_000, "no topic"):
-        command.settings.publishing.topics.add(name=name)
-    await stream.write(command)
-    await stream.read()
-    producers = front.caller.front._service.producers
-    assert [*producers._by_topic] == ["orders"]
+    producers = Producers(front.engine, "here:1", 1 << 20)
+    stream = Stream(Call(Context(), open_to_all()), front.engine)
+    resource = message_class("Resource")
+    producers.publishes(stream, [resource(name=name) for name in ("orders", "x" * 100_000, "no topic")])
+    assert [*stream.topics] == ["orders"]
     given = message_class("SendMessageRequest")(messages=[message("orders", bytes(50_000))])
-    [streams] = producers._by_topic.values()
-    [kept] = streams
-    producers.sent_half(kept.call.client, given.messages[0].topic)
-    assert kept.topics["orders"] == given.messages[0].topic
-    assert kept.topics["orders"] is not given.messages[0].topic
-    stream.cancel()
+    topic = given.messages[0].topic
+    producers.sent_half(stream.call.client, topic)
+    assert stream.topics["orders"] == topic
+    assert stream.topics["orders"] is not topic
 
 
 async def test_a_message_that_a_consumer_forwards_is_a_dead_letter_with_its_origin(front):
