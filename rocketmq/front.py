@@ -380,6 +380,7 @@ def _unknown(request: Request) -> Answer:
 
 class _Nobody:
     name = "nobody"
+    has_all_topics = False
 
     def holds(self, scope: object) -> bool:  # noqa: ARG002 - as Caller
         return False

@@ -28,6 +28,10 @@ class Caller(Protocol):
     def name(self) -> str:
         """The name of the caller in logs and refusals."""
 
+    @property
+    def has_all_topics(self) -> bool:
+        """Whether the caller has access to all topics, the service's own too."""
+
     def holds(self, scope: Scope) -> bool:
         """Whether the caller has this scope."""
 

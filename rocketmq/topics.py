@@ -91,8 +91,11 @@ class Topics:
             raise RefusalError(Result.TOPIC_NOT_EXIST, f"no topic can have the name {topic[:127]!r}")
 
     def sees_all(self, request: Request, topic: str) -> bool:
-        """Whether the caller may see each message of a topic that it may read."""
-        return not topic.startswith(RETRY_PREFIX) or request.caller.may(topic)
+        """Whether the caller may see each message of a topic that it may read.
+
+        Access to the name of a retry topic, which a pattern for topics may match, is not enough.
+        """
+        return not topic.startswith(RETRY_PREFIX) or request.caller.has_all_topics
 
     def may_see(self, request: Request, record: Record) -> bool:
         """Whether the caller may see this message of a topic that it may read."""

@@ -28,6 +28,10 @@ class Caller:
         self.waits_ms = 0
         self.charged = 0
 
+    @property
+    def has_all_topics(self) -> bool:
+        return not self.topics
+
     def holds(self, scope: Scope) -> bool:
         return Scope.ADMIN in self.scopes or scope in self.scopes
 

@@ -243,7 +243,7 @@ async def test_nobody_moves_a_group_beyond_retries_that_it_may_not_see(world):
     callers = Callers(
         all=Caller(*Scope),
         orders=Caller(Scope.RECEIVE, topics=("orders",)),
-        bills=Caller(Scope.RECEIVE, topics=("bills",)),
+        bills=Caller(Scope.RECEIVE, topics=("bills", RETRY)),  # as a pattern may match
     )
     remoting = remoting_of(await world.open(), callers)
     every, of_orders, of_bills = (Peer(remoting, token) for token in ("all", "orders", "bills"))
@@ -260,6 +260,8 @@ async def test_nobody_moves_a_group_beyond_retries_that_it_may_not_see(world):
             await peer.ask(Call.UPDATE_OFFSET, place | {"commitOffset": offset})
         return int((await every.ask(Call.QUERY_OFFSET, place)).fields["offset"])
 
+    bill = await of_bills.pull(RETRY)
+    assert [properties_of(one)["RETRY_TOPIC"] for one in messages_in(bill)] == ["bills"]
     for with_pull in (False, True):
         assert await committed(every, 0, with_pull=False) == 0
         assert await committed(of_bills, 4, with_pull=with_pull) == 0
