@@ -9,7 +9,8 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 from timerwheel.engine import Engine
@@ -59,8 +60,8 @@ STREAMS_MAX: Final = 10_000
 RECEIVE_REQUEST_BYTES_MAX: Final = 16 << 10
 RECEIVE_BYTES_MAX: Final = 4 << 20
 RECEIVE_BYTES_MIN: Final = 64 << 10
-LOOK_UP_MS: Final = 500
-"""How often a receive that waits checks its token, and whether the service stops."""
+LOOK_UP_MS: Final = 10_000
+"""How often a receive that waits checks its token, besides when there may be a message for it."""
 MARGIN_MS: Final = 300
 """How long before its client's deadline a receive is answered."""
 ACCEPTED_TYPES: Final = (
@@ -86,6 +87,7 @@ class Service:
         self.clients = Clients(engine)
         self.stopping = asyncio.Event()
         self._receives = 0
+        self._waiting: set[asyncio.Task[list[Delivery]]] = set()
         self._receives_bytes = 0
         self._bytes_max = engine.settings.in_progress_bytes_max // 2
         self._streams = 0
@@ -108,6 +110,8 @@ class Service:
         """End streams and receives that wait, and refuse further calls."""
         if not self.stopping.is_set():
             self.stopping.set()
+            for waiting in self._waiting:
+                waiting.cancel()
             self._engine.transactions.on_check.remove(self.producers.ask)
 
     def call(self, context: Any) -> Call:
@@ -298,7 +302,7 @@ class Service:
         while True:
             bytes_max = max((self._bytes_max - self._receives_bytes) // 8, RECEIVE_BYTES_MIN)
             left_ms = max(end_ms - self._clock.monotonic_ms(), 0)
-            found = await self._engine.groups.receive(
+            receiving = self._engine.groups.receive(
                 *place,
                 count_max=min(request.batch_size, BATCH_MAX),
                 bytes_max=min(bytes_max, RECEIVE_BYTES_MAX),
@@ -307,8 +311,9 @@ class Service:
                 tags=tags if is_first else None,
                 create=is_first,
                 backoff=Exponential(initial_ms=0),
-                wanted=lambda: not call.context.done() and not self.stopping.is_set(),
+                wanted=partial(self._is_wanted, call, place.topic),
             )
+            found = await self._wait_for(receiving, place)
             if found or left_ms <= LOOK_UP_MS or call.context.done() or self.stopping.is_set():
                 break
             is_first = False
@@ -318,6 +323,27 @@ class Service:
         written = await self._hand_out(call.context, request, place, found, invisible_ms)
         if request.auto_renew:
             self.clients.renew(client, place, written)
+
+    def _is_wanted(self, call: Call, topic: str) -> bool:
+        """Whether messages may be leased for a client; CallError if its token has ended."""
+        if call.context.done() or self.stopping.is_set():
+            return False
+        call.caller_for(Scope.RECEIVE, topic, counted=False)
+        return True
+
+    async def _wait_for(self, receiving: Coroutine[Any, Any, list[Delivery]], place: Place) -> list[Delivery]:
+        """Return the messages of a receive; none if the service stops while it waits."""
+        task = asyncio.create_task(receiving)
+        self._waiting.add(task)
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:  # the client has gone
+            if not task.cancel() and task.exception() is None:
+                self._engine.groups.put_back(*place, [one.receipt for one in task.result()])
+            raise
+        finally:
+            self._waiting.discard(task)
+        return [] if task.cancelled() else task.result()
 
     async def _hand_out(
         self, context: Any, request: Any, place: Place, found: list[Delivery], invisible_ms: int

@@ -21,6 +21,7 @@ from tests.harness.processes import serving_alone, timerwheel
 from timerwheel import tokens
 from timerwheel.engine import Engine
 from timerwheel.errors import SettingsError
+from timerwheel.model.messages import Outgoing
 from timerwheel.rocketmq.grpc import clients, service
 from timerwheel.rocketmq.grpc.clients import RENEW_EACH_MS
 from timerwheel.rocketmq.grpc.codes import ClientType, Code, TransactionResolution
@@ -28,6 +29,7 @@ from timerwheel.rocketmq.grpc.front import GrpcFront
 from timerwheel.rocketmq.grpc.schema import message_class
 from timerwheel.rocketmq.stored_message import Host
 from timerwheel.settings import Serving, Settings
+from timerwheel.state.groups import group_topic
 from timerwheel.tokens import Scope, Token
 
 NOW_MS = 1_800_000_000_000
@@ -168,6 +170,21 @@ async def test_a_telemetry_stream_without_a_token_is_ended_at_once(stack, tmp_pa
     await stream.write(command)
     assert (await stream.read()).status.code == Code.OK
     stream.cancel()
+
+
+async def test_a_receive_whose_token_ends_while_it_waits_gets_nothing(stack, tmp_path):
+    receiver = make_token(tmp_path, "receiver", Scope.RECEIVE, expires_ms=NOW_MS + 1_000)
+    engine = await open_engine(stack, tmp_path)
+    caller = await stack.enter_async_context(grpc_served(engine))
+    caller.access_key = receiver
+    assert (await caller.receive())[0] is Code.MESSAGE_NOT_FOUND  # which makes the group
+    waiting = asyncio.create_task(caller.receive(wait_ms=20_000))
+    while not engine.groups.runtimes[group_topic("orders", "closers")].waiting:
+        await asyncio.sleep(0)
+    engine.clock.advance(1_000)
+    await engine.sender.send([Outgoing("orders", b"x")])
+    assert await waiting == (Code.UNAUTHORIZED, [])
+    assert engine.groups.info("orders", "closers").in_flight == 0
 
 
 async def test_the_rate_of_a_token_counts_each_message(stack, tmp_path):
