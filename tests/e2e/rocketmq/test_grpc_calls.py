@@ -458,7 +458,7 @@ async def test_a_client_that_does_not_read_holds_up_no_other_and_loses_its_messa
     for number in range(BATCH_MAX):
         await front.send(message(message_id=str(number), body=bytes(BODY_BYTES_MAX)))
     unread = front.caller.receiving(invisible_ms=3_600_000)
-    await unread.read()
+    assert [(await unread.read()).WhichOneof("content") for _ in range(2)] == ["status", "message"]
     _, (found,) = await front.receive("orders", "others", count=1)
     assert found.system_properties.message_id == "0"
     await front.advance(SLOW_READER_MS)
