@@ -221,9 +221,7 @@ class Remoting:
     async def _assured(self, handler: Handler, request: Request) -> Answer | None:
         """Serve a request once it is certain that no other process leads."""
         await self._engine.lead.assure()
-        if (
-            request.link.is_closed
-        ):  # nobody would take back what the client gets now: a lock, a place in a group
+        if request.link.is_closed:  # nobody would take back what it gets now: a lock, a place in a group
             return Answer(Result.SYSTEM_ERROR, remark="the connection is closed")
         found = handler(request)
         return found if found is None or isinstance(found, Answer) else await found

@@ -44,9 +44,8 @@ class Clients:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._clients: dict[
-            str, dict[str, Client]
-        ] = {}  # by the token and the id; the last heard is at the end
+        # By the token and the id; the client that was heard last is at the end.
+        self._clients: dict[str, dict[str, Client]] = {}
 
     def heard(self, name: ClientName) -> Client:
         """Return the client, which just made a call."""
