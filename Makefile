@@ -27,7 +27,7 @@ demo: $(VENV)/.installed ## show a throw-away service with messages in it; ARGS=
 # A test that does not end stops its process with the stacks of all threads, and counts as failed: else nobody would
 # learn which one it was.
 test: lint ## check style, types and layers, then run all tests but the long ones; ARGS go to pytest
-	$(BIN)/python -m pytest -m "not torture and not clients" -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest -m "not torture and not clients" -n auto --maxprocesses 6 --dist loadfile --no-loadscope-reorder \
 		-o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --max-worker-restart 0 -rs $(ARGS)
 
 lint: $(VENV)/.installed-dev ## check style, types and layers

@@ -55,8 +55,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """`-n auto`: one worker more than processors, as many tests wait for a process, a browser or a clock."""
-    return len(os.sched_getaffinity(0)) + 1
+    """`-n auto`: three workers more than processors, as most tests wait for a process or a broker."""
+    return len(os.sched_getaffinity(0)) + 3
 
 
 @pytest.hookimpl(optionalhook=True)

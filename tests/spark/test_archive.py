@@ -157,15 +157,6 @@ def test_two_copies_of_one_log_are_not_archived_at_once(spark, progress, story, 
         archive(spark, progress, logs, str(copy.archive), now_ms=0)
 
 
-def test_a_segment_that_retention_removes_before_it_is_read_is_named(spark, progress, copy, tmp_path):
-    logs = find_logs([str(copy.data)])
-    base, following, *_ = sorted(_bases(copy.data))
-    (copy.data / "log" / "start").write_text(json.dumps({"offset": following, "queues": []}))
-    (copy.data / "log" / segment_name(base)).unlink()
-    with pytest.raises(PySparkException, match=f"{segment_name(base)} is gone: retention has removed it"):
-        archive(spark, progress, logs, str(tmp_path / "fresh"), now_ms=0)
-
-
 def test_a_file_has_the_columns_of_the_log_and_the_rows_of_a_topic_side_by_side(story):
     path = max(story.archive.glob("records/date=*/*.parquet"))
     table = pq.ParquetFile(path).read()
