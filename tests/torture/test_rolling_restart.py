@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka.test_cluster import until
+from tests.e2e.kafka.test_cluster import Answer, until
 from tests.e2e.kafka.test_shards import TOPICS, Nodes
 from tests.harness.kafka.broker import Brokers, missing
 from tests.harness.kafka.clients import Clients
@@ -41,8 +41,17 @@ class Story:
 
     owed: set[str] = field(default_factory=set)
     recalled: set[str] = field(default_factory=set)
-    other: Counter[tuple[int, str]] = field(default_factory=Counter)
+    other: Counter[tuple[int, str, str]] = field(default_factory=Counter)
+    """By status and code, and for an outcome that is not known, why that is."""
     sent: int = 0
+
+    def note(self, answer: Answer) -> None:
+        """Count an answer that is none of the good ones."""
+        is_problem = isinstance(answer.content, dict)
+        code, detail = (
+            (answer.content["code"], answer.content["detail"]) if is_problem else ("", answer.content)
+        )
+        self.other[answer.status, code, "" if code == "not_ready" else detail] += 1
 
 
 @pytest.fixture
@@ -93,7 +102,7 @@ async def test_a_rolling_restart_of_brokers_and_nodes_leaves_no_outcome_unknown(
     print(f"{len(story.owed):,} acknowledged, {len(story.recalled)} recalled; {dict(story.other)}")
     assert not [body for body, times in came.items() if times > 1], "twice"
     assert came.keys() == story.owed - story.recalled
-    assert {status for status, _ in story.other} <= {503}, story.other
+    assert {status for status, *_ in story.other} <= {503}, story.other
 
 
 async def send(
@@ -117,9 +126,9 @@ async def send(
                 if recall.status == 200:
                     story.recalled.add(body)
                 elif recall.status != 409:
-                    story.other[recall.status, "recall"] += 1
+                    story.note(recall)
         else:
-            story.other[answer.status, "send"] += 1
+            story.note(answer)
         await asyncio.sleep(SENDER_PAUSE_S)
 
 

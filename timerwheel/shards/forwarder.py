@@ -156,6 +156,7 @@ class Forwarder:
         self._pool = pool
         self._rest_s_max = rest_s_max
         self._strangers = Troubles(leaders.clock, PROCESSES_MAX)
+        self._breaks = Troubles(leaders.clock, PROCESSES_MAX)
         self.forwarded = 0
         self.repeated = 0
         self.interrupted = 0
@@ -202,7 +203,7 @@ class Forwarder:
         except UnsentError as error:
             raise ShardNotReadyError(shard, f"{url} closed the connection") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise self._broken(shard, url, call) from error
+            raise self._broken(shard, url, call, error) from error
         if response.status == UNKNOWN:
             self._warn_of_tokens(shard, url)
         return response
@@ -215,8 +216,12 @@ class Forwarder:
                 shard, url,
             )  # fmt: skip
 
-    def _broken(self, shard: int, url: str, call: Call) -> NotReadyError | OutcomeUnknownError:
+    def _broken(
+        self, shard: int, url: str, call: Call, error: Exception
+    ) -> NotReadyError | OutcomeUnknownError:
         self.interrupted += 1
+        if self._breaks.met(url):
+            logger.warning("the connection to shard %d at %s broke before the answer: %r", shard, url, error)
         if call.may_repeat:
             return NotReadyError(f"the connection to shard {shard} at {url} broke; make the call again")
         return OutcomeUnknownError(
@@ -245,7 +250,7 @@ class Forwarder:
                 return await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             response.close()
-            raise self._broken(shard, str(response.url.origin()), call) from error
+            raise self._broken(shard, str(response.url.origin()), call, error) from error
 
     async def ask(self, shard: int, call: Call) -> Said:
         """Make a call and return its whole answer. Raises as `open`."""
