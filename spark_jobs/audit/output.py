@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from timerwheel.errors import TimerwheelError
 from timerwheel.spark_jobs.audit.report import DOCUMENT
@@ -110,6 +112,22 @@ def superseded(runs: Sequence[AuditRun]) -> dict[str, list[Superseded]]:
         base = after.begin - SEGMENT_HEADER_SIZE if after.whole else 0
         found[earlier.url].append(Superseded(after.node, base))
     return found
+
+
+def without(rows: pa.Table, left_out: Sequence[Superseded], column: str, url: str) -> pa.Table:
+    """The rows of an audit's table without what later audits judged again; `column` has their places.
+
+    Raises AuditOutputError for the table of an earlier version that has no such column.
+    """
+    if left_out and column not in rows.column_names:
+        raise AuditOutputError(
+            f"{shown(url)} was made by an earlier version, so what later audits judged again cannot be "
+            "left out of it: do not give it together with them"
+        )
+    for node, base in left_out:
+        again = pc.and_(pc.equal(rows["node"], node), pc.greater_equal(rows[column], base))
+        rows = rows.filter(pc.invert(again))
+    return rows
 
 
 def _pairs(

@@ -26,7 +26,15 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from timerwheel.spark_jobs.audit.books import FINDINGS, TIMERS, TIMERS_SCHEMA
 from timerwheel.spark_jobs.audit.findings import SCHEMA as FINDINGS_SCHEMA
-from timerwheel.spark_jobs.audit.output import AuditRun, Covered, Superseded, files_of, read_run, superseded
+from timerwheel.spark_jobs.audit.output import (
+    AuditRun,
+    Covered,
+    Superseded,
+    files_of,
+    read_run,
+    superseded,
+    without,
+)
 from timerwheel.spark_jobs.audit.report import DOCUMENT
 from timerwheel.spark_jobs.audit.summary import LATENESS_SCHEMA
 from timerwheel.spark_jobs.audit.tallies import LATENESS
@@ -78,12 +86,14 @@ def publish_audits(
     others = [run for run in earlier if run.url not in ids.values()]
     every = [*others, *(msgspec.structs.replace(run, url=ids[run.url]) for run in runs)]
     again = superseded(every)
+    adding = [_Adding(run, ids[run.url], to, again) for run in runs]
+    for add in adding:
+        add.check()
     if replace:
         _forget(to)
     found = []
-    for number, run in enumerate(runs):
+    for number, (run, add) in enumerate(zip(runs, adding, strict=True)):
         first = replace and number == 0
-        add = _Adding(run, ids[run.url], to, again)
         rows = {}
         for name in (*_TABLES, AUDITS) if first else (AUDITS, *_TABLES):
             note(f"{ids[run.url]}: {name}")
@@ -138,6 +148,14 @@ class _Adding:
         self._to = to
         self._again = again
 
+    def check(self) -> None:
+        """Raise AuditOutputError if a table is missing, or rows cannot be left out of it."""
+        for name, (_, _, column) in _TABLES.items():
+            for url in files_of(self._run.url, name):
+                with open_binary(url) as file:
+                    empty = pq.read_schema(file).empty_table()
+                without(empty, self._again[self._audit], column, self._run.url)
+
     def table(self, name: str, *, replace: bool) -> int | None:
         """Add the rows of one table, or `replace` all others; how many, None if it lacks nothing."""
         place = place_of_table(join(self._to, name))
@@ -176,7 +194,13 @@ class _Adding:
                     table.delete(f"{AUDIT} = '{audit}' AND node = '{named}' AND {column} >= {base}")
 
     def _count(self, name: str) -> int:
-        return sum(len(batch) for batch in self._rows(name))
+        if self._again[self._audit]:
+            return sum(len(batch) for batch in self._rows(name))
+        count = 0
+        for url in files_of(self._run.url, name):
+            with open_binary(url) as file:
+                count += pq.ParquetFile(file).metadata.num_rows
+        return count
 
     def _has(self, table: DeltaTable) -> bool:
         return bool(table.to_pyarrow_dataset().count_rows(filter=pc.field(AUDIT) == self._audit))
@@ -197,10 +221,8 @@ class _Adding:
 
     def _kept(self, batch: pa.RecordBatch, schema: pa.Schema, column: str) -> pa.RecordBatch:
         """The rows without those about what a later audit judged again."""
-        rows = filled(pa.Table.from_batches([batch]), schema)
-        for node, base in self._again[self._audit]:
-            again = pc.and_(pc.equal(rows["node"], node), pc.greater_equal(rows[column], base))
-            rows = rows.filter(pc.invert(again))
+        rows = without(pa.Table.from_batches([batch]), self._again[self._audit], column, self._run.url)
+        rows = filled(rows, schema)
         return rows.combine_chunks().to_batches()[0] if len(rows) else pa.RecordBatch.from_pylist([], schema)
 
     def _marked(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -10,7 +10,6 @@ from typing import BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from timerwheel.spark_jobs.audit.lateness import Lateness, lateness_of, top_ms
@@ -21,6 +20,7 @@ from timerwheel.spark_jobs.audit.output import (
     files_of,
     read_run,
     superseded,
+    without,
 )
 from timerwheel.spark_jobs.audit.summary import Counted
 from timerwheel.spark_jobs.audit.tallies import LATENESS
@@ -94,9 +94,7 @@ def read_rows(url: str, left_out: Sequence[Superseded] = ()) -> Iterator[_Row]:
     for name in files_of(url, LATENESS):
         with open_binary(name) as file:
             found = _table_of(file, url, _COLUMNS + (_PLACE if left_out else []))
-        for one in left_out:
-            again = pc.and_(pc.equal(found["node"], one.node), pc.greater_equal(found["segment"], one.base))
-            found = found.filter(pc.invert(again))
+        found = without(found, left_out, "segment", url)
         columns = (found[column].to_pylist() for column in _COLUMNS)
         for topic, hour_ms, bucket, delivered, latest_ms in zip(*columns, strict=True):
             yield _Row(topic, hour_ms, (bucket, delivered, latest_ms))
@@ -104,12 +102,8 @@ def read_rows(url: str, left_out: Sequence[Superseded] = ()) -> Iterator[_Row]:
 
 def _table_of(file: BinaryIO, url: str, columns: list[str]) -> pa.Table:
     try:
-        if "segment" in columns and "segment" not in pq.read_schema(file).names:
-            raise AuditOutputError(
-                f"{shown(url)} was made by an earlier version, so what later audits judged again cannot be "
-                "left out of it: do not give it together with them"
-            )
-        return pq.read_table(file, columns=columns)
+        known = pq.read_schema(file).names
+        return pq.read_table(file, columns=[one for one in columns if one in known or one not in _PLACE])
     except (pa.ArrowInvalid, KeyError) as error:
         raise AuditOutputError(f"{shown(url)}: the table {LATENESS} is damaged: {error}") from None
 

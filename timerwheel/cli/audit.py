@@ -160,7 +160,7 @@ def _with_kafka(
     with job.progress.stage("kafka"):
         books = live.read(lambda logs: kafka_books(job.spark, view, logs, salvage=salvage))
     balanced = result.balanced and books.balanced
-    return msgspec.structs.replace(result, kafka=books, balanced=balanced)
+    return msgspec.structs.replace(result, kafka=books, balanced=balanced, removed=live.removed)
 
 
 def _measure(audit: "Audit", job: Job) -> None:

@@ -149,8 +149,8 @@ def find_logs(data: list[str]) -> "list[NodeLog]":
 def listed_again(logs: "Sequence[NodeLog]") -> "list[NodeLog]":
     """The logs as they are now that Spark has started, which takes seconds, and minutes on a busy cluster.
 
-    Retention may have removed segments since, which a task would miss. Logs in a store are left alone: to
-    list them takes long, and what writes there is a copy.
+    Retention may have removed segments since, and the work would begin again without them. Logs in a store
+    are left alone: to list them takes long, and what writes there is a copy.
     """
     from timerwheel.spark_jobs.storage import is_local
 
@@ -354,7 +354,7 @@ class _Signals:
         self._held = False
 
     def hold(self) -> None:
-        """Only note signals from now on; a second Ctrl-C still interrupts."""
+        """Let the first signal from now on change nothing; a second Ctrl-C still interrupts."""
         self._held = True
 
     def end(self, number: int, _frame: object) -> None:

@@ -207,8 +207,10 @@ class Leasing:
         if self.leases.of_receipt(receipt) is not None:
             return True
         named = self.receipts.decode(receipt)  # of a lease from before the start, or of none
-        lease = self.leases.by_key.get(named.key) if isinstance(named, Lease) else None
-        return isinstance(named, Lease) and lease is not None and lease.is_named_by(named)
+        if not isinstance(named, Lease):
+            return False
+        lease = self.leases.by_key.get(named.key)
+        return lease is not None and lease.is_named_by(named)
 
     def is_free(self, lease: Lease) -> bool:
         """Whether the message of this lease of an earlier run is not done, and nobody has it."""

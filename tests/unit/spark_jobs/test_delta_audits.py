@@ -3,6 +3,7 @@
 import itertools
 import shutil
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -101,6 +102,19 @@ def test_of_what_several_audits_judged_the_tables_have_what_the_latest_says(audi
         assert {row["topic"] for row in rows_of(to, "lateness")} == {"007"}
         assert len(rows_of(to, "lateness")) == 5
         assert len(rows_of(to, "audits")) == 3
+
+
+def test_an_audit_of_an_earlier_version_loses_no_rows_beside_a_later_one_but_is_refused(tmp_path):
+    """Its rows do not say which of them the later one judged again."""
+    old = write_audit(tmp_path / "old", DELIVERIES)
+    for path in (tmp_path / "old" / "lateness").iterdir():
+        pq.write_table(pq.read_table(path).drop_columns(["segment"]), path)
+    new = write_audit(tmp_path / "new", MORE, begin=500 + 64, until=2_000, segment=500, ended_ms=START_MS + 1)
+    publish(old, to=tmp_path / "alone")
+    assert len(rows_of(tmp_path / "alone", "lateness")) == 20
+    with pytest.raises(AuditOutputError, match="old was made by an earlier version"):
+        publish(new, old, to=tmp_path / "lake")
+    assert not (tmp_path / "lake").exists()
 
 
 def test_audits_that_cannot_be_told_from_each_other_are_refused_or_replace_the_others(audits, tmp_path):
