@@ -24,8 +24,8 @@ AIOHTTP: Final = "3.14."
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 _PARTS: Final = (
-    *("_close", "_drain_helper", "_handle_request", "_paused"),
-    *("_request_count", "_request_handler"),
+    *("_close", "_drain_helper", "_force_close", "_handle_request", "_paused"),
+    *("_request_count", "_request_handler", "_request_in_progress"),
 )
 
 
@@ -48,6 +48,12 @@ def options_of(server: web.Server) -> dict[str, Any]:
     """Return the options with which a server makes its connections."""
     options: dict[str, Any] = server._kwargs  # noqa: SLF001 - as it does
     return options
+
+
+def listening_descriptors(site: web.BaseSite) -> list[int]:
+    """Return the descriptors of the sockets on which a site listens."""
+    server = site._server  # noqa: SLF001 - as its `stop` does
+    return [] if server is None else [one.fileno() for one in server.sockets]  # type: ignore[attr-defined]
 
 
 def answer_as_http11(request: web.BaseRequest) -> None:
@@ -74,6 +80,22 @@ class Protocol(web.RequestHandler):
     def is_closing_down(self) -> bool:
         """Whether the answer in progress is the last one of the connection."""
         return self._close
+
+    def data_received(self, data: bytes) -> None:
+        """Pass the bytes to the parser: also those of a request in progress on a connection that is to close.
+
+        aiohttp drops those, so that its handler would wait for the rest of the body in vain.
+        """
+        if not self._request_in_progress:
+            super().data_received(data)
+            return
+        closes, closes_by_force = self._close, self._force_close
+        self._close = self._force_close = False
+        try:
+            super().data_received(data)
+        finally:
+            self._close |= closes
+            self._force_close |= closes_by_force
 
     @property
     def is_paused(self) -> bool:

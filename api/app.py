@@ -8,7 +8,7 @@ import orjson
 from aiohttp import hdrs, web
 
 from timerwheel.api.aiohttp_private import check_parts
-from timerwheel.api.connection import FAREWELL, FIELD_BYTES_MAX, LINE_BYTES_MAX
+from timerwheel.api.connection import FAREWELL, FIELD_BYTES_MAX, LINE_BYTES_MAX, Farewell
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.fast_path.connection import switch_on
 from timerwheel.api.fast_path.consumes import FastConsumes
@@ -98,8 +98,7 @@ def make_app(
         handle.stop()
 
     app.on_shutdown.append(stop_waiting)
-    if handle.is_of_node:
-        app[FAREWELL] = farewell()
+    app[FAREWELL] = Farewell(farewell(), after_answers=handle.is_of_node)
     return app
 
 

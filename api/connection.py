@@ -5,14 +5,16 @@ What is not HTTP reaches no middleware, so this module does for it what the midd
 When a service stops, a request may be under way to it on a connection that is just being closed. Its client
 could not know whether it was carried out. So a connection may have a *farewell*, which it writes before it is
 closed, unless its last answer said that it was the last: to such a client it is the answer, and to any other
-the last word of a connection that it does not use.
+the last word of a connection that it does not use. On a connection without a request so far, the first is
+under way for sure. On one that a pool keeps, most often none is, and some clients log bytes that they did not
+ask for: only the nodes in front of shards, which know what they are, get them there.
 """
 
 import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError, LineTooLong
@@ -35,8 +37,16 @@ Connect = Callable[..., "Connection"]
 CONNECT: web.AppKey[Connect] = web.AppKey("connect")
 """How an application creates its connections."""
 
-FAREWELL: web.AppKey[bytes] = web.AppKey("farewell")
-"""What the connections of an application write before they are closed between two answers, as a response."""
+
+class Farewell(NamedTuple):
+    """What connections write before they are closed between two answers, as a response."""
+
+    response: bytes
+    after_answers: bool
+    """Whether those write it that have answered a request, too."""
+
+
+FAREWELL: web.AppKey[Farewell] = web.AppKey("farewell")
 
 TOO_MANY_HEADERS = "Too many headers received"  # the parser's words
 
@@ -49,7 +59,7 @@ class Connection(Protocol):
     __slots__ = ("_farewell", "_is_answering", "_slow_readers")
 
     _slow_readers: SlowReaders | None
-    _farewell: bytes
+    _farewell: Farewell | None
     _is_answering: bool
 
     def __init__(
@@ -58,7 +68,7 @@ class Connection(Protocol):
         *,
         loop: asyncio.AbstractEventLoop,
         slow_readers: SlowReaders | None = None,
-        farewell: bytes = b"",
+        farewell: Farewell | None = None,
         **options: Any,  # noqa: ANN401 - theirs
     ) -> None:
         super().__init__(server, loop=loop, **options)
@@ -111,10 +121,12 @@ class Connection(Protocol):
 
     def _part(self) -> None:
         """Write the farewell if nothing else may be written: no request is read from now on."""
-        transport = self.transport
-        if self._farewell and self.is_between and transport is not None and not transport.is_closing():
-            transport.write(self._farewell)
-            self._farewell = b""
+        transport, farewell = self.transport, self._farewell
+        if farewell is None or not self.is_between or transport is None or transport.is_closing():
+            return
+        if farewell.after_answers or not self.requests:
+            transport.write(farewell.response)
+            self._farewell = None
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -128,7 +140,7 @@ class Connection(Protocol):
         answer, is_broken = await super().finish_response(request, resp, start_time)
         self._is_answering = is_broken
         if not answer.keep_alive:
-            self._farewell = b""  # parsers refuse what comes behind such an answer
+            self._farewell = None  # parsers refuse what comes behind such an answer
         elif self.is_closing_down:  # aiohttp reads no further request, and closes the connection by itself
             self._part()
         return answer, is_broken

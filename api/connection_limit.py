@@ -6,18 +6,23 @@ and a connection beyond the rest is closed at once.
 """
 
 import asyncio
+import contextlib
 import logging
+import os
 import resource
+import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from timerwheel.api.aiohttp_private import options_of
+from timerwheel.api.aiohttp_private import listening_descriptors, options_of
 from timerwheel.api.connection import CONNECT, FAREWELL, Connection
 from timerwheel.api.security.handshakes import Handshakes
 from timerwheel.api.security.slow_clients import SLOW_READERS
 from timerwheel.errors import TimerwheelError
+from timerwheel.listening import drop_handshakes, waiting_connections
 from timerwheel.store.log_reader import open_segments_max
 
 FILES_MIN = 64
@@ -81,6 +86,8 @@ class Runner(web.AppRunner):
     """An application's runner that takes no more than `connections` at once; with `handshakes`, over TLS.
 
     A handler whose client goes away is cancelled: nobody waits any more for what a long poll might find.
+    At the stop, handshakes under way have `handshake_s` to end, and no connection that a client has by then
+    is dropped unread (`timerwheel.listening`).
     """
 
     def __init__(
@@ -88,11 +95,13 @@ class Runner(web.AppRunner):
         app: web.Application,
         connections: int,
         handshakes: Handshakes | None = None,
+        handshake_s: float = 0,
         **options: Any,  # noqa: ANN401 - theirs
     ) -> None:
         super().__init__(app, handler_cancellation=True, **options)
         self._connections = connections
         self._handshakes = handshakes
+        self._handshake_s = handshake_s
         self._arriving = 0  # let in, but not yet among the server's connections
         self._warned_s = float("-inf")
 
@@ -124,15 +133,37 @@ class Runner(web.AppRunner):
             server,
             loop=asyncio.get_running_loop(),
             slow_readers=self.app.get(SLOW_READERS),
-            farewell=self.app.get(FAREWELL, b""),
+            farewell=self.app.get(FAREWELL),
             **options_of(server),
         )
 
     def _arrived(self) -> None:
         self._arriving -= 1
 
+    async def stop_listening(self) -> None:
+        """Take no connection any more, but those that clients have already. A second call does nothing."""
+        loop, sites = asyncio.get_running_loop(), list(self.sites)
+        with ExitStack() as stack:
+            listening = [
+                stack.enter_context(socket.socket(fileno=os.dup(number)))
+                for site in sites
+                for number in listening_descriptors(site)
+            ]
+            for one in listening:
+                drop_handshakes(one)
+            for site in sites:
+                await site.stop()
+            if listening and self._handshake_s:
+                await asyncio.sleep(self._handshake_s)  # noqa: TID251 - of the network, not of the service
+            server = self.server
+            for connection in [waiting for one in listening for waiting in waiting_connections(one)]:
+                assert server is not None
+                with contextlib.suppress(OSError):  # its client has gone
+                    await loop.connect_accepted_socket(server, connection)
+
     async def cleanup(self) -> None:
-        """Stop, and drop handshakes in progress."""
+        """Stop, and drop TLS handshakes in progress."""
+        await self.stop_listening()
         if self._handshakes is not None:
             self._handshakes.close()
         await super().cleanup()

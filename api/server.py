@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -38,7 +38,7 @@ from timerwheel.api.security.handshakes import Handshakes
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
-from timerwheel.listening import ListenError
+from timerwheel.listening import HANDSHAKE_S, ListenError, take_handshakes
 from timerwheel.push.ack_urls import AckUrls
 from timerwheel.push.push import Push
 from timerwheel.runtime.disk_space import DiskSpace
@@ -72,7 +72,12 @@ COLLECT_THRESHOLDS = (100_000, 20, 100)
 
 logger = logging.getLogger(__name__)
 http_logger = logging.getLogger("timerwheel.api.http")
-RUNNER_OPTIONS = {"access_log": None, "logger": http_logger, "shutdown_timeout": FINISH_S_MAX}
+RUNNER_OPTIONS: dict[str, Any] = {
+    "access_log": None,
+    "logger": http_logger,
+    "shutdown_timeout": FINISH_S_MAX,
+    "handshake_s": HANDSHAKE_S,
+}
 
 
 class EngineFailedError(TimerwheelError):
@@ -432,6 +437,7 @@ async def _listen(
     if listening is None:
         site = web.TCPSite(runner, serving.host, serving.port)
     else:
+        take_handshakes(listening)
         site = web.SockSite(runner, listening)
     try:
         await site.start()

@@ -1,10 +1,35 @@
-"""Takes the address of a port, for every protocol."""
+"""Takes the address of a port, for every protocol, and gives it back without dropping a client's request.
+
+A client may send as soon as the system has completed its handshake, which is before the service knows of
+the connection. A listening socket that is closed then resets the connection, and the client cannot know
+whether its request was carried out. So a socket is closed in three steps: new handshakes are dropped
+(`drop_handshakes`), which clients repeat after a second, and which are refused by then; those under way end,
+within HANDSHAKE_S; and the connections that nobody has accepted are taken (`waiting_connections`).
+"""
 
 import asyncio
+import contextlib
+import ctypes
 import errno
 import socket
+import struct
+import sys
+from collections.abc import Iterator
+from typing import Final
 
 from timerwheel.errors import TimerwheelError
+
+HANDSHAKE_S: Final = 0.05
+"""How long a handshake may take that is under way: longer than a round trip within a region."""
+
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # of Linux; Python does not have them
+_NO_HANDSHAKES = (
+    (0x30, 0, 0, 13),  # load the byte of the TCP header that has the flags
+    (0x45, 0, 1, 0x02),  # is SYN set?
+    (0x06, 0, 0, 0),  # yes: drop the packet
+    (0x06, 0, 0, 0xFFFFFFFF),  # no: keep it
+)
+"""A filter in classic BPF: (code, jump if true, jump if false, operand)."""
 
 
 class ListenError(TimerwheelError):
@@ -42,6 +67,35 @@ def bound(host: str, port: int, *, backlog: int | None = None) -> socket.socket:
         taken.close()
         raise
     return taken
+
+
+def drop_handshakes(listening: socket.socket) -> None:
+    """Have the system drop new handshakes; those under way go on. Does nothing where it cannot do so."""
+    if sys.platform != "linux":
+        return
+    steps = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in _NO_HANDSHAKES))
+    with contextlib.suppress(OSError):
+        program = struct.pack("HP", len(_NO_HANDSHAKES), ctypes.addressof(steps))
+        listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+
+
+def take_handshakes(listening: socket.socket) -> None:
+    """Undo `drop_handshakes` for a socket that another process has left."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # there was none
+            listening.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+
+
+def waiting_connections(listening: socket.socket) -> Iterator[socket.socket]:
+    """Return the connections that the system has for a listening socket, and nobody has accepted yet."""
+    listening.settimeout(0)
+    while True:
+        try:
+            yield listening.accept()[0]
+        except ConnectionAbortedError:
+            continue
+        except OSError:  # no more, or no descriptor is left for one
+            return
 
 
 def accepted_socket(transport: asyncio.Transport) -> socket.socket:

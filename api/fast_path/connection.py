@@ -73,6 +73,6 @@ class FastConnection(QueueJumper, Connection):
         if transport is None:
             return
         if self.is_closing_down:
-            data, self._farewell = _as_last(data), b""
+            data, self._farewell = _as_last(data), None
         transport.write(data)
         self.keep_open()

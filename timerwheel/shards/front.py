@@ -139,7 +139,7 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
             await _until_stopped(processes, leaders, stop, is_served)
         finally:
             handle.stop()
-            await site.stop()
+            await runner.stop_listening()
             await asyncio.gather(*(process.stop() for process in processes))
 
 

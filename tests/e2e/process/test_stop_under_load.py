@@ -1,12 +1,21 @@
 """SIGTERM while clients send: requests that were taken are finished, and what was acknowledged is there."""
 
 import asyncio
+import errno
 import signal
+from collections import Counter
+
+import pytest
 
 from tests.harness.processes import serving, timerwheel
+from tests.harness.raw_http import Client as Connection
 from timerwheel.client import Client, ClientError, UnreachableError
+from timerwheel.model.shards import shard_of_topic
 
 CLIENTS = 8
+SENDERS = 32
+TOPIC = "orders"
+SHARD = shard_of_topic(TOPIC, 2)
 ARRAY = 50
 HOUR_MS = 3_600_000
 
@@ -41,3 +50,52 @@ async def test_a_stop_under_load_finishes_in_order_and_loses_nothing_that_was_ac
     records = timerwheel("log", "--data", tmp_path / "d", "--json").lines
     assert set(acknowledged) <= {record["id"] for record in records}
     assert timerwheel("fsck", "--data", tmp_path / "d", "--json").json["findings"] == []
+
+
+async def send_each_on_a_connection_of_its_own(port: int, outcomes: Counter[str]) -> None:
+    """Send until the port refuses, as programs do that have no pool of connections."""
+    body = b'{"topic":"%s","body":"b","delay_ms":3600000}' % TOPIC.encode()
+    request = (
+        b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(body) + body
+    )
+    while True:
+        try:
+            connection = Connection(*await asyncio.open_connection("127.0.0.1", port))
+        except OSError as error:
+            if error.errno == errno.ECONNREFUSED:
+                return
+            raise
+        try:
+            connection.write(request)
+            answer = await connection.answer()
+            outcomes[answer.status.split()[1].decode()] += 1
+        except (OSError, EOFError, ValueError) as error:
+            outcomes[f"unknown: {error!r}"] += 1
+        finally:
+            connection.writer.close()
+
+
+@pytest.mark.parametrize(
+    ("flags", "process"),
+    [
+        pytest.param((), 0, id="a service"),
+        pytest.param(("--shards", 2), 0, id="the front of a node"),
+        pytest.param(("--shards", 2), 1 + SHARD, id="a shard, as other nodes call it"),
+    ],
+)
+async def test_a_client_with_a_new_connection_for_each_request_knows_of_each_whether_it_was_stored(
+    tmp_path, flags, process
+):
+    outcomes: Counter[str] = Counter()
+    with serving(tmp_path / "d", *flags, "--log-level", "warning") as service:
+        port = int(service.url.rsplit(":", 1)[1]) + process
+        load = [
+            asyncio.create_task(send_each_on_a_connection_of_its_own(port, outcomes)) for _ in range(SENDERS)
+        ]
+        while outcomes["201"] < 2 * SENDERS:
+            await asyncio.sleep(0.001)
+        ended = await asyncio.to_thread(service.end, signal.SIGTERM)
+        await asyncio.gather(*load)
+    assert (ended.code, ended.err) == (0, "")
+    assert outcomes.keys() <= {"201", "503"}, outcomes

@@ -12,7 +12,7 @@ from tests.harness.clock import ManualClock
 from tests.harness.faulty import FaultyFiles
 from tests.harness.raw_http import MESSAGE, Client
 from tests.harness.served import Served
-from timerwheel.api.connection import FAREWELL
+from timerwheel.api.connection import FAREWELL, Farewell
 from timerwheel.api.http.problems import farewell
 from timerwheel.engine import Engine
 from timerwheel.settings import Serving, Settings
@@ -26,8 +26,7 @@ async def serving(data, *, fast=True, says=True):
     data.mkdir()
     engine = await Engine.open(Settings(data=data, disk_reserve_bytes=0), ManualClock(), FaultyFiles())
     app = app_of(engine, Serving(fast_path=fast))
-    if says:
-        app[FAREWELL] = farewell()
+    app[FAREWELL] = Farewell(farewell(), after_answers=says)
     server = Served(app)
     await server.start_server()
     try:
@@ -132,10 +131,43 @@ async def test_a_client_that_sends_all_the_time_knows_of_each_message_whether_it
         assert len((await engine.messages.pending(limit=1000)).messages) == stored
 
 
-async def test_without_a_node_in_front_connections_just_end(tmp_path):
+@pytest.mark.parametrize("fast", [True, False])
+async def test_a_request_whose_body_is_under_way_at_the_stop_is_read_to_its_end_and_answered(tmp_path, fast):
+    async with (
+        serving(tmp_path / "data", fast=fast) as (server, engine),
+        used(server) as client,
+        used(server) as other,
+    ):
+        request = post(b"Expect: 100-continue")
+        client.write(request[:-10])
+        assert b" 100 " in (await client.answer()).status
+        stopping = asyncio.create_task(server.close())
+        assert await other.reader.readuntil(b"\r\n\r\n")
+        assert not stopping.done()
+        client.write(request[-10:])
+        answer = await client.answer()
+        await stopping
+        assert b" 201 " in answer.status
+        assert answer.headers["connection"] == "close"
+        assert await client.reader.read() == b""
+        assert len((await engine.messages.pending()).messages) == 1
+
+
+async def test_without_a_node_in_front_connections_that_were_used_just_end(tmp_path):
     async with serving(tmp_path / "data", says=False) as (server, _), used(server) as client:
         await server.close()
         assert await client.reader.read() == b""
+
+
+async def test_without_a_node_in_front_a_connection_without_a_request_so_far_has_one_under_way(tmp_path):
+    async with serving(tmp_path / "data", says=False) as (server, _):
+        client = Client(*await asyncio.open_connection("127.0.0.1", server.port))
+        async with used(server):  # so the one before it is accepted too
+            client.write(post())
+            await server.close()
+        assert is_farewell(await client.answer())
+        assert await client.reader.read() == b""
+        client.writer.close()
 
 
 @pytest.mark.parametrize("says", [True, False])
