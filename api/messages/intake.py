@@ -69,6 +69,8 @@ class Intake(msgspec.Struct):
     good: list[Outgoing]
     good_index: list[int]
     faults: list[Fault]
+    texts: list[Text | msgspec.Raw] | None = None
+    """The JSON of each message, if that was asked for."""
 
 
 _decode_one = msgspec.json.Decoder(NewMessage, float_hook=exact_number).decode
@@ -260,9 +262,11 @@ async def single_in_steps(body: Text, bounds: Bounds, breathe: Breathe) -> Outgo
     return single(bytes(body))
 
 
-async def array(body: Text, count_max: int, bounds: Bounds, breathe: Breathe) -> Intake:
+async def array(
+    body: Text, count_max: int, bounds: Bounds, breathe: Breathe, *, with_texts: bool = False
+) -> Intake:
     """The messages of a JSON array; raises `RequestError` if it is not an array or is too long."""
-    parts = _Parts(Intake([], [], []), count_max, bounds, breathe)
+    parts = _Parts(_nothing(with_texts), count_max, bounds, breathe)
     if len(body) <= DIRECT_BYTES:
         try:
             await parts.take(bytes(body))
@@ -336,6 +340,8 @@ class _Parts:
         except (RequestError, AdmissionError):
             await self._take_each(part)
             return
+        if self.intake.texts is not None:
+            self.intake.texts += _decode_raws(part)
         self.intake.good += good
         self.intake.good_index += range(self.count, self.count + len(good))
         self.count += len(good)
@@ -351,6 +357,8 @@ class _Parts:
     async def take_one(self, item: Text) -> None:
         """One message of any size."""
         self._check(1)
+        if self.intake.texts is not None:
+            self.intake.texts.append(item)
         try:
             self.intake.good.append(await single_in_steps(item, self._bounds, self._breathe))
             self.intake.good_index.append(self.count)
@@ -363,9 +371,11 @@ class _Parts:
             raise _too_many(self._count_max)
 
 
-async def lines(body: Text, count_max: int, bounds: Bounds, breathe: Breathe) -> Intake:
+async def lines(
+    body: Text, count_max: int, bounds: Bounds, breathe: Breathe, *, with_texts: bool = False
+) -> Intake:
     """Return the messages of newline-delimited JSON; skips empty lines."""
-    parts = _Parts(Intake([], [], []), count_max, bounds, breathe)
+    parts = _Parts(_nothing(with_texts), count_max, bounds, breathe)
     at, looked_at = 0, 0
     for number in range(1, LINES_PER_MESSAGE * count_max + 2):
         end = body.find(b"\n", at)
@@ -379,6 +389,10 @@ async def lines(body: Text, count_max: int, bounds: Bounds, breathe: Breathe) ->
             looked_at = at
             await breathe()
     raise _too_many(count_max)
+
+
+def _nothing(with_texts: bool) -> Intake:
+    return Intake([], [], [], [] if with_texts else None)
 
 
 def _too_many(count_max: int) -> RequestError:

@@ -18,7 +18,7 @@ from aiohttp import hdrs, web
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, query, responses
-from timerwheel.api.http.json_steps import DIRECT_BYTES, check_values
+from timerwheel.api.http.json_steps import DIRECT_BYTES, Text, check_values
 from timerwheel.api.http.problems import RequestError
 from timerwheel.api.http.responses import REQUEST_ID_HEADER
 from timerwheel.api.http.route import Handler, Route
@@ -178,8 +178,8 @@ class Sends:
     async def _split(self, request: web.Request, body: bytes | bytearray, form: str) -> web.StreamResponse:
         """Let each shard store its part; the answer has one item for each message, in order."""
         try:
-            raws = _raws(body, form)
-        except (ValueError, RecursionError):
+            raws = await self._each(body, form)
+        except (ValueError, RecursionError, RequestError):
             return await self._pass_on(request, 0, body)
         if len(raws) > self.count_max:
             detail = f"more than messages_per_request_max = {self.count_max} messages"
@@ -203,6 +203,15 @@ class Sends:
         }
         found = await asyncio.gather(*(self._part(shard, call) for shard, call in parts.items()))
         return self._whole(len(raws), list(zip(places.values(), found, strict=True)))
+
+    async def _each(self, body: bytes | bytearray, form: str) -> Sequence[Text | msgspec.Raw]:
+        """Return the JSON of each message; ValueError, RecursionError and RequestError."""
+        if len(body) <= DIRECT_BYTES:
+            return _raws(body, form)
+        read = intake.lines if form == "lines" else intake.array
+        taken = await read(body, self.count_max, self._bounds, self._clock.breathe, with_texts=True)
+        assert taken.texts is not None
+        return taken.texts
 
     async def _part(self, shard: int, call: Call) -> Said | SentPart:
         try:
@@ -254,7 +263,7 @@ def _raws(body: bytes | bytearray, form: str) -> list[msgspec.Raw]:
     return _raw.decode_lines(body) if form == "lines" else _raw_array.decode(body)
 
 
-def _topic_in(raw: msgspec.Raw) -> str | None:
+def _topic_in(raw: Text | msgspec.Raw) -> str | None:
     """Return the topic of one message of an array; None if it is not a message."""
     try:
         return _one.decode(raw).topic

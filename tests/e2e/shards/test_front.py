@@ -32,6 +32,7 @@ from timerwheel.model.ids import shard_in
 from timerwheel.model.shards import shard_of_topic
 from timerwheel.push.ack_urls import AckUrls, Attempted
 from timerwheel.settings import Serving, Settings
+from timerwheel.shards import sends
 from timerwheel.shards.calls import Calls
 from timerwheel.shards.connection_pool import ConnectionPool
 from timerwheel.shards.forwarder import Call, Forwarder
@@ -160,6 +161,26 @@ async def test_with_atomic_false_each_shard_stores_its_part_and_the_answer_is_in
     assert answer.content[1]["code"] == "refused"
     assert answer.content[1]["detail"].startswith("illegal_delay: 'soon'")
     assert answer.content[4]["detail"].endswith("refused others of the array: 1")
+
+
+@pytest.mark.parametrize("form", ["json", "x-ndjson"])
+async def test_a_large_body_is_split_in_steps_and_each_message_goes_to_its_shard(
+    node: Node, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def at_once(*_: object) -> None:
+        raise AssertionError("the body was decoded at once")
+
+    monkeypatch.setattr(sends, "_raws", at_once)
+    messages = [{"topic": TOPICS[number % 3], "body": f"{number}" + "x" * 9_000} for number in range(100)]
+    messages[50]["delay"] = "soon"
+    texts = [orjson.dumps(one) for one in messages]
+    data = b"[%b]" % b",".join(texts) if form == "json" else b"\n".join(texts)
+    headers = {"Content-Type": f"application/{form}"}
+    answer = await call(node, "POST", "/v1/messages?atomic=false", data=data, headers=headers)
+    assert answer.status == 207
+    stored = ["id" in one for one in answer.content]
+    assert stored == [number % 3 != 50 % 3 for number in range(100)]
+    assert answer.content[50]["detail"].startswith("illegal_delay: 'soon'")
 
 
 async def test_what_is_no_message_of_an_array_does_not_send_the_others_to_a_wrong_shard(node: Node) -> None:

@@ -99,6 +99,27 @@ def test_an_array_that_is_cut_is_the_array_that_was_sent(small_steps, size):
         assert taken.faults == []
         assert taken.good == [intake.single(json.dumps(one).encode()) for one in messages]
         assert taken.good_index == list(range(len(messages)))
+        assert taken.texts is None
+
+    check()
+
+
+@pytest.mark.parametrize("form", ["array", "lines"])
+@pytest.mark.parametrize("size", STEPS)
+def test_the_text_of_each_message_is_there_if_it_is_wanted_also_of_a_bad_one(small_steps, size, form):
+    small_steps(size)
+
+    @examples(max_examples=40, deadline=None)
+    @given(st.lists(st.dictionaries(TEXTS, VALUES, max_size=3), min_size=1, max_size=12))
+    def check(items):
+        texts = [json.dumps(one, ensure_ascii=False).encode() for one in items]
+        if form == "array":
+            body, read = b"[%b]" % b" ,\n".join(texts), intake.array
+        else:
+            body, read = b"\n\n".join(texts), intake.lines
+        taken = run(read(bytearray(body), 12, BOUNDS, Steps().breathe, with_texts=True))
+        assert taken.texts is not None
+        assert [bytes(one).strip() for one in taken.texts] == texts
 
     check()
 
