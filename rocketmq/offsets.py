@@ -22,6 +22,7 @@ SEEN_MAX: Final = 2_048
 """Most retries of which one commit finds out whether they are the client's own."""
 SEEN_BYTES_MAX: Final = 1 << 20
 """Most bytes of these retries."""
+SEEN_PER_BREATH: Final = 200
 
 
 class Offsets:
@@ -66,6 +67,8 @@ class Offsets:
         begin = self.of(topic, group, queue) or 0
         page = await self._engine.queues.records(topic, queue, begin, SEEN_MAX, SEEN_BYTES_MAX)
         for place, data in enumerate(page.records, page.first):
+            if (place - page.first) % SEEN_PER_BREATH == SEEN_PER_BREATH - 1:
+                await self._engine.clock.breathe()
             if isinstance(data, bytes) and not self._topics.may_see(request, decode(data)):
                 return min(place, offset)
         return min(page.first + len(page.records), offset)

@@ -266,7 +266,7 @@ async def array(
     body: Text, count_max: int, bounds: Bounds, breathe: Breathe, *, with_texts: bool = False
 ) -> Intake:
     """The messages of a JSON array; raises `RequestError` if it is not an array or is too long."""
-    parts = _Parts(_nothing(with_texts), count_max, bounds, breathe)
+    parts = _Parts(_nothing(with_texts=with_texts), count_max, bounds, breathe)
     if len(body) <= DIRECT_BYTES:
         try:
             await parts.take(bytes(body))
@@ -375,7 +375,7 @@ async def lines(
     body: Text, count_max: int, bounds: Bounds, breathe: Breathe, *, with_texts: bool = False
 ) -> Intake:
     """Return the messages of newline-delimited JSON; skips empty lines."""
-    parts = _Parts(_nothing(with_texts), count_max, bounds, breathe)
+    parts = _Parts(_nothing(with_texts=with_texts), count_max, bounds, breathe)
     at, looked_at = 0, 0
     for number in range(1, LINES_PER_MESSAGE * count_max + 2):
         end = body.find(b"\n", at)
@@ -391,7 +391,7 @@ async def lines(
     raise _too_many(count_max)
 
 
-def _nothing(with_texts: bool) -> Intake:
+def _nothing(*, with_texts: bool) -> Intake:
     return Intake([], [], [], [] if with_texts else None)
 
 
