@@ -24,6 +24,8 @@ WAITING = "tests/integration/groups/test_groups_waiting.py"
 LEAD = "tests/e2e/api/http/test_http_lead.py"
 
 BROKEN = "tests/integration/client/test_broken_connections.py"
+STOPS = "tests/e2e/process/test_stop_under_load.py"
+FAREWELLS = "tests/e2e/api/http/test_http_farewell.py"
 
 MUTANTS = [
     # ------------------------------------------------------------------ a connection that breaks
@@ -50,6 +52,35 @@ MUTANTS = [
         "            middlewares=(broken_connection.reported,),\n",
         "",
         (f"{BROKEN}::test_a_call_of_a_receiver_is_made_once_more_at_most",),
+    ),
+    # ------------------------------------------------------------------ an orderly stop
+    Mutant(
+        "stop-resets-new-connections",
+        "api/connection_limit.py",
+        "a client that has just connected knows whether its request was carried out",
+        "for connection in [waiting for one in listening for waiting in waiting_connections(one)]:",
+        "for connection in [waiting for one in listening for waiting in ()]:",
+        (
+            f"{STOPS}::test_a_client_with_a_new_connection_for_each_request_knows_of_each_whether_it_was_stored",
+        ),
+    ),
+    Mutant(
+        "stop-drops-body",
+        "api/aiohttp_private.py",
+        "a request whose body is under way at the stop is answered",
+        "        if not self._request_in_progress:\n            super().data_received(data)",
+        "        if True:\n            super().data_received(data)",
+        (f"{FAREWELLS}::test_a_request_whose_body_is_under_way_at_the_stop_is_read_to_its_end_and_answered",),
+    ),
+    Mutant(
+        "stop-without-word",
+        "api/connection.py",
+        "a connection without a request so far is told that it is closed",
+        "if farewell.after_answers or not self.requests:",
+        "if farewell.after_answers:",
+        (
+            f"{FAREWELLS}::test_without_a_node_in_front_a_connection_without_a_request_so_far_has_one_under_way",
+        ),
     ),
     # ------------------------------------------------------------------ who leads
     Mutant(
