@@ -21,7 +21,7 @@ from timerwheel.api.http import etags, idempotency, openapi, query, responses
 from timerwheel.api.http.budget import Budgets
 from timerwheel.api.http.compression import Compression
 from timerwheel.api.http.cors import Cors
-from timerwheel.api.http.problems import farewell, problem
+from timerwheel.api.http.problems import problem
 from timerwheel.api.http.route import Handler, Need, Route
 from timerwheel.api.memory import MemoryKeeper
 from timerwheel.api.middleware import Middleware
@@ -98,7 +98,7 @@ def make_app(
         handle.stop()
 
     app.on_shutdown.append(stop_waiting)
-    app[FAREWELL] = Farewell(farewell(), after_answers=handle.is_of_node)
+    app[FAREWELL] = Farewell.of(after_answers=handle.is_of_node)
     return app
 
 

@@ -20,10 +20,11 @@ from aiohttp import hdrs, web
 from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError, LineTooLong
 
 from timerwheel.api.aiohttp_private import Handle, Protocol, answer_as_http11
-from timerwheel.api.http.problems import RequestError, problem
+from timerwheel.api.http.problems import RequestError, last_response, problem
 from timerwheel.api.http.responses import SERVER, sign
 from timerwheel.api.security.framing import check_framing
 from timerwheel.api.security.slow_clients import SlowReaders
+from timerwheel.errors import NotReadyError
 
 LINE_BYTES_MAX: Final = 8_190
 """Limit on the path and query of a request."""
@@ -44,6 +45,12 @@ class Farewell(NamedTuple):
     response: bytes
     after_answers: bool
     """Whether those write it that have answered a request, too."""
+
+    @classmethod
+    def of(cls, *, after_answers: bool) -> "Farewell":
+        """Return the usual one."""
+        detail = "this connection is being closed, and no request on it is read"
+        return cls(last_response(NotReadyError.code, detail), after_answers)
 
 
 FAREWELL: web.AppKey[Farewell] = web.AppKey("farewell")

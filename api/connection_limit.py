@@ -2,7 +2,7 @@
 
 Each connection takes a descriptor, and a log that gets none for its next segment cannot store anything more.
 So the log has its descriptors reserved (`timerwheel.store.file_reserve`), push has at most its share in use,
-and a connection beyond the rest is closed at once.
+and a connection beyond the rest is refused at once.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from aiohttp import web
 
 from timerwheel.api.aiohttp_private import listening_descriptors, options_of
 from timerwheel.api.connection import CONNECT, FAREWELL, Connection
+from timerwheel.api.http.problems import last_response
 from timerwheel.api.security.handshakes import Handshakes
 from timerwheel.api.security.slow_clients import SLOW_READERS
 from timerwheel.errors import TimerwheelError
@@ -120,7 +121,7 @@ class Runner(web.AppRunner):
                 logger.warning(
                     "connection limit reached: %d connections are open; refusing new ones", self._connections
                 )
-            return _Closed()
+            return _Full(answers=self._handshakes is None)
         # Many are accepted in one turn of the loop; each is among the server's after the next one.
         self._arriving += 1
         loop.call_soon(loop.call_soon, self._arrived)
@@ -169,6 +170,14 @@ class Runner(web.AppRunner):
         await super().cleanup()
 
 
-class _Closed(asyncio.Protocol):
+class _Full(asyncio.Protocol):
+    """Closes a connection; a client that can read it without a handshake is told why, and may try again."""
+
+    def __init__(self, *, answers: bool) -> None:
+        self._answers = answers
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        if self._answers:
+            transport.write(last_response("overloaded", "the service has as many connections as it may have"))
         transport.close()

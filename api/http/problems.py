@@ -29,6 +29,7 @@ INDEXES_NAMED = 5
 DETAIL_CHARACTERS_MAX = 1_000  # a detail may quote a whole request
 _DETAIL_END_CHARACTERS = 300  # a shortened detail keeps its end, which says what to do
 NO_FACTS: Mapping[str, int | str] = MappingProxyType({})
+RETRY_S = 1
 FULL_DISK_RETRY_S = 10  # free space is measured every second, but somebody has to free some
 
 # code -> (status, title); `doc/http-api.md` explains each, and a test compares the two.
@@ -191,9 +192,9 @@ def problem(
     )
 
 
-def farewell() -> bytes:
-    """Return what a connection says before it is closed between two answers, as a response."""
-    response = problem(NotReadyError.code, "this connection is being closed, and no request on it is read")
+def last_response(code: str, detail: str) -> bytes:
+    """Return a problem as the bytes of the last response of a connection, for what reads no request on it."""
+    response = problem(code, detail, headers={"Retry-After": str(RETRY_S)})
     body = response.body
     assert isinstance(body, bytes)
     headers = "".join(f"{name}: {value}\r\n" for name, value in response.headers.items())
@@ -250,7 +251,8 @@ def _retry_after_s(error: Exception) -> int | None:
     """Return after how many seconds the same request may succeed, None if only another request can."""
     if isinstance(error, (DiskReserveError, IndexFullError, NoSpaceError)):
         return FULL_DISK_RETRY_S
-    return 1 if isinstance(error, (NotReadyError, LogFailedError, IndexBusyError, OverloadedError)) else None
+    is_brief = isinstance(error, (NotReadyError, LogFailedError, IndexBusyError, OverloadedError))
+    return RETRY_S if is_brief else None
 
 
 def of_http(error: web.HTTPException, request: web.BaseRequest) -> web.Response:

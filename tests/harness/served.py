@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from aiohttp import web
 from aiohttp.test_utils import TestServer
 from aiohttp.web_runner import BaseRunner
 
@@ -15,6 +16,10 @@ class Served(TestServer):
 
     __test__ = False
 
+    def __init__(self, app: web.Application, connections: int = CONNECTIONS) -> None:
+        super().__init__(app)
+        self._connections = connections
+
     async def _make_runner(self, **options: Any) -> BaseRunner:
         del options["handler_cancellation"]  # the runner's own to say
-        return Runner(self.app, CONNECTIONS, **options)
+        return Runner(self.app, self._connections, **options)

@@ -1,4 +1,4 @@
-"""What a service says to nodes in front of it while it stops: no call is left without an answer."""
+"""What a service says on connections on which it reads no request: no call is left without an answer."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -11,9 +11,8 @@ from tests.harness.apps import app_of
 from tests.harness.clock import ManualClock
 from tests.harness.faulty import FaultyFiles
 from tests.harness.raw_http import MESSAGE, Client
-from tests.harness.served import Served
+from tests.harness.served import CONNECTIONS, Served
 from timerwheel.api.connection import FAREWELL, Farewell
-from timerwheel.api.http.problems import farewell
 from timerwheel.engine import Engine
 from timerwheel.settings import Serving, Settings
 
@@ -22,12 +21,12 @@ PATH = "/v1/messages"
 
 
 @asynccontextmanager
-async def serving(data, *, fast=True, says=True):
+async def serving(data, *, fast=True, says=True, connections=CONNECTIONS):
     data.mkdir()
     engine = await Engine.open(Settings(data=data, disk_reserve_bytes=0), ManualClock(), FaultyFiles())
     app = app_of(engine, Serving(fast_path=fast))
-    app[FAREWELL] = Farewell(farewell(), after_answers=says)
-    server = Served(app)
+    app[FAREWELL] = Farewell.of(after_answers=says)
+    server = Served(app, connections)
     await server.start_server()
     try:
         yield server, engine
@@ -54,7 +53,12 @@ async def used(server):
 
 
 def is_farewell(answer) -> bool:
-    return b" 503 " in answer.status and orjson.loads(answer.content)["code"] == "not_ready"
+    return is_refusal(answer, "not_ready")
+
+
+def is_refusal(answer, code) -> bool:
+    has_code = b" 503 " in answer.status and orjson.loads(answer.content)["code"] == code
+    return has_code and answer.headers["retry-after"] == "1" and answer.headers["connection"] == "close"
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -84,7 +88,7 @@ async def test_a_pool_has_the_answer_that_came_with_it_and_uses_the_connection_n
 
     async def serve(reader, writer) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer + farewell())
+        writer.write(answer + Farewell.of(after_answers=True).response)
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -185,3 +189,14 @@ async def test_the_last_answer_of_a_connection_says_that_it_is_and_nothing_follo
         assert b" 201 " in answer.status
         assert answer.headers["connection"] == "close"
         assert await client.reader.read() == b""
+
+
+async def test_a_connection_beyond_the_limit_is_told_so_and_others_go_on(tmp_path):
+    async with serving(tmp_path / "data", connections=1) as (server, _), used(server) as client:
+        other = Client(*await asyncio.open_connection("127.0.0.1", server.port))
+        other.write(post())
+        assert is_refusal(await other.answer(), "overloaded")
+        assert await other.reader.read() == b""
+        other.writer.close()
+        client.write(post())
+        assert b" 201 " in (await client.answer()).status
