@@ -13,7 +13,7 @@ import resource
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from aiohttp import web
 
@@ -177,7 +177,8 @@ class _Full(asyncio.Protocol):
         self._answers = answers
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
         if self._answers:
-            transport.write(last_response("overloaded", "the service has as many connections as it may have"))
+            cast("asyncio.Transport", transport).write(
+                last_response("overloaded", "the service has as many connections as it may have")
+            )
         transport.close()

@@ -87,6 +87,9 @@ async def test_with_few_descriptors_a_crowd_and_hanging_pushes_the_log_goes_on(t
                 for _ in range(min(limit // 16, ENDPOINTS)):  # so many there are, or all that it may have
                     await begun.acquire()
                 async with crowd(service, limit + 50):
+                    reader, writer = await asyncio.open_connection(*address_of(service))
+                    assert (await reader.readline()).startswith(b"HTTP/1.1 503 ")
+                    writer.close()
                     for _ in range(12):  # each is more than half a segment
                         drafts = [{"topic": "t", "body": BODY, "delay_ms": 1} for _ in range(5)]
                         kept += [sent.id for sent in await client.send_many(drafts)]
