@@ -17,8 +17,9 @@ WAYS = ("ack", "nack", "extend", "give up", "conclude")
 
 async def power_cut(world) -> None:
     """The machine stops, and its disk has what was synced."""
-    await world.engine.abandon()
     world.files.forget_unsynced()
+    await world.engine.abandon()
+    world.files.forget_unsynced()  # what it was about to write
     await world.open()
 
 
