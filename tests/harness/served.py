@@ -16,8 +16,8 @@ class Served(TestServer):
 
     __test__ = False
 
-    def __init__(self, app: web.Application, connections: int = CONNECTIONS) -> None:
-        super().__init__(app)
+    def __init__(self, app: web.Application, connections: int = CONNECTIONS, **options: Any) -> None:
+        super().__init__(app, **options)
         self._connections = connections
 
     async def _make_runner(self, **options: Any) -> BaseRunner:
