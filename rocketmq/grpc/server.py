@@ -1,7 +1,8 @@
 """The gRPC server: the table of calls, TLS, the limits of connections and messages. Imports grpc.
 
 1. A message of a client is at most `body_size_max` and `FRAME_BYTES` long; gRPC refuses a longer one before
-   it is in memory.
+   it is in memory, and takes none of a call without a valid token: calls with one request are served as
+   streams, whose messages are read when they are asked for (`Service.request`).
 2. A connection that does not answer a ping is closed, so half-open streams end.
 """
 
@@ -16,7 +17,7 @@ from grpc import aio
 
 from timerwheel.rocketmq.grpc.codes import OK, status_of
 from timerwheel.rocketmq.grpc.schema import SERVICE, message_class
-from timerwheel.rocketmq.grpc.service import Service, sound
+from timerwheel.rocketmq.grpc.service import Service
 from timerwheel.settings import Serving
 
 FRAME_BYTES: Final = 1 << 20
@@ -98,7 +99,7 @@ def _stamp(paths: list[Path]) -> list[tuple[int, int]]:
 def add(server: Any, service: Service) -> None:
     """Register the calls of a service; others are UNIMPLEMENTED."""
     handlers = {name: _unary(name, handler, service) for name, handler in service.unary.items()}
-    handlers["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(
+    handlers["ReceiveMessage"] = grpc.stream_stream_rpc_method_handler(
         service.receive_message,
         _decoder("ReceiveMessageRequest"),
         message_class("ReceiveMessageResponse").SerializeToString,
@@ -122,11 +123,12 @@ def add(server: Any, service: Service) -> None:
 def _unary(name: str, handler: Callable[[Any, Any, Any], Awaitable[None]], service: Service) -> Any:
     answer_class = message_class(f"{name}Response")
 
-    async def serve(request: Any, context: Any) -> Any:
+    async def serve(requests: Any, context: Any) -> Any:
         answer = answer_class()
         try:
+            request = await service.request(requests, context)
             await service.assure_lead()
-            await handler(service.call(context), sound(request), answer)
+            await handler(service.call(context), request, answer)
             if not answer.status.code:
                 answer.status.code, answer.status.message = OK
         except Exception as error:  # noqa: BLE001 - whatever it is becomes an answer
@@ -135,7 +137,7 @@ def _unary(name: str, handler: Callable[[Any, Any, Any], Awaitable[None]], servi
         service.count(name, answer.status.code)
         return answer
 
-    return grpc.unary_unary_rpc_method_handler(
+    return grpc.stream_unary_rpc_method_handler(
         serve, _decoder(f"{name}Request"), answer_class.SerializeToString
     )
 

@@ -120,6 +120,16 @@ class Service:
             raise NotReadyError("the service is stopping")
         return Call(context, self._callers)
 
+    async def request(self, requests: Any, context: Any) -> Any:
+        """Return the one request of a call; CallError for bytes that are none, or without a valid token.
+
+        Without a token nothing is read: gRPC takes what comes of a request into memory once it is asked for.
+        """
+        self.call(context).caller(counted=False)
+        async for request in requests:
+            return _sound(request)
+        raise CallError(Code.BAD_REQUEST, "the call has no request")
+
     async def assure_lead(self) -> None:
         """Return if no other process leads; NotReadyError if that is not certain."""
         await self._engine.lead.assure()
@@ -207,7 +217,7 @@ class Service:
             asking.result()
         if not reading.done() or reading.cancelled():
             return None  # the service stops
-        command = sound(reading.result())
+        command = _sound(reading.result())
         return command if isinstance(command, _Command) else None  # gRPC's end of the stream
 
     def _settled(self, stream: Stream, given: Any) -> Answer:
@@ -268,11 +278,12 @@ class Service:
 
     # ------------------------------------------------------------------ receives
 
-    async def receive_message(self, request: Any, context: Any) -> None:
+    async def receive_message(self, requests: Any, context: Any) -> None:
         """ReceiveMessage: a status, the messages, and when they were sent out; waits for the first."""
         self._receives += 1
         try:
-            await self._receive(self.call(context), sound(request))
+            request = await self.request(requests, context)
+            await self._receive(self.call(context), request)
             self.count("ReceiveMessage", Code.OK)
         except Exception as error:  # noqa: BLE001 - whatever it is becomes an answer
             if context.done():
@@ -447,7 +458,7 @@ class Service:
         self.clients.settled(self.clients.heard(call.client), place, receipts)
 
 
-def sound(request: Any) -> Any:
+def _sound(request: Any) -> Any:
     """Return the request; CallError if its bytes were no message."""
     if request is None:
         raise CallError(Code.BAD_REQUEST, "the bytes are not a message of this call")

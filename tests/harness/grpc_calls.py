@@ -70,6 +70,16 @@ class GrpcCaller:
         made = self.channel.unary_unary(f"/{SERVICE}/{name}", lambda given: given, decode)
         return await made(data, metadata=self.metadata, timeout=TIMEOUT_S)
 
+    async def answer_without_request(self, name: str) -> Any:
+        """Begin a call, send nothing of its request, and return the first message of the answer."""
+        decode = message_class(f"{name}Response").FromString
+        made = self.channel.stream_stream(f"/{SERVICE}/{name}", lambda given: given, decode)
+        call = made(metadata=self.metadata, timeout=TIMEOUT_S)
+        try:
+            return await call.read()
+        finally:
+            call.cancel()
+
     async def send(self, *messages: Any) -> Any:
         """Send messages."""
         return await self.call("SendMessage", message_class("SendMessageRequest")(messages=messages))

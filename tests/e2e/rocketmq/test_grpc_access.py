@@ -63,6 +63,14 @@ def make_token(data: Path, name: str, *scopes: Scope, topics: str = "orders", **
     return secret
 
 
+@pytest.mark.parametrize("name", ["SendMessage", "ReceiveMessage", "Heartbeat"])
+async def test_nothing_of_a_request_without_a_token_is_read(stack, tmp_path, name):
+    make_token(tmp_path / "data", "someone", Scope.SEND)
+    caller = await stack.enter_async_context(grpc_served(await open_engine(stack, tmp_path / "data")))
+    caller.access_key = "unknown"
+    assert (await caller.answer_without_request(name)).status.code == Code.UNAUTHORIZED
+
+
 async def outcomes(caller: GrpcCaller, topic: str) -> dict[str, Code]:
     """The code of each call on a topic."""
     place = {"topic": topic, "group": "closers"}
