@@ -171,7 +171,7 @@ class Runner(web.AppRunner):
 
 
 class _Full(asyncio.Protocol):
-    """Closes a connection; a client that can read it without a handshake is told why, and may try again."""
+    """Closes a connection; one that needs no TLS handshake gets the reason, and may try again."""
 
     def __init__(self, *, answers: bool) -> None:
         self._answers = answers
