@@ -53,7 +53,9 @@ class Result(NamedTuple):
 
 def environment(**changed: str) -> dict[str, str]:
     """This process's environment without settings of the machine that would change an answer."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TIMERWHEEL_")}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("TIMERWHEEL_", "LINES"))
+    }
     return {**kept, "PYTHONPATH": str(ROOT), "TZ": "UTC", "LC_ALL": "C.UTF-8", "COLUMNS": "200", **changed}
 
 

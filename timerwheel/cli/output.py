@@ -5,6 +5,7 @@ Control characters in messages are escaped, so that no body can drive a terminal
 
 import contextlib
 import datetime as dt
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
@@ -226,11 +227,13 @@ def _width() -> int | None:
 
 
 def console() -> "Console":
-    """A rich console on stdout."""
+    """A rich console on stdout, as wide as the terminal; rich by itself takes a dumb one for 80 columns."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else _PIPED_WIDTH
-    return Console(width=width, highlight=False)
+    if not sys.stdout.isatty():
+        return Console(width=_PIPED_WIDTH, highlight=False)
+    columns, lines = shutil.get_terminal_size()
+    return Console(width=columns, height=lines, highlight=False)
 
 
 @contextlib.contextmanager
