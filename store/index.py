@@ -82,7 +82,7 @@ class Index:
             _take_room_for_lock(path)
         try:
             self.env = lmdb.open(
-                str(path),
+                os.fsencode(path),  # a path need not be UTF-8, and LMDB takes no other text
                 map_size=map_size_bytes,
                 max_dbs=len(TABLES),
                 max_readers=READERS_MAX,

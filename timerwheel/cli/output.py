@@ -138,7 +138,10 @@ class Output:
 
     def json(self, content: object) -> None:
         """Prints a JSON document on one line and flushes."""
-        data = msgspec.json.encode(content) + b"\n"
+        try:
+            data = msgspec.json.encode(content) + b"\n"
+        except UnicodeEncodeError:  # a path that is not UTF-8, with which JSON must not fail
+            data = msgspec.json.encode(_encodable(msgspec.to_builtins(content))) + b"\n"
         with _to_stdout():
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
@@ -169,6 +172,17 @@ class Output:
         """Prints a line with styles, which a pipe does not get; the terminal breaks what is too long."""
         with _to_stdout():
             console().print(content, soft_wrap=True)
+
+
+def _encodable(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """The value with a question mark for each byte of a path that is not UTF-8, as lines of text have it."""
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, list | tuple):
+        return [_encodable(one) for one in value]
+    if isinstance(value, dict):
+        return {_encodable(name): _encodable(one) for name, one in value.items()}
+    return value
 
 
 @contextlib.contextmanager

@@ -5,9 +5,10 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+import orjson
 import pytest
 
-from tests.harness.processes import timerwheel
+from tests.harness.processes import started, timerwheel
 from tests.harness.world import World
 from timerwheel.offline.backup.backup import back_up
 from timerwheel.store.files import DiskFiles
@@ -91,3 +92,20 @@ def test_a_place_with_nothing_in_it_is_named(places, command, where):
     assert (done.code, done.out) == (1, "")
     assert place in done.err
     assert done.err.count(os.linesep) == 1
+
+
+def test_paths_that_are_not_utf_8_are_served_read_backed_up_and_printed(places):
+    root = places.root / os.fsdecode(b"caf\xe9")  # Latin-1
+    data, backup = root / "data", root / "backup"
+    timerwheel("backup", "restore", places.backup, "--data", data)
+    with started("serve", "--port", 0, "--data", data, "--disk-reserve", 0, "--json") as service:
+        ready = orjson.loads(service.stdout.readline())
+        assert ready["data"].endswith("caf?/data")
+        sent = timerwheel("send", "orders", "a", "--delay", "1h", "--url", ready["url"], "--json").json
+        assert timerwheel("slots", "--data", data, "--json").json["levels"]
+        assert timerwheel("explain", sent["id"], "--data", data, "--json").json["state"] == "scheduled"
+    made = timerwheel("backup", "create", backup, "--data", data, "--json").json
+    assert made["backup"].endswith("caf?/backup")
+    assert timerwheel("backup", "restore", backup, "--data", root / "again", "--json").json["segments"]
+    (finding,) = timerwheel("fsck", "--data", root / "again", "--json").json["findings"]
+    assert (finding["code"], finding["path"][-16:]) == ("index_missing", "caf?/again/index")
