@@ -270,10 +270,11 @@ class DiskFiles:
         temporary = path.with_name(path.name + ".tmp")
         fd = open_descriptor(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
-            os.fsync(fd)
+            with naming(temporary):
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(fd, view) :]
+                os.fsync(fd)
         finally:
             os.close(fd)
         temporary.replace(path)
@@ -301,6 +302,19 @@ class DiskFiles:
         return found.f_bavail * found.f_frsize
 
 
+@contextlib.contextmanager
+def naming(path: ReadPath) -> Iterator[None]:
+    """Name a file in the errors of a block that uses its descriptor: such errors name no file of their own.
+
+    Without the name nobody knows which of several disks is full or fails.
+    """
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 def read_whole(files: ReadFiles, path: ReadPath) -> bytes | None:
     """Return the contents of a small file, None if it does not exist."""
     try:
@@ -315,7 +329,8 @@ def sync_directory(directory: Path) -> None:
     """Make creations, renames and removals in a directory durable."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        with naming(directory):
+            os.fsync(fd)
     finally:
         os.close(fd)
 

@@ -21,6 +21,7 @@ from timerwheel.cli.units import format_distance
 from timerwheel.clock import SystemClock
 from timerwheel.model.durations import format_ms
 from timerwheel.model.text import printable
+from timerwheel.store.files import naming
 
 if TYPE_CHECKING:  # `serve` prints one line; it should not load all this for that
     from rich.console import Console
@@ -185,14 +186,9 @@ def _encodable(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     return value
 
 
-@contextlib.contextmanager
-def _to_stdout() -> Iterator[None]:
+def _to_stdout() -> contextlib.AbstractContextManager[None]:
     """Name stdout in the error of a block that writes to it, which could be about any disk otherwise."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or "stdout"
-        raise
+    return naming("stdout")
 
 
 def _output(*, form: str | None, as_json: bool, utc: bool = False, iso: bool = False) -> Output:

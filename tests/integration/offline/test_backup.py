@@ -1,7 +1,9 @@
 """Backups of a directory whose service runs, and what is made of them: whole, private, and never half."""
 
 import asyncio
+import contextlib
 import fcntl
+import resource
 import shutil
 import threading
 from collections.abc import Iterator
@@ -89,6 +91,17 @@ def but_leases(told):
         for topic, group, ordered, _lag, _in_flight, waiting, ready, _parked in told["groups"]
     ]
     return told | {"groups": groups}
+
+
+@contextlib.contextmanager
+def files_of(room_bytes: int) -> Iterator[None]:
+    """As a full disk: this process cannot write a file of more bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def last_segment(data):
@@ -254,6 +267,18 @@ async def test_damage_in_a_sealed_segment_is_named_and_the_backup_that_was_there
     with pytest.raises(CorruptionError, match=path.name):
         back_up(lived.directory, target, 1)
     assert verify_files(target).until == first.until
+
+
+@pytest.mark.parametrize("room_bytes", [40, 2_000])
+async def test_a_disk_without_room_is_named_with_the_file_that_does_not_fit(lived, target, room, room_bytes):
+    whole = room / "whole"
+    back_up(lived.directory, whole, 0)
+    with pytest.raises(OSError, match="File too large") as of_backup, files_of(room_bytes):
+        back_up(lived.directory, target, 0)
+    with pytest.raises(OSError, match="File too large") as of_restore, files_of(room_bytes):
+        restore_backup(whole, room / "new", 0)
+    assert of_backup.value.filename.startswith(str(target / "log.new"))
+    assert of_restore.value.filename.startswith(str(room / "new"))
 
 
 async def test_with_salvage_damage_is_copied_unchanged_and_reported_each_time(lived, target, room):

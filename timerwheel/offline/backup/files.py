@@ -19,7 +19,14 @@ from timerwheel.runtime.archived import MARKER_FILE
 from timerwheel.runtime.data_directory import MANIFEST_FILE
 from timerwheel.state.log_manifest import LOG_DIRECTORY, read_start
 from timerwheel.store.errors import CorruptionError, FormatError, LockedError, StoreError
-from timerwheel.store.files import DiskFiles, create_file, open_binary, open_ordinary, read_ordinary
+from timerwheel.store.files import (
+    DiskFiles,
+    create_file,
+    naming,
+    open_binary,
+    open_ordinary,
+    read_ordinary,
+)
 from timerwheel.store.log_reader import START_FILE
 from timerwheel.store.sealed_json import check_seal, seal
 from timerwheel.store.segment import (
@@ -346,9 +353,14 @@ def copy(source: Path, to: Path, size: int, report: Callable[[int], None] = lamb
     part = to.with_name(to.name + PART)
     crc = done = 0
     part.unlink(missing_ok=True)
-    with open_binary(source) as file, open(create_file(part), "wb") as target:  # noqa: PTH123 - a descriptor
+    with (
+        open_binary(source) as file,
+        naming(part),  # its end too: that writes what is left
+        open(create_file(part), "wb") as target,  # noqa: PTH123 - a descriptor
+    ):
         while done < size:
-            data = file.read(min(_CHUNK_BYTES, size - done))
+            with naming(source):
+                data = file.read(min(_CHUNK_BYTES, size - done))
             if not data:
                 raise CorruptionError(source, done, f"the file ends {size - done} bytes too early")
             target.write(data)
@@ -375,7 +387,7 @@ def copy_small(source: Path, to: Path) -> BackupFile | None:
 def crc_of(path: Path) -> int:
     """Return the CRC-32 of a whole file; FormatError if it is not an ordinary file."""
     crc = 0
-    with open_ordinary(path) as file:
+    with naming(path), open_ordinary(path) as file:
         while data := file.read(_CHUNK_BYTES):
             crc = crc32(data, crc)
     return crc
