@@ -339,6 +339,7 @@ def make_directory(directory: Path) -> None:
     """Create a directory and its missing parents durably, with `DIRECTORY_MODE`.
 
     Without the sync of its parent, a power cut could remove a new directory with everything synced in it.
+    Raises FormatError for a link that leads nowhere: its disk may not be mounted.
     """
     try:
         directory.mkdir(mode=DIRECTORY_MODE)
@@ -346,6 +347,8 @@ def make_directory(directory: Path) -> None:
         make_directory(directory.parent)
         directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     except FileExistsError:
+        if directory.is_symlink() and not directory.exists():
+            raise FormatError(f"{directory} is a link that leads nowhere; is its disk mounted?") from None
         if not directory.is_dir():
             raise
         return

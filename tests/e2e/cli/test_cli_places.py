@@ -94,6 +94,17 @@ def test_a_place_with_nothing_in_it_is_named(places, command, where):
     assert done.err.count(os.linesep) == 1
 
 
+@pytest.mark.parametrize("below", ["", "/of/it"])
+@pytest.mark.parametrize("command", ["serve", "tokens create", "backup create into", "backup restore into"])
+def test_a_link_to_a_disk_that_is_not_mounted_is_named_before_anything_is_made_there(places, command, below):
+    place = f"{places.root}/dangling{below}"
+    names = {"PLACE": place, "DATA": places.data, "BACKUP": places.backup}
+    done = timerwheel(*(names.get(word, word) for word in COMMANDS[command]))
+    assert done.code in (1, 2)
+    assert f"{places.root}/dangling is a link that leads nowhere; is its disk mounted?" in done.err
+    assert not (places.root / "nowhere").exists()
+
+
 def test_paths_that_are_not_utf_8_are_served_read_backed_up_and_printed(places):
     root = places.root / os.fsdecode(b"caf\xe9")  # Latin-1
     data, backup = root / "data", root / "backup"
