@@ -19,6 +19,7 @@ from timerwheel.store.errors import CorruptionError, OffsetError
 
 if TYPE_CHECKING:
     from timerwheel.offline.snapshot import LogRecord
+    from timerwheel.store.log_reader import LogReader
 
 
 def log(
@@ -57,13 +58,26 @@ def _records(data: Path, start: int | None, limit: int | None) -> "Iterator[LogR
     from timerwheel.offline.snapshot import open_log, read_past_retention
 
     with contextlib.closing(open_log(data)) as opened:
-        if start is not None and start < opened.tail:
-            # Otherwise the first bytes there would be reported as a damaged record.
-            try:
-                opened.read(max(start, opened.start))
-            except (CorruptionError, OffsetError):
-                raise typer.BadParameter(f"no intact record starts at {start}", param_hint="--from") from None
-    yield from itertools.islice(read_past_retention(data, start, _report_removed), limit)
+        if start is not None:
+            _check_start(opened, start)
+    count = None if limit is None else min(limit, sys.maxsize)
+    yield from itertools.islice(read_past_retention(data, start, _report_removed), count)
+
+
+def _check_start(opened: "LogReader", start: int) -> None:
+    """Raise BadParameter unless a record begins at an offset, or will; report what is gone from there on."""
+    if start > opened.tail:
+        raise typer.BadParameter(
+            f"{start} is past the end of the log; give at most {opened.tail}", param_hint="--from"
+        )
+    if start < opened.bases[0]:
+        _report_removed(start, opened.bases[0])
+    if start < opened.tail:
+        # Otherwise the first bytes there would be reported as a damaged record.
+        try:
+            opened.read(max(start, opened.start))
+        except (CorruptionError, OffsetError):
+            raise typer.BadParameter(f"no intact record starts at {start}", param_hint="--from") from None
 
 
 def _report_removed(start: int, end: int) -> None:
@@ -97,7 +111,7 @@ def _last(data: Path, count: int) -> "Iterator[LogRecord]":
     is_removed = False
     with contextlib.closing(open_log(data)) as opened:
         for base in reversed(opened.bases):
-            part: deque[LogRecord] = deque(maxlen=count)
+            part: deque[LogRecord] = deque(maxlen=min(count, sys.maxsize))
             try:
                 part.extend(_until(read_records(opened, base), opened.end_of(base)))
             except CorruptionError as error:

@@ -140,7 +140,9 @@ def test_log_prints_every_record_and_a_part_when_asked(filled):
     assert [r["offset"] for r in read("--limit", 2).lines] == places[:2]
     assert [r["offset"] for r in read("--from", places[3]).lines] == places[3:]
     assert [r["offset"] for r in read("--tail", 2).lines] == places[-2:]
-    assert [r["offset"] for r in read("--tail", 100).lines] == places
+    for more in (100, 1 << 80):
+        assert [r["offset"] for r in read("--tail", more).lines] == places
+        assert [r["offset"] for r in read("--limit", more).lines] == places
     assert read("--limit", 1, "--body").lines[0]["body"] == "gift 0"
     assert read("--limit", 0).lines == []
 
@@ -239,6 +241,8 @@ def test_wrong_usage_of_the_inspectors_is_exit_code_2(filled):
         ["slots", "--level", "week"],
         ["log", "--tail", 1, "--limit", 1],
         ["log", "--from", 72],
+        ["log", "--from", 1 << 40],
+        ["log", "--from", 1 << 80],
     ):
         refused = timerwheel(*arguments, "--data", data)
         assert refused.code == 2, arguments

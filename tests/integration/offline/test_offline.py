@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.harness.processes import timerwheel
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.index.writer import STATE_KEY, read_state
 from timerwheel.model.messages import Outgoing
@@ -752,6 +753,19 @@ async def test_a_log_that_retention_overtakes_is_printed_on_from_where_it_begins
     ]
     [line] = errors.splitlines()
     assert f" to {begin} before it was printed" in line
+
+
+async def test_an_offset_that_retention_has_removed_is_reported_and_not_passed_over(on_disk):
+    await on_disk.open(retention_ms=5_000)
+    await delivered_and_due_to_go(on_disk)
+    first = next(read_past_retention(on_disk.directory, None, print))
+    assert await on_disk.retention_turn() > 0
+    begin = on_disk.engine.core.log.bases[0]
+    printed = timerwheel("log", "--data", on_disk.directory, "--from", first.offset, "--limit", 1, "--json")
+    assert printed.lines[0]["offset"] > begin
+    assert f"retention removed the log from offset {first.offset} to {begin} before" in printed.err
+    end = on_disk.engine.core.log.tail
+    assert timerwheel("log", "--data", on_disk.directory, "--from", end) == (0, "", "")
 
 
 async def test_the_last_records_are_those_that_retention_left(on_disk):
