@@ -15,13 +15,11 @@ import msgspec
 from timerwheel.errors import SettingsError
 from timerwheel.model.shards import Shard, shard_of_log
 from timerwheel.settings import PORT_MAX, Serving, Settings, journal_of, listens_to_all
-from timerwheel.state.log_manifest import LOG_DIRECTORY, SHARD_DIRECTORY, shards_in
+from timerwheel.state.log_manifest import LOG_DIRECTORY, SHARD_DIRECTORY, SHARDS_FILE, shards_in
 from timerwheel.store.errors import StoreError
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.segment import read_header, segment_base, segment_name
 
-MADE = "shards"
-"""A file in a node's directory: each of its shards has had a log there."""
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 logger = logging.getLogger(__name__)
@@ -91,9 +89,9 @@ def _segments_in(data: Path) -> list[int]:
 def keep_number(home: Path, shards: int) -> None:
     """Take note in a node's directory that each of its shards has a log there."""
     try:
-        DiskFiles().write_whole(home / MADE, f"{shards}\n".encode())
+        DiskFiles().write_whole(home / SHARDS_FILE, f"{shards}\n".encode())
     except OSError as error:
-        logger.warning("cannot write %s: %s", home / MADE, error)
+        logger.warning("cannot write %s: %s", home / SHARDS_FILE, error)
 
 
 def check(settings: Settings, serving: Serving) -> None:
@@ -139,11 +137,11 @@ def _check_logs(home: Path, serving: Serving, found: list[Path]) -> None:
                 "never changes, nor does the directory of one: start with what it was made with, or with "
                 "another directory"
             )
-    if serving.journal or not (home / MADE).exists():
+    if serving.journal or not (home / SHARDS_FILE).exists():
         return  # a lost copy is copied again; and a first start may have been cut short
     for path in (data_of(home, shard) for shard in range(count)):
         if not _segments_in(path):
             raise SettingsError(
                 f"{path} had a log, and now has none: is its disk mounted? If the log is lost, restore it "
-                f"from a backup; to begin an empty one, remove {home / MADE}"
+                f"from a backup; to begin an empty one, remove {home / SHARDS_FILE}"
             )

@@ -21,6 +21,8 @@ UNFINISHED_LOG = LOG_DIRECTORY + ".restoring"
 """The log of a restore in progress; renamed when it is complete."""
 SHARD_DIRECTORY = "shard-{}"
 """The data directory of a shard, in that of its node."""
+SHARDS_FILE = "shards"
+"""A file in a node's directory: each of its shards has had a log there."""
 LOST_AND_FOUND = "lost+found"
 """The directory at the top of a file system; a directory with nothing else in it counts as empty."""
 

@@ -197,3 +197,31 @@ async def test_a_call_by_name_counts_once_for_the_rate_of_its_token(tmp_path: Pa
                     assert answer.status < 300, (method, path, await answer.text())
                 async with session.get("/v1/schedules/s", headers=headers) as answer:
                     assert answer.status == 429
+
+
+def test_backups_of_all_shards_restore_a_node_with_its_tokens(tmp_path: Path) -> None:
+    data, backup, again = (tmp_path / name for name in ("data", "backup", "again"))
+    names = [f"shard-{number}" for number in range(SHARDS)]
+    with serving(data, "--shards", SHARDS) as node:
+        made = timerwheel("tokens", "create", "shop", "--scope", "admin", "--data", data, "--json").json
+        caller = {"TIMERWHEEL_TOKEN": made["token"]}
+        while timerwheel("topics", "list", "--url", node.url).code == 0:
+            time.sleep(0.05)
+        ids = [
+            timerwheel("send", topic, "x", "--delay", "1h", "--url", node.url, "--json", **caller).json["id"]
+            for topic in TOPICS
+        ]
+        for name in names:
+            assert timerwheel("backup", "create", backup / name, "--data", data / name).code == 0
+    for name in names:
+        restored = timerwheel("backup", "restore", backup / name, "--data", again / name)
+        assert "tokens   yes" in restored.out
+        assert not (again / name / "tokens.json").exists()
+        if name != names[-1]:
+            early = timerwheel("serve", "--port", 0, "--shards", SHARDS, "--data", again)
+            assert (early.code, f"{again / names[-1]} had a log, and now has none" in early.err) == (2, True)
+    assert (again / "tokens.json").read_bytes() == (data / "tokens.json").read_bytes()
+    with serving(again, "--shards", SHARDS) as node:
+        for one in ids:
+            assert timerwheel("get", one, "--url", node.url).code == 1
+            assert timerwheel("get", one, "--url", node.url, "--json", **caller).json["state"] == "scheduled"

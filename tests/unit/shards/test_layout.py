@@ -7,6 +7,7 @@ from timerwheel.errors import SettingsError
 from timerwheel.model.shards import Shard, log_id_of
 from timerwheel.settings import Serving, Settings
 from timerwheel.shards import layout
+from timerwheel.state.log_manifest import SHARDS_FILE
 from timerwheel.store.segment import encode_header, segment_name
 
 
@@ -105,7 +106,7 @@ def test_a_shard_whose_log_is_gone_does_not_start_empty_unless_its_journal_has_i
     with pytest.raises(SettingsError, match="shard-1 had a log, and now has none: is its disk mounted"):
         layout.check(Settings(data=home), Serving(shards=2))
     layout.check(Settings(data=home), Serving(shards=2, journal="kafka://a:1/shop"))
-    (home / layout.MADE).unlink()
+    (home / SHARDS_FILE).unlink()
     layout.check(Settings(data=home), Serving(shards=2))
 
 

@@ -1,7 +1,7 @@
 """Backup: a copy of a data directory, taken while its service runs or is stopped.
 
-    TARGET/log/        segments, sidecars and `start` as the service has them, the files of BESIDE, and the
-                       manifest `backup.json`
+    TARGET/log/        segments, sidecars and `start` as the service has them, the files of BESIDE (for a
+                       shard the tokens of its node), and the manifest `backup.json`
     TARGET/log.new/    the copy in progress; one rename puts it in place of `log`
 
 Invariants:
@@ -24,6 +24,7 @@ from pathlib import Path
 
 import msgspec
 
+from timerwheel import tokens
 from timerwheel.errors import SettingsError
 from timerwheel.index.swap import aside_path, new_path, swap_in
 from timerwheel.model.durations import format_ms
@@ -42,6 +43,7 @@ from timerwheel.offline.backup.files import (
     is_same,
     link,
     nobody,
+    node_of,
     private,
     read_manifest,
     sealed_manifest,
@@ -189,7 +191,9 @@ class _Run:
     def run(self, log_id: str, now_ms: int) -> BackupReport:
         self._begin()
         # Before the log: the archive marker must not reach further than the copied log.
-        files = [copy_small(self._data / name, self._new / name) for name in BESIDE]
+        home = node_of(self._data, log_id) or self._data
+        sources = (home / tokens.FILE, self._data / MARKER_FILE)
+        files = [copy_small(source, self._new / source.name) for source in sources]
         start, raw = self._copy_log()
         self._remove_others(start)
         if raw is not None:

@@ -15,9 +15,10 @@ from zlib import crc32
 import msgspec
 
 from timerwheel import tokens
+from timerwheel.model.shards import ALONE, shard_of_log
 from timerwheel.runtime.archived import MARKER_FILE
 from timerwheel.runtime.data_directory import MANIFEST_FILE
-from timerwheel.state.log_manifest import LOG_DIRECTORY, read_start
+from timerwheel.state.log_manifest import LOG_DIRECTORY, SHARD_DIRECTORY, read_start
 from timerwheel.store.errors import CorruptionError, FormatError, LockedError, StoreError
 from timerwheel.store.files import (
     DiskFiles,
@@ -55,6 +56,18 @@ COMPARED_BYTES = 4096
 _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
 
 Progress = Callable[[int, int], None]
+
+
+def node_of(data: Path, log_id: str) -> Path | None:
+    """Return the directory of the node in whose directory a shard's is; None for a service without shards.
+
+    The tokens of a shard are those of its node.
+    """
+    shard = shard_of_log(bytes.fromhex(log_id))
+    # Not `Path.resolve`: the directory of a shard may be a link to another disk.
+    own = Path(os.path.abspath(data))  # noqa: PTH100
+    is_shard = shard != ALONE and own.name == SHARD_DIRECTORY.format(shard.number)
+    return own.parent if is_shard else None
 
 
 class BackupFile(msgspec.Struct, frozen=True):

@@ -2,6 +2,8 @@
 
     DATA/log.restoring/   the copy in progress
     DATA/log/             the finished copy, after one rename
+    DATA/../tokens.json   of a shard, unless its node has tokens; of any other service, DATA/tokens.json
+    DATA/../shards        the number of shards, of a shard
 
 The restored service continues from the end of the backup. Never run it beside the original. See
 `doc/operations.md`.
@@ -11,7 +13,9 @@ import contextlib
 import functools
 from pathlib import Path
 
+from timerwheel import tokens
 from timerwheel.model.durations import format_ms
+from timerwheel.model.shards import Shard, shard_of_log
 from timerwheel.offline.backup.files import (
     BESIDE,
     BackupFile,
@@ -26,11 +30,12 @@ from timerwheel.offline.backup.files import (
     crc_of,
     listed,
     nobody,
+    node_of,
     private,
     reading,
 )
 from timerwheel.runtime.data_directory import restored_directory
-from timerwheel.state.log_manifest import LOG_DIRECTORY, LOST_AND_FOUND, UNFINISHED_LOG
+from timerwheel.state.log_manifest import LOG_DIRECTORY, LOST_AND_FOUND, SHARDS_FILE, UNFINISHED_LOG
 from timerwheel.store.errors import FormatError, NoSpaceError
 from timerwheel.store.files import DiskFiles, make_directory, remove
 from timerwheel.store.log_reader import START_FILE, LogReader
@@ -58,9 +63,11 @@ def _restore(backup: Path, data: Path, manifest: Manifest, progress: Progress) -
     log, building = backup / LOG_DIRECTORY, data / UNFINISHED_LOG
     remove(building)
     make_directory(building)
+    node = node_of(data, manifest.log_id)
     for file in manifest.files:
+        is_beside = file.name in BESIDE and (node is None or file.name != tokens.FILE)
         # Before the log, which takes long: tokens that somebody creates later are added to these.
-        to = (data if file.name in BESIDE else building) / file.name
+        to = (data if is_beside else building) / file.name
         check_file(log / file.name, file, functools.partial(_copied, to, file.size))
         check_start(to, log / file.name, manifest)
     for path, segment in listed(backup, manifest, progress):
@@ -72,11 +79,25 @@ def _restore(backup: Path, data: Path, manifest: Manifest, progress: Progress) -
         check_file(path, segment.file, copied)
         check_segment(to, path, segment, manifest)
     _write_sidecars(building, manifest)
+    if node is not None:
+        _prepare_node(node, building / tokens.FILE, shard_of_log(bytes.fromhex(manifest.log_id)))
     files = DiskFiles()
     files.sync_dir(building)
     building.rename(data / LOG_DIRECTORY)
     for directory in (data, data.absolute().parent):
         files.sync_dir(directory)
+
+
+def _prepare_node(node: Path, found: Path, shard: Shard) -> None:
+    """Give a node the tokens of its shard, unless it has some: from another shard's backup, or new ones.
+
+    It does not start until all its shards are restored: otherwise it would begin empty logs for the others.
+    """
+    if found.exists() and not (node / tokens.FILE).exists():
+        copy_small(found, node / tokens.FILE)
+    found.unlink(missing_ok=True)
+    if not (node / SHARDS_FILE).exists():
+        DiskFiles().write_whole(node / SHARDS_FILE, f"{shard.of}\n".encode())
 
 
 def _write_sidecars(building: Path, manifest: Manifest) -> None:
