@@ -25,11 +25,11 @@ def create(
     *,
     data: DataOption = DATA_DEFAULT,
     salvage: Annotated[
-        bool, typer.Option("--salvage", help="Copy damaged sealed segments unchanged, and report the damage.")
+        bool, typer.Option("--salvage", help="Go on where sealed segments are damaged, and report it.")
     ] = False,
     output: TimeOutput,
 ) -> None:
-    """Back up a data directory, whether its service runs or not; exit code 1 if its log is damaged.
+    """Back up a data directory, whether its service runs or not; exit code 1 if it finds damage in its log.
 
     It contains everything acknowledged before it began. Run it again on the same DIR to copy only new
     segments. It holds all messages and the secrets of subscriptions, so only its owner can read it.

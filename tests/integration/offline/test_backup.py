@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import errno
 import fcntl
+import os
 import resource
 import shutil
 import threading
@@ -293,6 +295,74 @@ async def test_with_salvage_damage_is_copied_unchanged_and_reported_each_time(li
         assert path.name in report.damage[0]
     restore_backup(target, room / "new", 0)
     assert (room / "new" / "log" / path.name).read_bytes() == raw
+
+
+def without_links(*_: object) -> None:
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
+def damage(path: Path, *places: int) -> bytes:
+    """Change a byte at each place; returns what the file had."""
+    whole = path.read_bytes()
+    raw = bytearray(whole)
+    for place in places:
+        raw[place] ^= 1
+    path.write_bytes(raw)
+    return whole
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+async def test_damage_in_the_log_does_not_replace_the_intact_copy_of_the_last_backup(
+    lived, target, monkeypatch, has_links
+):
+    for _ in range(2):
+        await lived.send(0, 5_000)
+        await lived.roll()
+    back_up(lived.directory, target, 0)
+    path = sorted(lived.directory.glob("log/*.log"))[-2]
+    whole = damage(path, 200)
+    if not has_links:
+        monkeypatch.setattr(os, "link", without_links)
+    for now_ms in (1, 2):
+        report = back_up(lived.directory, target, now_ms, salvage=True)
+        [line] = report.damage
+        assert path.name in line
+        assert line.endswith("the backup keeps its intact copy")
+        assert (target / "log" / path.name).read_bytes() == whole
+        assert [one.damage for one in verify_files(target).segments] == [None] * report.segments
+    # It can take the place of the damaged file.
+    await lived.engine.close()
+    shutil.copyfile(target / "log" / path.name, path)
+    assert fsck(lived.directory).ok
+
+
+async def test_a_copy_that_is_damaged_itself_is_not_kept(lived, target):
+    await lived.roll()
+    back_up(lived.directory, target, 0)
+    path = sorted(lived.directory.glob("log/*.log"))[-2]
+    damage(path, 200)
+    damage(target / "log" / path.name, 250)
+    report = back_up(lived.directory, target, 1, salvage=True)
+    assert not report.damage[0].endswith("copy")
+    assert (target / "log" / path.name).read_bytes() == path.read_bytes()
+
+
+async def test_a_copy_of_a_log_that_went_on_otherwise_is_not_kept(life, room, target):
+    now_ms = int((life / NOW_FILE).read_text())
+    for body in (b"one", b"two"):
+        shutil.copytree(life, room / body.decode(), ignore=shutil.ignore_patterns(NOW_FILE))
+        world = await opened(room / body.decode(), now_ms, retention_ms=golden.RETENTION_MS)
+        await world.roll()
+        await world.send(5_000, 5_000, 5_000, body=body)
+        await world.roll()
+        await world.engine.close()
+    paths = [sorted((room / name).glob("log/*.log"))[-2] for name in ("one", "two")]
+    assert [paths[0].name, paths[0].stat().st_size] == [paths[1].name, paths[1].stat().st_size]
+    back_up(room / "one", target, 0)
+    damage(paths[1], 100)
+    report = back_up(room / "two", target, 1, salvage=True)
+    assert not report.damage[0].endswith("copy")
+    assert (target / "log" / paths[1].name).read_bytes() == paths[1].read_bytes()
 
 
 async def test_a_segment_that_was_damaged_when_it_was_backed_up_is_copied_again(lived, target, monkeypatch):

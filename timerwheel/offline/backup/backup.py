@@ -40,6 +40,7 @@ from timerwheel.offline.backup.files import (
     copy_small,
     crc_of,
     damage_in,
+    is_intact_copy,
     is_same,
     link,
     nobody,
@@ -75,7 +76,7 @@ class BackupReport(msgspec.Struct, frozen=True):
     """The result of a run; `linked_segments` counts those that the last backup already had.
 
     `restarts` counts how often retention removed a segment before it was copied. `damage` has a line for each
-    damaged segment, which is damaged in the log and in the backup alike.
+    segment that was found damaged in the log; the backup has the same bytes, or keeps an intact copy.
     """
 
     log_id: str
@@ -98,9 +99,9 @@ def back_up(
 
     Raises SettingsError if one directory contains the other, FormatError if `data` has no log or `target` is
     not a backup of it, LockedError if `target` is in use, CorruptionError for a damaged log. With `salvage`,
-    a damaged sealed segment is copied unchanged and reported. After an error `target` still has its previous
-    backup, and the next run reuses what this one copied. `progress` gets (bytes done, bytes in all), and may
-    raise.
+    a damaged sealed segment is reported, and copied unchanged unless the last backup has it intact. After an
+    error `target` still has its previous backup, and the next run reuses what this one copied. `progress`
+    gets (bytes done, bytes in all), and may raise.
     """
     # Not `Path.resolve`: a link to itself must not raise here.
     one, other = Path(os.path.realpath(data)), Path(os.path.realpath(target))
@@ -186,6 +187,7 @@ class _Run:
         self._report = progress
         self._salvage = salvage
         self._segments: dict[int, BackupSegment] = {}
+        self._damage: dict[int, str] = {}  # of segments in the log, by their base
         self._copied = self._copied_bytes = self._linked = self._restarts = 0
 
     def run(self, log_id: str, now_ms: int) -> BackupReport:
@@ -219,7 +221,7 @@ class _Run:
             self._copied_bytes,
             self._linked,
             self._restarts,
-            [f"{one.file.name}: {one.damage}" for one in segments if one.damage is not None],
+            [self._damage[one.base] for one in segments if one.base in self._damage],
         )
 
     def _begin(self) -> None:
@@ -288,7 +290,15 @@ class _Run:
         if not self._salvage:
             to.unlink()
             raise CorruptionError(path, damage.offset, damage.reason)
-        return BackupSegment(base, size, crc, f"damaged at log offset {damage.offset}: {damage.reason}")
+        reason = f"damaged at log offset {damage.offset}: {damage.reason}"
+        if known is not None and is_intact_copy(kept, known, to):
+            to.unlink()
+            if not link(kept, to):
+                copy(kept, to, size)
+            self._damage[base] = f"{path.name}: {reason}; the backup keeps its intact copy"
+            return known
+        self._damage[base] = f"{path.name}: {reason}"
+        return BackupSegment(base, size, crc, reason)
 
     def _report_part(self, begin: int, total: int, done: int) -> None:
         self._report(begin + done, total)

@@ -33,12 +33,14 @@ from timerwheel.store.sealed_json import check_seal, seal
 from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
     SIDECAR_SUFFIX,
+    Block,
     Damage,
     blocks,
     read_header,
     scan,
     segment_base,
     segment_name,
+    walk,
     whole_units,
 )
 
@@ -412,9 +414,9 @@ def is_same(source: Path, kept: Path, size: int) -> bool:
     Segments of two logs that were once the same log may share name and size, but not the last record, because
     that contains a time. Raises FileNotFoundError if there is no `source`.
     """
-    with open_binary(source) as one:
+    with naming(source), open_binary(source) as one:
         try:
-            with open_binary(kept) as other:
+            with naming(kept), open_binary(kept) as other:
                 if os.fstat(other.fileno()).st_size != size:
                     return False
                 places = {0, max(size - COMPARED_BYTES, 0)}
@@ -423,6 +425,27 @@ def is_same(source: Path, kept: Path, size: int) -> bool:
                 )
         except (FileNotFoundError, NotADirectoryError):
             return False
+
+
+def is_intact_copy(kept: Path, known: BackupSegment, damaged: Path) -> bool:
+    """Whether `kept` is the segment `known` without damage, and has every intact record of `damaged`."""
+    if known.damage is not None or known.size != damaged.stat().st_size:
+        return False
+    try:
+        if crc_of(kept) != known.crc:
+            return False
+    except FileNotFoundError:
+        return False
+    files, base = DiskFiles(), known.base
+    with (
+        contextlib.closing(files.open_readonly(damaged)) as file,
+        contextlib.closing(files.open_readonly(kept)) as other,
+    ):
+        return all(
+            other.read(found.offset - base, len(found.data)) == found.data
+            for found in walk(file, base, base + SEGMENT_HEADER_SIZE, base + known.size)
+            if isinstance(found, Block)
+        )
 
 
 def _piece(fd: int, at: int, end: int) -> bytes:
