@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -109,7 +110,7 @@ def _announce(service: Service, pace: Pace, scheduled: int, output: Output) -> N
         "scheduled": scheduled,
         "rush_ms": pace.rush_ms,
     }
-    command = "timerwheel" if shutil.which("timerwheel") else sys.argv[0]
+    command = "timerwheel" if shutil.which("timerwheel") else shlex.quote(sys.argv[0])
     url = "" if service.url == DEFAULT_URL else f" --url {service.url}"
     rush = f"{output.slot_time(pace.rush_ms)} ({format_distance(pace.rush_ms, SystemClock().now_ms())})"
     output.result(
@@ -118,6 +119,6 @@ def _announce(service: Service, pace: Pace, scheduled: int, output: Output) -> N
         f"{scheduled:,} messages are scheduled, {pace.orders_per_s:g} orders come in per second,",
         f"and the rush is at {rush}. In another terminal, try:",
         f"    {command} top{url}",
-        f"    {command} slots --data {service.data}",
+        f"    {command} slots --data {shlex.quote(str(service.data))}",
         f"    {command} dlq list {PACKING} --topic {shop.PARCELS}{url}",
     )

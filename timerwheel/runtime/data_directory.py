@@ -6,6 +6,7 @@ copy or an archive may be open to others, so each start restricts them.
 
 import contextlib
 import logging
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def close_to_others(data: Path) -> Narrowed:
             len(found.refused),
             data,
             found.refused[0],
-            data,
+            shlex.quote(str(data)),
         )
     return found
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import signal
 import socket
 import time
@@ -141,6 +142,16 @@ def test_the_charts_begin_after_the_service_was_filled(demo):
     until(lambda: len(ask(demo.url, "GET", "/v1/live/history")["accepted"]) > 0)
     most = max(ask(demo.url, "GET", "/v1/live/history")["accepted"])
     assert most < demo.facts["scheduled"] / 10
+
+
+def test_the_commands_that_it_suggests_can_be_copied_into_a_shell(tmp_path):
+    temporary = tmp_path / "a folder & more"
+    temporary.mkdir()
+    with started("demo", "--no-open", "--port", 0, TMPDIR=str(temporary)) as process:
+        lines = [process.stdout.readline().strip() for _ in range(6)]
+        [line] = [line for line in lines if " slots " in line]
+        _, *words = shlex.split(line)
+        assert "scheduled" in timerwheel(*words).out
 
 
 def test_without_its_service_the_demo_ends_with_an_error(tmp_path):
