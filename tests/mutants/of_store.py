@@ -361,8 +361,8 @@ MUTANTS = [
         "files-whole-unsynced",
         "store/files.py",
         "a file is synced before it takes its name",
-        "                view = view[os.write(fd, view) :]\n            os.fsync(fd)\n",
-        "                view = view[os.write(fd, view) :]\n",
+        "                    view = view[os.write(fd, view) :]\n                os.fsync(fd)\n",
+        "                    view = view[os.write(fd, view) :]\n",
         (CALLS,),
     ),
     Mutant(
@@ -377,8 +377,8 @@ MUTANTS = [
         "files-no-directory-sync",
         "store/files.py",
         "created and renamed names are synced before they are relied on",
-        "    try:\n        os.fsync(fd)\n    finally:\n        os.close(fd)\n\n\ndef make_directory",
-        "    os.close(fd)\n\n\ndef make_directory",
+        "        with naming(directory):\n            os.fsync(fd)\n",
+        "        pass\n",
         (CALLS,),
     ),
     Mutant(
