@@ -1,5 +1,6 @@
 """`tokens create|list|revoke|whoami`: API tokens of a data directory, whether its service runs or not."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from timerwheel.cli.options import DATA_DEFAULT, DataOption, length_option
 from timerwheel.cli.output import IdOutput, IdTimeOutput, TimeOutput
 from timerwheel.cli.units import YEAR_MS, length_between, parse_rate
 from timerwheel.clock import SystemClock
+from timerwheel.model.shards import ALONE
+from timerwheel.store.errors import FormatError
 from timerwheel.tokens import Scope, Token
 
 EXPIRES_MS_MAX = 1_000 * YEAR_MS
@@ -51,6 +54,7 @@ def create(
     output: IdTimeOutput,
 ) -> None:
     """Create a token; its secret is shown only now. Once a token exists, every call needs one."""
+    _refuse_unread(data)
     now_ms = SystemClock().now_ms()
     secret = tokens.new_secret()
     token = Token(
@@ -136,8 +140,25 @@ def _check(data: Path) -> None:
     """Raise FormatError if the directory has neither tokens nor a log: it is probably the wrong one."""
     from timerwheel.state.log_manifest import log_directory, shards_in
 
+    _refuse_unread(data)
     if not (data / tokens.FILE).exists() and not shards_in(data):
         log_directory(data)
+
+
+def _refuse_unread(data: Path) -> None:
+    """Raise FormatError for a directory whose tokens no service reads: a backup, or a shard of a node."""
+    from timerwheel.runtime.data_directory import is_backup
+    from timerwheel.shards.layout import shard_at
+    from timerwheel.state.log_manifest import SHARD_DIRECTORY
+
+    if is_backup(data):
+        raise FormatError(f"{data} is a backup, which no service uses; give the data directory of a service")
+    shard = shard_at(data)
+    own = Path(os.path.abspath(data))  # noqa: PTH100 - a shard's directory may be a link to another disk
+    if shard is not None and shard != ALONE and own.name == SHARD_DIRECTORY.format(shard.number):
+        raise FormatError(
+            f"{data} is the directory of a shard; the tokens are those of its node: {own.parent}"
+        )
 
 
 def _warn_if_new(data: Path) -> None:

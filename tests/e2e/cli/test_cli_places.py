@@ -94,6 +94,13 @@ def test_a_place_with_nothing_in_it_is_named(places, command, where):
     assert done.err.count(os.linesep) == 1
 
 
+@pytest.mark.parametrize("words", [("create", "a", "--scope", "admin"), ("list",), ("revoke", "a")])
+def test_tokens_that_no_service_would_read_are_not_made_in_a_backup(places, words):
+    done = timerwheel("tokens", *words, "--data", places.backup)
+    assert (done.code, f"{places.backup} is a backup" in done.err) == (1, True)
+    assert not (places.backup / "tokens.json").exists()
+
+
 @pytest.mark.parametrize("below", ["", "/of/it"])
 @pytest.mark.parametrize("command", ["serve", "tokens create", "backup create into", "backup restore into"])
 def test_a_link_to_a_disk_that_is_not_mounted_is_named_before_anything_is_made_there(places, command, below):

@@ -225,3 +225,11 @@ def test_backups_of_all_shards_restore_a_node_with_its_tokens(tmp_path: Path) ->
         for one in ids:
             assert timerwheel("get", one, "--url", node.url).code == 1
             assert timerwheel("get", one, "--url", node.url, "--json", **caller).json["state"] == "scheduled"
+
+
+def test_tokens_of_a_node_are_not_made_in_a_shard_where_nobody_reads_them(node: RunningService) -> None:
+    shard = node.data / "shard-1"
+    done = timerwheel("tokens", "create", "a", "--scope", "admin", "--data", shard)
+    assert (done.code, done.out) == (1, "")
+    assert f"the tokens are those of its node: {node.data}" in done.err
+    assert not (shard / "tokens.json").exists()

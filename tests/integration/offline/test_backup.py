@@ -450,6 +450,16 @@ async def test_a_backup_is_not_made_within_its_own_directory_nor_around_it(lived
             back_up(lived.directory, place, 0)
 
 
+async def test_nothing_is_restored_within_the_backup_whose_next_run_would_remove_it(lived, target, room):
+    back_up(lived.directory, target, 0)
+    (room / "link").symlink_to(target / "log")
+    before = sorted(room.rglob("*"))
+    for place in (target, target / "new", target / "log" / "new", room / "link" / "new", room):
+        with pytest.raises(SettingsError, match="outside the backup"):
+            restore_backup(target, place, 0)
+    assert sorted(room.rglob("*")) == before
+
+
 async def test_a_backup_is_not_made_where_something_else_is(lived, target, room):
     target.mkdir()
     (target / "notes.txt").write_text("mine")

@@ -36,6 +36,7 @@ from timerwheel.offline.backup.files import (
     BackupSegment,
     Manifest,
     Progress,
+    are_nested,
     copy,
     copy_small,
     crc_of,
@@ -103,9 +104,7 @@ def back_up(
     error `target` still has its previous backup, and the next run reuses what this one copied. `progress`
     gets (bytes done, bytes in all), and may raise.
     """
-    # Not `Path.resolve`: a link to itself must not raise here.
-    one, other = Path(os.path.realpath(data)), Path(os.path.realpath(target))
-    if one == other or one in other.parents or other in one.parents:
+    if are_nested(data, target):
         raise SettingsError(f"{target}: give a directory outside the data directory {data}")
     if is_backup(data):
         raise FormatError(f"{data} is a backup itself; give the data directory of a service")

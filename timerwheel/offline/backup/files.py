@@ -60,6 +60,13 @@ _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.EMLINK, errno.ENO
 Progress = Callable[[int, int], None]
 
 
+def are_nested(one: Path, other: Path) -> bool:
+    """Whether two directories are the same, or one contains the other."""
+    # Not `Path.resolve`: a link to itself must not raise here.
+    first, second = Path(os.path.realpath(one)), Path(os.path.realpath(other))
+    return first == second or first in second.parents or second in first.parents
+
+
 def node_of(data: Path, log_id: str) -> Path | None:
     """Return the directory of the node in whose directory a shard's is; None for a service without shards.
 

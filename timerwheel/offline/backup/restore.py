@@ -14,6 +14,7 @@ import functools
 from pathlib import Path
 
 from timerwheel import tokens
+from timerwheel.errors import SettingsError
 from timerwheel.model.durations import format_ms
 from timerwheel.model.shards import Shard, shard_of_log
 from timerwheel.offline.backup.files import (
@@ -21,6 +22,7 @@ from timerwheel.offline.backup.files import (
     BackupFile,
     Manifest,
     Progress,
+    are_nested,
     check_file,
     check_listed,
     check_segment,
@@ -45,11 +47,14 @@ def restore_backup(backup: Path, data: Path, now_ms: int, progress: Progress | N
     """Create the data directory `data` from a backup; it is durable when this returns.
 
     Raises FormatError if `backup` was not finished or has a file that is not an ordinary file, or if `data`
-    is not new; BackupDamagedError for a file that differs from the manifest; NoSpaceError before it copies
+    is not new; SettingsError if one contains the other: the next backup would remove what is in its own
+    directory; BackupDamagedError for a file that differs from the manifest; NoSpaceError before it copies
     anything; LockedError if `data` is in use or a run replaces `backup` at the same time. An error leaves
     nothing behind. `progress` gets (bytes done, bytes in all).
     """
     with reading(backup) as manifest:
+        if are_nested(data, backup):
+            raise SettingsError(f"{data}: give a directory outside the backup {backup}")
         check_listed(backup, manifest)
         _refuse_old(data, manifest)
         with private(), restored_directory(data, BESIDE, now_text=format_ms(now_ms)):
