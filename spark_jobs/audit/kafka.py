@@ -224,7 +224,7 @@ class _Setting(NamedTuple):
 
 
 class _Settings(NamedTuple):
-    """By node and key: the topics that go out with their first offsets, and the inlet's next offsets."""
+    """The topics that go out with their first offsets, and the inlet's next offsets; by node and key."""
 
     outlets: dict[tuple[str, str], _Setting]
     inlets: dict[tuple[str, str], _Setting]
@@ -473,7 +473,7 @@ class _Inlet(_Sides):
             return self._compare(taken, sent, rules, findings, is_whole=is_whole)
 
     def _bounds(self) -> dict[int, tuple[int, int, int]]:
-        """Of each partition: the first offset in Kafka, the first to check, and the next one of the log."""
+        """The first offset in Kafka of each partition, the first to check, and the next one of the log."""
         from timerwheel.kafka.cluster import Cluster  # noqa: PLC0415 - needs confluent-kafka
 
         brokers, inlet = self.view.brokers, self.view.topics.inlet
@@ -608,9 +608,9 @@ def _taken_row(message: Any, checked: Mapping[int, int]) -> Row:  # noqa: ANN401
 
 
 def _digests(batches: Iterable[pa.RecordBatch], rejected: str) -> Iterator[pa.RecordBatch]:
-    """Of each record that came from Kafka: the digest of its content, or the place it was rejected for.
+    """Yields the digest of each record that came from Kafka, or the place it was rejected for.
 
-    Of one with a deduplication key, from whatever client: what says which sends count as the same.
+    For one with a deduplication key, from whatever client, also what says which sends count as the same.
     """
     for batch in batches:
         rows: list[Row] = []

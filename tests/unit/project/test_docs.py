@@ -255,22 +255,6 @@ WORDS = {
 ORDINARY = re.compile(r"`[^`\n]+`|taken apart|far apart|a second apart|seconds apart")
 # A docstring states what the thing is or does.
 _OPENING = re.compile(r"(?:As|Of|By|The same|So)\b")
-# These still have such words; the lists only shrink.
-PAGES_TO_DO: frozenset[str] = frozenset()
-FILES_TO_DO = frozenset(
-    {
-        "spark_jobs/archive/manifest.py",
-        "spark_jobs/audit/kafka.py",
-        "spark_jobs/audit/ledger.py",
-        "spark_jobs/delivered/archive_range.py",
-        "spark_jobs/delivered/nodes.py",
-        "spark_jobs/delivered/rows.py",
-        "spark_jobs/schedule/job.py",
-        "spark_jobs/schedule/rows.py",
-        "spark_jobs/schedule/sink.py",
-        "spark_jobs/schedule/table.py",
-    }
-)
 INTERFACE_NAMES = frozenset({"handed out"})  # an old name of a JSON field, kept
 
 
@@ -286,11 +270,7 @@ def stumbling_words(text: str) -> list[str]:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 def test_documents_use_plain_words(path):
-    found = stumbling_words(path.read_text())
-    if path.name in PAGES_TO_DO:
-        assert found, f"{path.name} is done: take it off the list"
-    else:
-        assert not found
+    assert not stumbling_words(path.read_text())
 
 
 def prose_of(path: Path) -> Iterator[str]:
@@ -332,9 +312,7 @@ def test_packages_use_plain_words(package):
         for file in files
         if (words := [*stumbling_words("\n\n".join(prose_of(file))), *openings_of(file)])
     }
-    done = {name for name in FILES_TO_DO if name.startswith(f"{package}/")} - found.keys()
-    assert not done, "take these off the list"
-    assert not {name: words for name, words in found.items() if name not in FILES_TO_DO}
+    assert not found
 
 
 @pytest.mark.parametrize(
