@@ -19,7 +19,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from timerwheel.clock import Clock, SystemClock
+from timerwheel.clock import CLOCK_STEP_MS, Clock, SystemClock
 from timerwheel.groups.groups import Groups
 from timerwheel.groups.parts import GroupParts
 from timerwheel.model.admission import Rules
@@ -51,7 +51,7 @@ from timerwheel.runtime.record_cache import RecordCache, read_ahead
 from timerwheel.runtime.recovery import REBUILD_MARK, Recovered, Replica, check_log, recover
 from timerwheel.runtime.registers import Registers
 from timerwheel.runtime.retention import Retention
-from timerwheel.runtime.sender import CLOCK_STEP_MS, Sender
+from timerwheel.runtime.sender import Sender
 from timerwheel.runtime.standby import Standby
 from timerwheel.runtime.threads import Threads
 from timerwheel.runtime.topic_options import TopicOptions
