@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from pyspark.sql import SparkSession
 
-from timerwheel.spark_jobs.audit.books import FINDINGS, TIMERS, Books
+from timerwheel.spark_jobs.audit.auditor import FINDINGS, TIMERS, Auditor
 from timerwheel.spark_jobs.audit.checkpoint import (
     FORMAT,
     Checkpoint,
@@ -29,7 +29,7 @@ from timerwheel.spark_jobs.audit.checkpoint import (
     hours_of,
 )
 from timerwheel.spark_jobs.audit.findings import Finding
-from timerwheel.spark_jobs.audit.kafka import KafkaBooks
+from timerwheel.spark_jobs.audit.kafka import KafkaAudit
 from timerwheel.spark_jobs.audit.lateness import Lateness, lateness_of, top_ms
 from timerwheel.spark_jobs.audit.ledger import OUTCOMES
 from timerwheel.spark_jobs.audit.plan import Plan, plan_since, whole_plan
@@ -99,7 +99,7 @@ class Node(msgspec.Struct, frozen=True):
     last_store_ms: int
 
 
-class TopicBooks(msgspec.Struct, frozen=True):
+class TopicAccounts(msgspec.Struct, frozen=True):
     """One topic over all nodes."""
 
     topic: str
@@ -107,7 +107,7 @@ class TopicBooks(msgspec.Struct, frozen=True):
     lateness: Lateness
 
 
-class HourBooks(msgspec.Struct, frozen=True):
+class HourLateness(msgspec.Struct, frozen=True):
     """The deliveries whose due time was in one hour (UTC)."""
 
     hour_ms: int
@@ -164,11 +164,11 @@ class Audit(msgspec.Struct, frozen=True):
     unproved: int
     lateness: Lateness
     histogram: list[Histogram]
-    topics: list[TopicBooks]
+    topics: list[TopicAccounts]
     topics_total: int
-    groups: list[TopicBooks]
+    groups: list[TopicAccounts]
     groups_total: int
-    hours: list[HourBooks]
+    hours: list[HourLateness]
     hours_total: int
     rules: dict[str, int]
     findings: list[Finding]
@@ -178,7 +178,7 @@ class Audit(msgspec.Struct, frozen=True):
     torn: list[Damaged]
     removed: list[Removed] = []
     reading: Reading | None = None
-    kafka: KafkaBooks | None = None
+    kafka: KafkaAudit | None = None
 
 
 def audit_live(  # noqa: PLR0913 - what to read, and how
@@ -214,9 +214,9 @@ def audit(spark: SparkSession, progress: JobProgress, surveyed: Survey, out: str
     Findings are part of the result, not errors. Raises the errors of Spark and the storage.
     """
     plan = whole_plan(surveyed)
-    books = Books(plan, out, FINDINGS_MAX)
+    auditor = Auditor(plan, out, FINDINGS_MAX)
     with progress.stage("judge"):
-        tallies = shuffle(spark, plan.segments, books.emit, books.collect, TALLIES)
+        tallies = shuffle(spark, plan.segments, auditor.emit, auditor.collect, TALLIES)
         return _audit_of(summarize(tallies, _caps(), out), plan, None)
 
 
@@ -305,8 +305,8 @@ def _judge_since(
     spark: SparkSession, checkpoint: Checkpoint, plan: Plan, out: str | None
 ) -> tuple[Summary, Generation]:
     generation = checkpoint.new_generation()
-    books = Books(plan, out, FINDINGS_MAX, checkpoint=generation)
-    tallies = shuffle(spark, plan.segments, books.emit, books.collect, TALLIES, quiet=plan.quiet)
+    auditor = Auditor(plan, out, FINDINGS_MAX, checkpoint=generation)
+    tallies = shuffle(spark, plan.segments, auditor.emit, auditor.collect, TALLIES, quiet=plan.quiet)
     document, absent = checkpoint.document, _absent(checkpoint, plan)
     known = {log.log.node: log.earlier for log in plan.logs if log.earlier is not None}
     hours = {node: hours_of(log.hours) for node, log in known.items()}
@@ -409,7 +409,7 @@ def _audit_of(summary: Summary, plan: Plan, reading: Reading | None) -> Audit:
         topics_total=summary.topics_total,
         groups=[_topic(one) for one in summary.groups],
         groups_total=summary.groups_total,
-        hours=[HourBooks(hour_ms, lateness_of(counted)) for hour_ms, counted in summary.hours.items()],
+        hours=[HourLateness(hour_ms, lateness_of(counted)) for hour_ms, counted in summary.hours.items()],
         hours_total=summary.hours_total,
         rules=dict(sorted(rules.items())),
         findings=summary.findings,
@@ -421,8 +421,8 @@ def _audit_of(summary: Summary, plan: Plan, reading: Reading | None) -> Audit:
     )
 
 
-def _topic(sums: TopicSums) -> TopicBooks:
-    return TopicBooks(sums.topic, _accounts(sums.totals), lateness_of(sums.lateness))
+def _topic(sums: TopicSums) -> TopicAccounts:
+    return TopicAccounts(sums.topic, _accounts(sums.totals), lateness_of(sums.lateness))
 
 
 def _accounts(totals: Totals) -> Accounts:

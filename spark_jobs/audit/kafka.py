@@ -79,7 +79,7 @@ class KafkaFinding(msgspec.Struct, frozen=True):
     count: int
 
 
-class OutletBooks(msgspec.Struct, frozen=True):
+class OutletAudit(msgspec.Struct, frozen=True):
     """One Kafka topic. `owed` = `found` + `deleted` + missing.
 
     `behind` were delivered by the log and are not owed yet. `deleted` are older than what the topic keeps.
@@ -95,7 +95,7 @@ class OutletBooks(msgspec.Struct, frozen=True):
     dropped: int
 
 
-class InletBooks(msgspec.Struct, frozen=True):
+class InletAudit(msgspec.Struct, frozen=True):
     """The inlet: its committed records before the log's position, and what became of them.
 
     `unchecked` are those that were taken before the kept part of the log begins.
@@ -109,11 +109,11 @@ class InletBooks(msgspec.Struct, frozen=True):
     unchecked: int
 
 
-class KafkaBooks(msgspec.Struct, frozen=True):
+class KafkaAudit(msgspec.Struct, frozen=True):
     """The result."""
 
-    outlets: list[OutletBooks]
-    inlet: InletBooks | None
+    outlets: list[OutletAudit]
+    inlet: InletAudit | None
     rules: dict[str, int]
     findings: list[KafkaFinding]
 
@@ -200,16 +200,16 @@ def _bounds(brokers: Brokers, topic: str, partitions: Iterable[int]) -> dict[int
         reader.close()
 
 
-def kafka_books(
+def audit_kafka(
     spark: SparkSession, view: KafkaView, logs: Sequence[NodeLog], *, salvage: bool = False
-) -> KafkaBooks:
+) -> KafkaAudit:
     """Compare the logs with what `view` saw. Raises JobError, and the errors of Spark."""
     settings = _settings(spark, logs)
     findings: list[KafkaFinding] = []
     rules: dict[str, int] = {}
-    outlets = _Outlets(spark, view, logs, settings).books(rules, findings, salvage=salvage)
-    inlet = _Inlet(spark, view, logs, settings).books(rules, findings)
-    return KafkaBooks(outlets, inlet, rules, findings[:FINDINGS_MAX])
+    outlets = _Outlets(spark, view, logs, settings).audit(rules, findings, salvage=salvage)
+    inlet = _Inlet(spark, view, logs, settings).audit(rules, findings)
+    return KafkaAudit(outlets, inlet, rules, findings[:FINDINGS_MAX])
 
 
 # ---------------------------------------------------------------------- the bridge's settings in the logs
@@ -294,9 +294,9 @@ def _cached(frame: DataFrame) -> Iterator[DataFrame]:
 class _Outlets(_Sides):
     """Compares what the logs delivered with the target topics."""
 
-    def books(
+    def audit(
         self, rules: dict[str, int], findings: list[KafkaFinding], *, salvage: bool
-    ) -> list[OutletBooks]:
+    ) -> list[OutletAudit]:
         row = partial(_sent_row, rejected=self.view.topics.rejected)
         found = read_topics(self.spark, self.view.brokers, self.view.targets, row, _RECORDS)
         with _cached(found) as records, _cached(self._joined(records, salvage=salvage)) as joined:
@@ -396,7 +396,7 @@ class _Outlets(_Sides):
                 findings.append(KafkaFinding(rule, row.topic, row.id, row.due_ms, row["count"] or 0))
 
     @staticmethod
-    def _sums(joined: DataFrame, records: DataFrame) -> list[OutletBooks]:
+    def _sums(joined: DataFrame, records: DataFrame) -> list[OutletAudit]:
         def many(condition: Column) -> Column:
             return f.count(f.when(condition, 1))
 
@@ -411,7 +411,7 @@ class _Outlets(_Sides):
         others = records.where("id is null").groupBy("topic").agg(f.count("*").alias("others"))
         rows = sums.join(others, "topic", "full_outer").na.fill(0).orderBy("topic").collect()
         return [
-            OutletBooks(row.topic, row.owed, row.found, row.deleted, row.behind, row.others, row.dropped)
+            OutletAudit(row.topic, row.owed, row.found, row.deleted, row.behind, row.others, row.dropped)
             for row in rows
         ]
 
@@ -454,7 +454,7 @@ def _sent_row(message: Any, rejected: str) -> Row:  # noqa: ANN401 - confluent-k
 class _Inlet(_Sides):
     """Compares the inlet with the messages that the logs have from it."""
 
-    def books(self, rules: dict[str, int], findings: list[KafkaFinding]) -> InletBooks | None:
+    def audit(self, rules: dict[str, int], findings: list[KafkaFinding]) -> InletAudit | None:
         """None if no log has taken from the topic as it is now."""
         inlet = self.view.topics.inlet
         bounds = self._bounds()
@@ -514,7 +514,7 @@ class _Inlet(_Sides):
         findings: list[KafkaFinding],
         *,
         is_whole: bool,
-    ) -> InletBooks:
+    ) -> InletAudit:
         inlet = self.view.topics.inlet
         places = sent.where("place is not null").groupBy("place").agg(f.count("*").alias("rejections"))
         place = f.concat(f.lit(f"{inlet}/"), f.col("partition"), f.lit("@"), f.col("position"))
@@ -535,7 +535,7 @@ class _Inlet(_Sides):
             rules.update({str(rule): count for rule, count in broken.items() if count})
             if illegal or twice:
                 self._note(rows, findings)
-            return InletBooks(
+            return InletAudit(
                 inlet,
                 records=sum(every for every, *_ in counted.values()),
                 messages=sums.get("message", 0),

@@ -34,13 +34,13 @@ from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.rebuild import index_rows
 from timerwheel.spark_jobs.rebuild.group_history import replay_groups
 from timerwheel.spark_jobs.rebuild.index_build import (
-    Books,
+    IndexSummary,
     check_complete,
     complete,
     load_keys,
     load_rows,
     open_new,
-    read_books,
+    summarize_index,
 )
 from timerwheel.spark_jobs.rebuild.index_rows import IndexRows, SegmentPlan, SegmentStats, rows_file
 from timerwheel.spark_jobs.rebuild.key_history import KeyFile, stage_keys
@@ -195,15 +195,15 @@ class Rebuild:
                 sequence = load_keys(index, [one.url for one in made.keys], sequence)
                 complete(index, made.log_state, log.log_id, horizons, sequence)
             with self._progress.stage("check"):
-                books = read_books(index, check=horizons)
-                check_complete(books, made.stats, sum(one.keys for one in made.keys))
-                before = _inspect_old(Path(log.url), books) if dry_run and is_local(log.url) else None
+                summary = summarize_index(index, check=horizons)
+                check_complete(summary, made.stats, sum(one.keys for one in made.keys))
+                before = _inspect_old(Path(log.url), summary) if dry_run and is_local(log.url) else None
         aside = None
         if not dry_run:
             with self._progress.stage("swap"):
                 aside = swap_in(path)
                 (Path(log.url) / REBUILD_MARK).unlink(missing_ok=True)
-        return _rebuilt(made, books, before, aside)
+        return _rebuilt(made, summary, before, aside)
 
 
 def _make_durable(logs: list[NodeLog], files: Files) -> None:
@@ -269,7 +269,7 @@ def _count(log_state: LogState, found: Survey, stats: list[SegmentStats]) -> Non
         log_state.memtable.until = max(log_state.memtable.until, seen.until)
 
 
-def _inspect_old(data: Path, new: Books) -> OldIndex | None:
+def _inspect_old(data: Path, new: IndexSummary) -> OldIndex | None:
     """Compare the existing index of a data directory, whether its service runs or not, with the new one."""
     try:
         index = index_of(data)
@@ -278,14 +278,14 @@ def _inspect_old(data: Path, new: Books) -> OldIndex | None:
         with contextlib.closing(index):
             with index.read() as txn:
                 state = read_state(txn)
-            books = read_books(index)
+            summary = summarize_index(index)
     except (StoreError, OSError, msgspec.MsgspecError, ValueError) as error:
         return OldIndex(problem=str(error))
-    same = (books.pending, books.digest) == (new.pending, new.digest)
-    return OldIndex(None if state is None else state.until, books.pending, same, books.positions)
+    same = (summary.pending, summary.digest) == (new.pending, new.digest)
+    return OldIndex(None if state is None else state.until, summary.pending, same, summary.positions)
 
 
-def _rebuilt(made: _Made, books: Books, before: OldIndex | None, aside: Path | None) -> Rebuilt:
+def _rebuilt(made: _Made, summary: IndexSummary, before: OldIndex | None, aside: Path | None) -> Rebuilt:
     log, log_state = made.log, made.log_state
     seen = [one for _, one in made.found.of(log)]
     return Rebuilt(
@@ -300,11 +300,11 @@ def _rebuilt(made: _Made, books: Books, before: OldIndex | None, aside: Path | N
         pending=log_state.pending,
         leases=log_state.leases,
         topics=log_state.client_topics,
-        queue_positions=books.positions,
+        queue_positions=summary.positions,
         groups=len(log_state.groups.by_name),
         group_items=sum(len(group.items) for group in log_state.groups),
-        keys=books.keys,
-        slots=books.slots,
+        keys=summary.keys,
+        slots=summary.slots,
         checkpoint=log_state.until,
         damaged=[region for one in seen for region in one.damaged],
         before=before,

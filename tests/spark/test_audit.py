@@ -161,8 +161,8 @@ def test_a_history_with_retention_and_groups_has_something_of_everything(told):
     assert min(result.timers.values()) > 0
     assert min(messages.carried, messages.direct, messages.early) > 0
     assert min(leases.scheduled, leases.replaced, leases.delivered, leases.recalled) > 0
-    assert [books.topic for books in result.groups] == ["orders/g"]
-    assert {"orders", "tickets", "filler"} <= {books.topic for books in result.topics}
+    assert [group.topic for group in result.groups] == ["orders/g"]
+    assert {"orders", "tickets", "filler"} <= {one.topic for one in result.topics}
 
 
 def test_the_tables_say_what_was_done(spark, histories, told):
@@ -191,7 +191,7 @@ def test_the_tables_add_up_to_the_report(spark, told):
         sum(bar.delivered for bar in result.histogram) == result.lateness.count == result.messages.delivered
     )
     assert sum(hour.lateness.count for hour in result.hours) == result.messages.delivered
-    assert sum(books.accounts.pending for books in result.topics) == result.messages.pending
+    assert sum(one.accounts.pending for one in result.topics) == result.messages.pending
     assert spark.read.parquet(f"{place}/findings").count() == 0
 
 

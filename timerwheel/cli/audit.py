@@ -35,7 +35,7 @@ from timerwheel.model.text import printable
 if TYPE_CHECKING:
     from timerwheel.spark_jobs.audit.checkpoint import Checkpoint, Document
     from timerwheel.spark_jobs.audit.job import Audit, Reading
-    from timerwheel.spark_jobs.audit.kafka import KafkaBooks, KafkaView
+    from timerwheel.spark_jobs.audit.kafka import KafkaAudit, KafkaView
     from timerwheel.spark_jobs.live_logs import LiveLogs
 
 FINDINGS_SHOWN_MAX = 20
@@ -155,12 +155,12 @@ def _with_kafka(
     """The result together with what a comparison with Kafka found, if that was asked for."""
     if view is None:
         return result
-    from timerwheel.spark_jobs.audit.kafka import kafka_books
+    from timerwheel.spark_jobs.audit.kafka import audit_kafka
 
     with job.progress.stage("kafka"):
-        books = live.read(lambda logs: kafka_books(job.spark, view, logs, salvage=salvage))
-    balanced = result.balanced and books.balanced
-    return msgspec.structs.replace(result, kafka=books, balanced=balanced, removed=live.removed)
+        compared = live.read(lambda logs: audit_kafka(job.spark, view, logs, salvage=salvage))
+    balanced = result.balanced and compared.balanced
+    return msgspec.structs.replace(result, kafka=compared, balanced=balanced, removed=live.removed)
 
 
 def _measure(audit: "Audit", job: Job) -> None:
@@ -254,19 +254,19 @@ def _show(audit: "Audit", place: str, output: Output) -> None:
         output.line(f"the books do not balance: {rules or 'the log is damaged'}")
 
 
-def _show_kafka_findings(books: "KafkaBooks", output: Output) -> None:
-    shown = books.findings[:FINDINGS_SHOWN_MAX]
+def _show_kafka_findings(compared: "KafkaAudit", output: Output) -> None:
+    shown = compared.findings[:FINDINGS_SHOWN_MAX]
     rows = [
         (printable(one.what), one.rule, printable(one.topic), output.time(one.due_ms), f"{one.count:,}")
         for one in shown
     ]
     output.table(("message or record", "rule", "Kafka topic", "due", "#found"), rows)
-    _more(len(shown), sum(books.rules.values()), "findings in Kafka")
+    _more(len(shown), sum(compared.rules.values()), "findings in Kafka")
 
 
-def _kafka_facts(books: "KafkaBooks") -> list[tuple[str, str]]:
+def _kafka_facts(compared: "KafkaAudit") -> list[tuple[str, str]]:
     facts = []
-    if (inlet := books.inlet) is not None:
+    if (inlet := compared.inlet) is not None:
         text = (
             f"{inlet.records:,} records of {inlet.topic}: {inlet.messages:,} messages, "
             f"{inlet.recalls:,} recalls, {inlet.rejected:,} rejected"
@@ -274,7 +274,7 @@ def _kafka_facts(books: "KafkaBooks") -> list[tuple[str, str]]:
         if inlet.unchecked:
             text += f"; {inlet.unchecked:,} were taken before the log begins, and not checked"
         facts.append(("from Kafka", text))
-    for one in books.outlets:
+    for one in compared.outlets:
         text = f"{one.found:,} of {one.owed:,} that went out"
         if one.deleted:
             text += f"; {one.deleted:,} are older than what the topic keeps"
