@@ -22,7 +22,7 @@ from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.out_directory import out_directory
 from timerwheel.spark_jobs.progress import JobProgress
-from timerwheel.spark_jobs.segment_stats import survey
+from timerwheel.spark_jobs.segment_stats import ReadOptions, survey
 from timerwheel.store.files import DiskFiles
 
 RETENTION_MS = 10_000
@@ -142,7 +142,9 @@ def told(spark, histories, tmp_path_factory) -> tuple[Audit, str]:
     out = tmp_path_factory.mktemp("out")
     progress = JobProgress(spark, show=False)
     with out_directory(str(out), *TABLES) as place:
-        found = survey(spark, find_logs([str(directory / "*")]), str(tmp_path_factory.mktemp("tables")))
+        found = survey(
+            spark, find_logs([str(directory / "*")]), ReadOptions(str(tmp_path_factory.mktemp("tables")))
+        )
         return audit(spark, progress, found, place), place
 
 
@@ -267,7 +269,7 @@ def test_an_audit_of_nothing_has_a_report_and_tables(spark, tmp_path):
 
     asyncio.run(make())
     with out_directory(str(tmp_path / "out"), *TABLES) as place:
-        found = survey(spark, find_logs([str(tmp_path / "data")]), str(tmp_path))
+        found = survey(spark, find_logs([str(tmp_path / "data")]), ReadOptions(str(tmp_path)))
         result = audit(spark, JobProgress(spark, show=False), found, place)
         write_audit(place, result, RUN)
     assert result.balanced

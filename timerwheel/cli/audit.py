@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from timerwheel.spark_jobs.audit.job import Audit, Reading
     from timerwheel.spark_jobs.audit.kafka import KafkaAudit, KafkaView
     from timerwheel.spark_jobs.live_logs import LiveLogs
+    from timerwheel.spark_jobs.progress import JobProgress
+    from timerwheel.spark_jobs.segment_stats import ReadOptions
 
 FINDINGS_SHOWN_MAX = 20
 INLET_DEFAULT = "timers"
@@ -90,6 +92,7 @@ def audit(
     from timerwheel.spark_jobs.audit.report import Run, versions, write_audit
     from timerwheel.spark_jobs.live_logs import LiveLogs
     from timerwheel.spark_jobs.out_directory import check_unused, out_directory
+    from timerwheel.spark_jobs.segment_stats import ReadOptions
 
     command = _command(
         data, options.master, checkpoint, kafka, scan=scan, salvage=salvage, report_only=report_only
@@ -110,7 +113,8 @@ def audit(
         live = LiveLogs(job.spark, listed_again(logs))
         with out_directory(out, *(() if report_only else TABLES)) as place:
             tables = None if report_only else place
-            result, following = _judge(job, live, kept, tables, clock.now_ms(), salvage=salvage, scan=scan)
+            reading = ReadOptions(job.staging, salvage=salvage, sidecars=not scan)
+            result, following = _judge(live, job.progress, kept, reading, tables, clock.now_ms())
             result = _with_kafka(job, result, view, live, salvage=salvage)
             run = Run(command, clock.now_ms(), dict(job.progress.seconds), versions(), place)
             write_audit(place, result, run)
@@ -149,6 +153,22 @@ def _directories_and_kafka(
     return found, view
 
 
+def _judge(
+    live: "LiveLogs",
+    progress: "JobProgress",
+    checkpoint: "Checkpoint | None",
+    reading: "ReadOptions",
+    tables: str | None,
+    now_ms: int,
+) -> "tuple[Audit, Document | None]":
+    """The result, and what to commit to the checkpoint if there is one."""
+    from timerwheel.spark_jobs.audit.job import audit_live, audit_since
+
+    if checkpoint is None:
+        return audit_live(live, progress, reading, tables), None
+    return audit_since(live, progress, checkpoint, reading, tables, now_ms=now_ms)
+
+
 def _with_kafka(
     job: Job, result: "Audit", view: "KafkaView | None", live: "LiveLogs", *, salvage: bool
 ) -> "Audit":
@@ -182,26 +202,6 @@ def _measure(audit: "Audit", job: Job) -> None:
         seconds = {name: ms / 1_000 for name, ms in {**quantiles, "1": late.max_ms}.items()}
         what = "How late messages were delivered"
         gauges.set_each("timerwheel_audit_lateness_seconds", what, "quantile", seconds)
-
-
-def _judge(
-    job: Job,
-    live: "LiveLogs",
-    checkpoint: "Checkpoint | None",
-    tables: str | None,
-    now_ms: int,
-    *,
-    salvage: bool,
-    scan: bool,
-) -> "tuple[Audit, Document | None]":
-    """The result, and what to commit to the checkpoint if there is one."""
-    from timerwheel.spark_jobs.audit.job import audit_live, audit_since
-
-    spark, progress, staging, _ = job
-    options = {"salvage": salvage, "sidecars": not scan}
-    if checkpoint is None:
-        return audit_live(spark, progress, live, staging, tables, **options), None
-    return audit_since(spark, progress, checkpoint, live, staging, tables, now_ms=now_ms, **options)
 
 
 def _command(data: list[str], master: str, checkpoint: str | None, kafka: str | None, **flags: bool) -> str:
