@@ -86,10 +86,10 @@ class GroupCalls:
         found = await self._receive(consumer, body)
         consumer.will_answer(found)
         if pa is not None:
-            told = {} if content.results is UNSET else {"results": encode(content.results).decode()}
+            metadata = {} if content.results is UNSET else {"results": encode(content.results).decode()}
             make = partial(arrow_answers.of_deliveries, pa, found)
             size_bytes = sum(len(one.message.body) for one in found)
-            return await arrow.answer(request, pa, make, told, bodies_bytes=size_bytes, is_final=True)
+            return await arrow.answer(request, pa, make, metadata, bodies_bytes=size_bytes, is_final=True)
         return await responses.page(request, content, "messages", Held.from_delivery, found, is_final=True)
 
     async def _ack_first(self, place: GroupPath, receipts: Sequence[str]) -> list[Settled]:

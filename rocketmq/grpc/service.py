@@ -331,7 +331,7 @@ class Service:
             call.caller_for(Scope.RECEIVE, place.topic, counted=False)
         if not found:
             raise CallError(Code.MESSAGE_NOT_FOUND, "no message")
-        written = await self._hand_out(call.context, request, place, found, invisible_ms)
+        written = await self._deliver(call.context, request, place, found, invisible_ms)
         if request.auto_renew:
             self.clients.renew(client, place, written)
 
@@ -356,7 +356,7 @@ class Service:
             self._waiting.discard(task)
         return [] if task.cancelled() else task.result()
 
-    async def _hand_out(
+    async def _deliver(
         self, context: Any, request: Any, place: Place, found: list[Delivery], invisible_ms: int
     ) -> list[str]:
         """Write messages to their consumer; returns the receipts of those that it read in time.

@@ -163,7 +163,7 @@ class GroupRuntime:
     async def give_up(self, receipts: Sequence[str], reason: str) -> list[ReceiptResult]:
         """Make these messages dead letters, with the reason."""
         said = await self.leasing.said_by(receipts)
-        await self.dead_lettering.bury(said.leases, reason)
+        await self.dead_lettering.give_up(said.leases, reason)
         return said.results()
 
     async def _end_attempts(
@@ -183,14 +183,14 @@ class GroupRuntime:
     def _freed(self) -> None:
         """Records about messages were stored, or could not be: others may be had, or be given up."""
         chooser = self.leasing.chooser
-        if self.waiting and (chooser.cramped or chooser.loose or self.state.ready):
-            self.wake(None if chooser.cramped else len(chooser.loose) + len(self.state.ready))
+        if self.waiting and (chooser.at_capacity or chooser.loose or self.state.ready):
+            self.wake(None if chooser.at_capacity else len(chooser.loose) + len(self.state.ready))
         if self._exhausted:
             self._watch_from(0)
 
     # ------------------------------------------------------------------ failed attempts
 
-    def came_back(self, roots: Iterable[int]) -> None:
+    def ready_again(self, roots: Iterable[int]) -> None:
         """The retries with these roots have come: see which of them have no attempt left."""
         items = (self.state.by_root.get(root) for root in roots)
         self._note(item.key for item in items if item is not None)
@@ -232,7 +232,7 @@ class GroupRuntime:
         while self._parts.is_kept(self.state):
             self._look_again = False
             try:
-                await self._bury_exhausted()
+                await self._give_up_exhausted()
                 await self._fail_expired()
             except (NoSpaceError, NotReadyError, OutcomeUnknownError) as error:
                 logger.warning("retries of %s are delayed: %s", self.state.name, error)
@@ -254,7 +254,7 @@ class GroupRuntime:
                 await self.clock.wait_for(self._nudge, end_ms - now_ms)
                 self._nudge = None
 
-    async def _bury_exhausted(self) -> None:
+    async def _give_up_exhausted(self) -> None:
         """Give up what is exhausted and nobody is changing; who is changing the others calls when done."""
         if not self._exhausted:
             return  # whenever an attempt ends, and the group may hold a million messages
@@ -269,7 +269,7 @@ class GroupRuntime:
             reason = f"nacked, and max_attempts was lowered to {attempts_max}"
             for ended, why in ((False, None), (True, reason)):
                 leases = [pending_of(item) for item in items if item.ended is ended]
-                await self.dead_lettering.bury(leases, why)
+                await self.dead_lettering.give_up(leases, why)
         finally:
             for item in items:  # those that could not be stored
                 if item.lent and item.key not in self.leasing.busy:

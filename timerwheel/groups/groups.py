@@ -242,10 +242,10 @@ class Groups:
         key = ItemKey.of(*place)
         return await finished(self._leasing(topic, group).leasing.withdraw(key, more))
 
-    async def hurry(self, topic: str, group: str, place: tuple[int, int], due_ms: int) -> bool:
+    async def reschedule_retry(self, topic: str, group: str, place: tuple[int, int], due_ms: int) -> bool:
         """Change when a message is retried; False if it has no retry pending."""
         key = ItemKey.of(*place)
-        return await self._leasing(topic, group).leasing.hurry(key, due_ms)
+        return await self._leasing(topic, group).leasing.reschedule_retry(key, due_ms)
 
     def held(self, topic: str, group: str, place: tuple[int, int]) -> Held:
         """What a group has of the message at (queue, queue offset)."""
@@ -650,18 +650,18 @@ class Groups:
                 if runtime is not None:
                     runtime.wake(int(np.count_nonzero(topics == topic_id)))
 
-    def _notice_group(self, state: GroupState, came_back: np.ndarray) -> None:
+    def _notice_group(self, state: GroupState, ready_again: np.ndarray) -> None:
         runtime = self.runtimes.get(state.name)
-        if runtime is None and len(came_back):
+        if runtime is None and len(ready_again):
             runtime = self._runtime_of(state.name)
         if runtime is None:
             return
-        if runtime.leasing.chooser.cramped:
+        if runtime.leasing.chooser.at_capacity:
             runtime.wake()
         elif state.ready:
             runtime.wake(len(state.ready))
-        if len(came_back):
-            runtime.came_back(came_back["root"].tolist())
+        if len(ready_again):
+            runtime.ready_again(ready_again["root"].tolist())
 
     def look_at_clock(self) -> None:
         """Notice a step of the wall clock, so that it makes no message older."""

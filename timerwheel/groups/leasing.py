@@ -317,7 +317,7 @@ class Leasing:
                 self.chooser.expect(key, 0)
             return True
 
-    async def hurry(self, key: int, due_ms: int) -> bool:
+    async def reschedule_retry(self, key: int, due_ms: int) -> bool:
         """Change when a nacked message is retried; False if it has no retry pending."""
         named = Lease(key, 1, 0, 0)
         while under_way := self._under_way([named]):

@@ -144,7 +144,7 @@ class Attempt:
         self.refused: dict[int, Refusal] = {}
         self.bare: set[int] = set()
         self.alone: dict[int, _Mates] = {}
-        self.told: set[Place] = set()  # partitions of which it is known which records they refuse
+        self.explained: set[Place] = set()  # partitions of which it is known which records they refuse
         self.has_changed = False
         self.again = 0
         self.has_failed = False  # of this try: a record was not delivered, and those behind it never are
@@ -158,7 +158,7 @@ class Attempt:
         found: dict[Place, list[int]] = {}
         for place, error, by in failed:
             is_new = place not in self.refused and place not in self.alone
-            if is_new and by is not None and by not in self.told and error.code() == _INVALID:
+            if is_new and by is not None and by not in self.explained and error.code() == _INVALID:
                 found.setdefault(by, []).append(place)
         batches = [_Mates(places) for places in found.values() if len(places) > 1]
         for mates in batches:
@@ -600,7 +600,7 @@ class TransactionalProducer:
         is_gone = False
         self._begin()
         self._batches.clear()
-        attempt.told.clear()
+        attempt.explained.clear()
         attempt.has_failed = False
         try:
             for place in range(len(attempt.records)):
@@ -729,7 +729,7 @@ class TransactionalProducer:
             else:
                 attempt.has_failed = True
                 if error.code() == _INNOCENT:
-                    attempt.told.add(by)
+                    attempt.explained.add(by)
         self._wrote(error, message)
 
     def _produce(self, attempt: Attempt, place: int, failed: list[_Failed]) -> None:

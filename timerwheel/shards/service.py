@@ -81,8 +81,8 @@ class NodeCalls:
         if len(missing) == len(places) or (missing and (for_send or not self._has_begun)):
             first = places[missing[0]]
             raise NotReadyError(f"nobody leads shard {', '.join(map(str, missing))}: {first.why}")
-        told = [place.readiness for place in places]
-        refusing = next((one for one in told if one.refusing), None)
+        answers = [place.readiness for place in places]
+        refusing = next((one for one in answers if one.refusing), None)
         if refusing is not None and for_send:
             return problems.problem(
                 refusing.refusing_code, refusing.refusing, headers={"Retry-After": str(FULL_DISK_RETRY_S)}
@@ -91,7 +91,7 @@ class NodeCalls:
         role = self._role if self._has_journal else UNSET
         shards = [ShardReadiness(place.number, _role_of(place), place.shown_leader) for place in places]
         aside = "; ".join(
-            f"shard {shard}: {one.set_aside}" for shard, one in enumerate(told) if one.set_aside
+            f"shard {shard}: {one.set_aside}" for shard, one in enumerate(answers) if one.set_aside
         )
         found = Readiness(status, role, shards=shards, set_aside=aside or UNSET)
         if refusing is not None:

@@ -200,7 +200,9 @@ class Tasks:
             return await self.get(task_id)
         due_ms = self._engine.recalls.due_of(properties)
         place = _place(message)
-        if place is None or not await self._engine.groups.hurry(message.topic, GROUP, place, due_ms):
+        if place is None or not await self._engine.groups.reschedule_retry(
+            message.topic, GROUP, place, due_ms
+        ):
             raise TaskStateError(await self.get(task_id), f"only a scheduled or retrying task {why_not}")
         return await self.get(task_id)
 
