@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness.world import World
 from timerwheel.cli import audit as audit_command
-from timerwheel.groups.config import Exponential, GroupConfig
+from timerwheel.groups.config import Exponential, GroupConfig, GroupTerms
 from timerwheel.model.messages import Outgoing
 from timerwheel.spark_jobs.audit.findings import Finding, Rule
 from timerwheel.spark_jobs.audit.job import TABLES, Audit, audit
@@ -71,7 +71,7 @@ async def long_history(data) -> None:
         delay_ms = rng.choice((0, rng.randint(1, 99_000)))
         waiting[ids[1]] = (await engine.recalls.reschedule(ids[1], {"TIMER_DELAY_MS": str(delay_ms)})).due_ms
         got = await engine.groups.receive(
-            "orders", "g", count_max=6, invisible_ms=None, wait_ms=0, create=True
+            "orders", "g", count_max=6, invisible_ms=None, wait_ms=0, terms=GroupTerms(create=True)
         )
         if got:
             await engine.groups.ack("orders", "g", [d.receipt for d in got[:2]])
