@@ -136,7 +136,7 @@ def has_bridge(brokers: Brokers, inlet: str) -> bool:
     """Whether a service has brought anything to Kafka for this inlet. JobError if it cannot be reached."""
     from confluent_kafka import KafkaException  # noqa: PLC0415 - only with the extra
 
-    from timerwheel.kafka.clients import said  # noqa: PLC0415 - as above
+    from timerwheel.kafka.clients import error_text  # noqa: PLC0415 - as above
     from timerwheel.kafka.cluster import Cluster  # noqa: PLC0415 - as above
 
     topics = KafkaTopics(inlet)
@@ -144,7 +144,7 @@ def has_bridge(brokers: Brokers, inlet: str) -> bool:
         with Cluster(brokers.servers, brokers.properties, topics).admin() as admin:
             return topics.positions in admin.list_topics(timeout=CALL_S).topics
     except KafkaException as error:
-        raise JobError(f"Kafka at {brokers.servers}: {said(error)}") from None
+        raise JobError(f"Kafka at {brokers.servers}: {error_text(error)}") from None
 
 
 def look(brokers: Brokers, inlet: str, logs: Sequence[NodeLog]) -> KafkaView:
@@ -152,7 +152,7 @@ def look(brokers: Brokers, inlet: str, logs: Sequence[NodeLog]) -> KafkaView:
     from confluent_kafka import KafkaException  # noqa: PLC0415 - only with the extra
 
     from timerwheel.kafka import positions  # noqa: PLC0415 - as above
-    from timerwheel.kafka.clients import said  # noqa: PLC0415 - as above
+    from timerwheel.kafka.clients import error_text  # noqa: PLC0415 - as above
     from timerwheel.kafka.cluster import BridgeError, Cluster  # noqa: PLC0415 - as above
     from timerwheel.kafka.front import service_name  # noqa: PLC0415 - as above
 
@@ -175,7 +175,7 @@ def look(brokers: Brokers, inlet: str, logs: Sequence[NodeLog]) -> KafkaView:
         for topic in sorted(targets & known.keys()):
             parts += _parts(brokers, topic, known[topic].partitions)
     except KafkaException as error:
-        raise JobError(f"Kafka at {brokers.servers}: {said(error)}") from None
+        raise JobError(f"Kafka at {brokers.servers}: {error_text(error)}") from None
     except BridgeError as error:
         raise JobError(str(error)) from None
     return KafkaView(brokers, topics, found, parts)

@@ -141,11 +141,11 @@ class GroupRuntime:
     ) -> list[ReceiptResult]:
         """Give these messages back: each is ready again after the delay, or goes to the dead letters."""
         leasing = self.leasing
-        said = await leasing.said_by(receipts)
-        unknown = [lease for lease in said.leases if leasing.is_unknown(config, lease)]
+        found = await leasing.leases_of(receipts)
+        unknown = [lease for lease in found.leases if leasing.is_unknown(config, lease)]
         if unknown:
             await leasing.look_into(config, unknown)
-            said = await leasing.said_by(receipts)
+            found = await leasing.leases_of(receipts)
         now_ms = self.clock.now_ms()
 
         def due_ms(attempt: int) -> int:
@@ -154,17 +154,17 @@ class GroupRuntime:
             return now_ms + max(delay_ms, self._parts.core.settings.redelivery_delay_ms)
 
         again, endings = sorted_out(
-            (lease, leasing.outlook(config, lease, due_ms(lease.attempt) - now_ms)) for lease in said.leases
+            (lease, leasing.outlook(config, lease, due_ms(lease.attempt) - now_ms)) for lease in found.leases
         )
         stored = leasing.fail(again, [due_ms(lease.attempt) for lease in again], ended=True, reason=reason)
         await self._end_attempts(config, stored, endings, reason or "nacked without a reason")
-        return said.results()
+        return found.results()
 
     async def give_up(self, receipts: Sequence[str], reason: str) -> list[ReceiptResult]:
         """Make these messages dead letters, with the reason."""
-        said = await self.leasing.said_by(receipts)
-        await self.dead_lettering.give_up(said.leases, reason)
-        return said.results()
+        found = await self.leasing.leases_of(receipts)
+        await self.dead_lettering.give_up(found.leases, reason)
+        return found.results()
 
     async def _end_attempts(
         self,

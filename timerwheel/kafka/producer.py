@@ -27,7 +27,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from timerwheel.clock import Clock
 from timerwheel.kafka import positions
 from timerwheel.kafka.batches import BATCH_BYTES, Batches
-from timerwheel.kafka.clients import CALL_S, said
+from timerwheel.kafka.clients import CALL_S, error_text
 from timerwheel.kafka.cluster import BridgeError, Cluster, StoppedError, fatal_of
 from timerwheel.kafka.hanging import GRACE_MS, LOOK_S, Ends, Firsts, Grace, Hanging, Place, unpassed
 from timerwheel.kafka.names import is_kafka_topic, kafka_topic_of
@@ -388,7 +388,9 @@ class TransactionalProducer:
         try:
             left = self._wait_past(firsts, unwaited - self._blocked.keys())
         except KafkaException as error:
-            raise UnsettledError(f"whether a transaction has ended is not known: {said(error)}") from error
+            raise UnsettledError(
+                f"whether a transaction has ended is not known: {error_text(error)}"
+            ) from error
         except BridgeError as error:
             raise UnsettledError(f"whether a transaction has ended is not known: {error}") from error
         self._blocked = {place: firsts[place] for place in left}
@@ -678,7 +680,7 @@ class TransactionalProducer:
             self._until_done(self._producer.commit_transaction)
         except KafkaException as cause:
             return cause
-        raise UnsettledError(f"Kafka took no record, and ended the transaction: {said(error)}")
+        raise UnsettledError(f"Kafka took no record, and ended the transaction: {error_text(error)}")
 
     def _check_blame(self, cause: KafkaException) -> None:
         """Raise what no record is to blame for."""

@@ -269,8 +269,8 @@ class Leaders:
         timeout = aiohttp.ClientTimeout(total=LOOK_S_MAX)
         try:
             async with await self._pool.request("GET", f"{url}/readyz", timeout=timeout) as response:
-                said = msgspec.json.decode(await response.read(), type=ProcessReadiness)
-                said.is_ready = response.status == READY
+                found = msgspec.json.decode(await response.read(), type=ProcessReadiness)
+                found.is_ready = response.status == READY
         except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError):
             return None
-        return said
+        return found

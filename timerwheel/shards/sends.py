@@ -28,7 +28,7 @@ from timerwheel.api.messages.intake import Bounds
 from timerwheel.clock import Clock
 from timerwheel.errors import Fault, NotReadyError, OutcomeUnknownError
 from timerwheel.model.shards import shard_of_topic
-from timerwheel.shards.forwarder import Call, Forwarder, Said, headers_for_shard
+from timerwheel.shards.forwarder import Answer, Call, Forwarder, headers_for_shard
 from timerwheel.wire.messages import Accepted, SendQuery, SentPart
 
 OK_MAX = 299
@@ -213,36 +213,36 @@ class Sends:
         assert taken.texts is not None
         return taken.texts
 
-    async def _part(self, shard: int, call: Call) -> Said | SentPart:
+    async def _part(self, shard: int, call: Call) -> Answer | SentPart:
         try:
             return await self._forwarder.ask(shard, call)
         except (NotReadyError, OutcomeUnknownError) as error:
             return SentPart(code=error.code, detail=str(error))
 
-    def _whole(self, count: int, parts: Sequence[tuple[list[int], Said | SentPart]]) -> web.StreamResponse:
+    def _whole(self, count: int, parts: Sequence[tuple[list[int], Answer | SentPart]]) -> web.StreamResponse:
         items: list[Accepted | SentPart | None] = [None] * count
         statuses: set[int] = set()
-        for places, said in parts:
-            if isinstance(said, SentPart):
+        for places, answer in parts:
+            if isinstance(answer, SentPart):
                 statuses.add(MULTI_STATUS)
                 for place in places:
-                    items[place] = said
-            elif said.status > OK_MAX:
+                    items[place] = answer
+            elif answer.status > OK_MAX:
                 statuses.add(MULTI_STATUS)
-                for place, refused in zip(places, _refused(said, places), strict=True):
+                for place, refused in zip(places, _refused(answer, places), strict=True):
                     items[place] = refused
             else:
-                statuses.add(said.status)
-                stored = msgspec.json.decode(said.body, type=list[Accepted])
+                statuses.add(answer.status)
+                stored = msgspec.json.decode(answer.body, type=list[Accepted])
                 for place, one in zip(places, stored, strict=True):
                     items[place] = one
         status = MULTI_STATUS if MULTI_STATUS in statuses else max(statuses, default=CREATED)
         return responses.json(items, status)
 
 
-def _refused(said: Said, places: Sequence[int]) -> list[SentPart]:
+def _refused(answer: Answer, places: Sequence[int]) -> list[SentPart]:
     """Return the item of each message of a part that was not stored, at these places of the array."""
-    wrong = msgspec.json.decode(said.body, type=_Problem)
+    wrong = msgspec.json.decode(answer.body, type=_Problem)
     if not wrong.errors:
         return [SentPart(code=wrong.code, detail=wrong.detail)] * len(places)
     # The shard counts the messages of its part, the client those of the array.
