@@ -66,7 +66,7 @@ class Consumer:
             )
         if found and self._handle.traces is not None and not self.gone:
             try:
-                await self._handle.traces.hand_out(found, self._place.group)
+                await self._handle.traces.leased(found, self._place.group)
             except (Exception, asyncio.CancelledError):
                 await finished(self.give_back(found))
                 raise

@@ -73,7 +73,7 @@ class GroupCalls:
         needs=Need.RECEIVE,
         answer=Received,
         answers_arrow=True,
-        hands_out=True,
+        leases_messages=True,
         body_required=False,
         problems=(*MAKING, "group_not_found", "group_differs"),
     )

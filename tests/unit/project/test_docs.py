@@ -256,6 +256,13 @@ ORDINARY = re.compile(r"`[^`\n]+`|taken apart|far apart|a second apart|seconds a
 # A docstring states what the thing is or does.
 _OPENING = re.compile(r"(?:As|Of|By|The same|So)\b")
 INTERFACE_NAMES = frozenset({"handed out"})  # an old name of a JSON field, kept
+# Words of this house in the names of the code, where the field has others; a name in camel case counts too.
+HOUSE_WORDS = re.compile(
+    r"(?:^|_)(?:anew|books|bur(?:y|ied|ial)|came_back|cramped|desk|hand(?:s|ed)?_out|handout|hungry|rouse|speaker"
+    r"|told|whoever)(?:_|$)"
+)
+INTERFACE_CONSTANTS = frozenset({"CAME_BACK", "HANDED_OUT"})  # of what `/history` says
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def stumbling_words(text: str) -> list[str]:
@@ -313,6 +320,42 @@ def test_packages_use_plain_words(package):
         if (words := [*stumbling_words("\n\n".join(prose_of(file))), *openings_of(file)])
     }
     assert not found
+
+
+def house_words(tree: ast.AST) -> list[str]:
+    """The names of a module that have words of this house."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.arg(arg=name) | ast.Name(id=name) | ast.Attribute(attr=name):
+                names.add(name)
+    named = names - INTERFACE_CONSTANTS
+    return sorted(name for name in named if HOUSE_WORDS.search(_CAMEL.sub("_", name).lower()))
+
+
+@pytest.mark.parametrize("package", packages())
+def test_names_of_the_code_are_words_of_the_field(package):
+    place = ROOT / package
+    files = [place] if place.is_file() else sorted(place.rglob("*.py"))
+    found = {name_of(file): words for file in files if (words := house_words(ast.parse(file.read_text())))}
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("def hand_out(x): ...", ["hand_out"]),
+        ("class KafkaBooks: ...", ["KafkaBooks"]),
+        ("self._told = 1", ["_told"]),
+        ("group.bury(letters_desk)", ["bury", "letters_desk"]),
+        ("Step.CAME_BACK", []),
+        ("retold(book, deskew)", []),
+    ],
+)
+def test_a_word_of_the_house_is_found_wherever_a_name_has_it(code, found):
+    assert house_words(ast.parse(code)) == found
 
 
 @pytest.mark.parametrize(
