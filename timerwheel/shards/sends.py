@@ -149,7 +149,7 @@ class Sends:
     async def _topics_of_messages(self, body: bytes | bytearray, form: str) -> Iterable[str]:
         """Return the topics of what is a message in a body; none if it cannot be read at all."""
         try:
-            raws = _raws(body, form)
+            raws = raws_of(body, form)
         except (ValueError, RecursionError):
             return []
         found: set[str] = set()
@@ -207,7 +207,7 @@ class Sends:
     async def _each(self, body: bytes | bytearray, form: str) -> Sequence[Text | msgspec.Raw]:
         """Return the JSON of each message; ValueError, RecursionError and RequestError."""
         if len(body) <= DIRECT_BYTES:
-            return _raws(body, form)
+            return raws_of(body, form)
         read = intake.lines if form == "lines" else intake.array
         taken = await read(body, self.count_max, self._bounds, self._clock.breathe, with_texts=True)
         assert taken.texts is not None
@@ -258,7 +258,7 @@ def _refused(answer: Answer, places: Sequence[int]) -> list[SentPart]:
     return [own.get(index, others) for index in range(len(places))]
 
 
-def _raws(body: bytes | bytearray, form: str) -> list[msgspec.Raw]:
+def raws_of(body: bytes | bytearray, form: str) -> list[msgspec.Raw]:
     """Return the messages of an array, or of lines; ValueError and RecursionError."""
     return _raw.decode_lines(body) if form == "lines" else _raw_array.decode(body)
 
