@@ -124,7 +124,7 @@ def _add(
             handler = _in_its_shard(handle, handler)
         if route.may_compress:
             handler = compression.around(handler)
-        if route.hands_out:
+        if route.leases_messages:
             handler = returning(handler)  # around all that comes before the answer
         added = app.router.add_route(route.method, pattern, handler, expect_handler=expect)
         auth.register(added, route)

@@ -36,7 +36,7 @@ from timerwheel.api.security.auth import AUTH, Auth
 from timerwheel.api.security.binding import check_binding
 from timerwheel.api.security.handshakes import Handshakes
 from timerwheel.clock import Clock, SystemClock
-from timerwheel.engine import Engine
+from timerwheel.engine import Engine, LogOptions
 from timerwheel.errors import TimerwheelError
 from timerwheel.listening import HANDSHAKE_S, ListenError, take_handshakes
 from timerwheel.push.ack_urls import AckUrls
@@ -170,15 +170,8 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
             async def open_engine() -> tuple[Engine, Push]:
                 # A first signal during recovery waits for it: the files are closed in order, not dropped.
                 found = files or ReservedFiles(reserve)
-                engine = await Engine.open(
-                    settings,
-                    clock,
-                    found,
-                    on_damage=on_damage,
-                    journal=journal,
-                    election=handle.cluster,
-                    shard=None if node is None else node.shard,
-                )
+                log = LogOptions(on_damage, journal, handle.cluster, None if node is None else node.shard)
+                engine = await Engine.open(settings, clock, found, log=log)
                 push = Push(
                     engine,
                     allow_private=settings.push_private_targets,

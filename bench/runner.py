@@ -51,7 +51,7 @@ class Bench:
         self._run_id = run_id
         self._out = out
         self._console = console
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.faults = 0
         """The number of failed cases."""
 
@@ -100,8 +100,8 @@ class Bench:
         await self.put(f"warming up {system.name}", load)
 
     def _tell(self, system: System) -> None:
-        if system.name not in self._told:
-            self._told.add(system.name)
+        if system.name not in self._reported:
+            self._reported.add(system.name)
             entry = results.Peer(self._run_id, system.name, system.version(), dict(system.settings))
             results.write(self._out, entry)
 
@@ -117,8 +117,8 @@ class Bench:
             missing = SYSTEMS[name].missing()
             if missing is None:
                 found.append(name)
-            elif name not in self._told:
-                self._told.add(name)
+            elif name not in self._reported:
+                self._reported.add(name)
                 results.write(self._out, results.Peer(self._run_id, name, "", {}, missing))
                 self.say(f"[yellow]{name}: not measured. To install it: {missing}")
         return found

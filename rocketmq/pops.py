@@ -24,7 +24,14 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from timerwheel.engine import Engine
-from timerwheel.groups.config import INVISIBLE_MS_MAX, RECEIVE_MAX, Exponential, Start, check_group
+from timerwheel.groups.config import (
+    INVISIBLE_MS_MAX,
+    RECEIVE_MAX,
+    Exponential,
+    GroupTerms,
+    Start,
+    check_group,
+)
 from timerwheel.groups.leases import Lease
 from timerwheel.groups.receipts import place_in
 from timerwheel.model.admission import RETRY_PREFIX
@@ -126,7 +133,7 @@ class Pops:
                 f"topic {place.topic!r} is not ordered; run `timerwheel topics set {place.topic} --ordered`"
             )
             raise RefusalError(Result.SYSTEM_ERROR, detail)
-        first = self._of_first(request, place)
+        terms = self._terms(request, place)
         count_max = min(max(request.number("maxMsgNums"), 1), MESSAGES_MAX)
         invisible_ms = request.number("invisibleTime", low=1, high=INVISIBLE_MS_MAX)
         invisible_ms = max(invisible_ms, self._engine.settings.redelivery_delay_ms)
@@ -139,26 +146,26 @@ class Pops:
             invisible_ms=invisible_ms,
             wanted=lambda: request.link.takes_more,
         )
-        found = await take(**first)
+        found = await take(terms)
         if not found and wait_ms:
             if self._held.is_full:
                 return _nothing(Result.POLLING_FULL)
-            first.clear()
+            del terms  # who waits holds nothing of the request
             request.forget_content()
             found = await self._held.wait(request.link, take(wait_ms=wait_ms)) or []
         if not found:
             return _nothing(Result.POLLING_TIMEOUT)
         return self._answer(request, place, found, invisible_ms)
 
-    def _of_first(self, request: Request, place: Place) -> dict[str, Any]:
-        """Return what the first receive of a pop says of its group, which it makes if that is new."""
+    def _terms(self, request: Request, place: Place) -> GroupTerms:
+        """Return what the first receive of a pop asks of its group."""
         tags = filter_of(request.text("expType", "TAG"), request.text("exp", "*")).tags
-        return {
-            "tags": "*" if tags is None else " || ".join(sorted(tags)),
-            "start": self._start(request, place),
-            "create": True,
-            "backoff": Exponential(initial_ms=0),
-        }
+        return GroupTerms(
+            "*" if tags is None else " || ".join(sorted(tags)),
+            self._start(request, place),
+            create=True,
+            backoff=Exponential(initial_ms=0),
+        )
 
     def _start(self, request: Request, place: Place) -> Start | None:
         """Return where a group begins that this pop makes; None if it is there.

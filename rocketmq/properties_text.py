@@ -47,20 +47,13 @@ def encode(properties: Mapping[str, str]) -> str:
     return "".join(pair for pair in pairs if pair in kept)
 
 
-def from_json(data: bytes) -> bytes | None:
-    """Return the text of properties that are stored as JSON, as `encode` would; None if only that can tell.
+def from_json(each: Sequence[bytes]) -> list[bytes] | None:
+    """Return the texts of properties that are stored as JSON, as `encode` would; None if only that can tell.
 
     In compact JSON without a backslash each quote ends or begins a string, so `":"` and `","` stand between
-    strings, and are exchanged for their marks where they stand. If a quote is left, it was not so.
-    """
-    found = from_all_json([data])
-    return None if found is None or len(found[0]) > TEXT_BYTES_MAX else found[0]
-
-
-def from_all_json(each: Sequence[bytes]) -> list[bytes] | None:
-    """Return the texts of several as `from_json` does, at a third of the cost; None if one is not ordinary.
-
-    A text can be longer than TEXT_BYTES_MAX. JSON has no line end within a string, so one separates them.
+    strings, and are exchanged for their marks where they stand. If a quote is left, it was not so. JSON has
+    no line end within a string, so one separates them. Unlike those of `encode`, a text can be longer than
+    TEXT_BYTES_MAX.
     """
     data = b"\n".join(each)
     if b"\\" in data or b'""' in data or data[:2] != b'{"' or data[-2:] != b'"}':

@@ -114,9 +114,9 @@ class Draft(msgspec.Struct, frozen=True):
             messages = [msgspec.structs.replace(message, queue=queue) for message in messages]
         return msgspec.structs.replace(self, queue=queue, messages=messages)
 
-    def apart(self) -> list[Outgoing]:
+    def separate(self) -> list[Outgoing]:
         """Return its messages one by one."""
-        return self.messages.apart() if isinstance(self.messages, Alike) else self.messages
+        return self.messages.separate() if isinstance(self.messages, Alike) else self.messages
 
 
 class Sends:
@@ -141,7 +141,7 @@ class Sends:
         self._arrived: list[Draft] = []  # in this turn of the loop
         self._gathered = Gathered(
             engine,
-            lambda draft: draft.apart()[0],
+            lambda draft: draft.separate()[0],
             engine.sender.offsets,
             self._answer_all,
             lambda draft, error: self._answer(draft, answer_of(error)),
@@ -347,7 +347,7 @@ class Sends:
             self._send_unit(draft)
 
     async def _begin_transaction(self, draft: Draft) -> None:
-        [message] = draft.apart()
+        [message] = draft.separate()
         try:
             begun = await self._engine.transactions.begin(message)
             self._answer(draft, Answer(fields=self._place(draft, [root_of(begun.id)], 0)), is_stored=True)
@@ -359,7 +359,7 @@ class Sends:
         try:
             pending = sender.begin_alike(messages) if isinstance(messages, Alike) else None
             if pending is None:
-                messages = draft.apart()
+                messages = draft.separate()
                 if self._is_exact or not is_one_step(messages):
                     self._spawn(self._send_in_steps(draft, messages))
                     return

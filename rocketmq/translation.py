@@ -353,7 +353,7 @@ def _plain_forms(
         data[at - header[_PROPERTIES_LEN] : at]
         for data, at, header in zip(records, bodies_at, headers, strict=True)
     ]
-    texts = properties_text.from_all_json(stored)
+    texts = properties_text.from_json(stored)
     if texts is None or len(store_host) != PACKED_IPV4_BYTES:
         return None
     joined = b"".join(stored)

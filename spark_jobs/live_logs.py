@@ -49,7 +49,7 @@ class LiveLogs:
 
     def __init__(self, spark: SparkSession, logs: Sequence[NodeLog]) -> None:
         self.logs = list(logs)
-        self._spark = spark
+        self.spark = spark
         self._begins = [log.segments[0].base for log in logs]
 
     @property
@@ -73,7 +73,7 @@ class LiveLogs:
             except (SegmentGoneError, PySparkException, Py4JError) as error:
                 if not _is_gone(error) or not self._list_again():
                     raise
-                _end_tasks(self._spark)
+                _end_tasks(self.spark)
         raise JobError(
             f"retention removed segments in each of {ATTEMPTS_MAX} attempts to read them: run the job when "
             "less falls out of retention, or give it more cores"

@@ -79,24 +79,30 @@ class Survey(NamedTuple):
         }
 
 
+class ReadOptions(NamedTuple):
+    """How a job reads segments. `staging` is a directory or URL that every executor can write to.
+
+    With `salvage`, damaged records are left out and reported. Without `sidecars`, the segments themselves are
+    read in any case.
+    """
+
+    staging: str
+    salvage: bool = False
+    sidecars: bool = True
+
+
 def survey(
-    spark: SparkSession,
-    logs: Sequence[NodeLog],
-    staging: str,
-    *,
-    salvage: bool = False,
-    sidecars: bool = True,
-    known: Survey | None = None,
+    spark: SparkSession, logs: Sequence[NodeLog], options: ReadOptions, *, known: Survey | None = None
 ) -> Survey:
-    """Survey every segment. `staging` is a directory or URL that every executor can write to.
+    """Survey every segment.
 
     Sealed segments of an earlier survey, `known`, are not read again. Raises CorruptionError and
-    SegmentGoneError (as the cause of Spark's error), the former at damage unless `salvage`.
+    SegmentGoneError (as the cause of Spark's error), the former at damage unless it is salvaged.
     """
     segments = [segment for log in logs for segment in log.segments]
     found = {} if known is None else known.sealed()
     places = [
-        (segment, log.begin, join(staging, "tables", f"{number:06d}-{segment.base:020d}.side"))
+        (segment, log.begin, join(options.staging, "tables", f"{number:06d}-{segment.base:020d}.side"))
         for number, log in enumerate(logs)
         for segment in log.segments
         if segment not in found
@@ -104,7 +110,7 @@ def survey(
 
     def look(number: int) -> Iterator[pa.RecordBatch]:
         segment, begin, place = places[number]
-        reader = SegmentReader(segment, salvage=salvage, sidecars=sidecars)
+        reader = SegmentReader(segment, salvage=options.salvage, sidecars=options.sidecars)
         packed = msgspec.msgpack.encode(_look(reader, place, begin))
         yield pa.record_batch({"id": [number], "found": pa.array([packed], pa.binary())})
 

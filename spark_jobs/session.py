@@ -29,7 +29,7 @@ LOCAL = "local[*]"
 FAILURES = "spark.task.maxFailures"
 FAILURES_MAX = 4
 DRIVER_MEMORY = "2g"
-TOLD_BYTES = 4_000
+SHOWN_BYTES = 4_000
 PARTITIONS = "spark.sql.shuffle.partitions"
 PARTITIONS_PER_CORE = 3  # so that a slow one does not leave the other cores idle for long
 _LOCAL_MASTER = re.compile(r"local(?:\[(\*|[0-9]+)\])?")
@@ -191,7 +191,7 @@ def _stderr_to(file: IO[bytes]) -> Iterator[None]:
 
 def _text_of(file: IO[bytes]) -> str:
     file.seek(0)
-    return file.read()[-TOLD_BYTES:].decode(errors="replace")
+    return file.read()[-SHOWN_BYTES:].decode(errors="replace")
 
 
 def check_java() -> None:

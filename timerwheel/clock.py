@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
+CLOCK_STEP_MS = 1_000
+"""What the wall clock gains or loses on the monotonic one when it is stepped; less is drift."""
+
 
 class Clock(Protocol):
     """The engine's view of time; `tests/harness/clock.py` has a manual one."""

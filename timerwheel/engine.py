@@ -15,11 +15,12 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from timerwheel.clock import Clock, SystemClock
+from timerwheel.clock import CLOCK_STEP_MS, Clock, SystemClock
 from timerwheel.groups.groups import Groups
 from timerwheel.groups.parts import GroupParts
 from timerwheel.model.admission import Rules
@@ -51,7 +52,7 @@ from timerwheel.runtime.record_cache import RecordCache, read_ahead
 from timerwheel.runtime.recovery import REBUILD_MARK, Recovered, Replica, check_log, recover
 from timerwheel.runtime.registers import Registers
 from timerwheel.runtime.retention import Retention
-from timerwheel.runtime.sender import CLOCK_STEP_MS, Sender
+from timerwheel.runtime.sender import Sender
 from timerwheel.runtime.standby import Standby
 from timerwheel.runtime.threads import Threads
 from timerwheel.runtime.topic_options import TopicOptions
@@ -83,6 +84,20 @@ from timerwheel.wheel.slot_table import entries_of
 logger = logging.getLogger("timerwheel")
 
 _CHECK_INTERVAL_MS = 1_000
+
+
+class LogOptions(NamedTuple):
+    """How an engine opens its log.
+
+    With a journal, what is stored is durable there, and the directory is a copy; with an election, the engine
+    stands by first, until this process is to lead. A new log is that of `shard`, and a log of another one is
+    refused.
+    """
+
+    on_damage: OnDamage = OnDamage.REFUSE
+    journal: Journal | None = None
+    election: Candidate | None = None
+    shard: Shard | None = None
 
 
 class Engine:
@@ -130,26 +145,20 @@ class Engine:
     # ------------------------------------------------------------------ opening and closing
 
     @classmethod
-    async def open(  # noqa: PLR0913 - the seams for the server and for tests
+    async def open(
         cls,
         settings: Settings,
         clock: Clock | None = None,
         files: Files | None = None,
         *,
         threads: bool | Callable[[], Threads] = True,
-        on_damage: OnDamage = OnDamage.REFUSE,
-        journal: Journal | None = None,
-        election: Candidate | None = None,
-        shard: Shard | None = None,
+        log: "LogOptions | None" = None,
     ) -> "Engine":
         """Lock the directory, recover, start the loops.
 
         With `threads` False every call runs at once in the event loop; it may make the threads, too.
-        With a journal, what is stored is durable there, and the directory is a copy; with an election, it
-        stands by first, until this process is to lead. A new log is that of `shard`, and a log of another
-        one is refused. Raises LockedError, SettingsError, CorruptionError, LogDamagedError for damage to
-        the log about which `on_damage` has to decide, JournalAwayError if the journal does not answer, and
-        JournalMismatchError.
+        Raises LockedError, SettingsError, CorruptionError, LogDamagedError for damage to the log that has to
+        be decided about, JournalAwayError if the journal does not answer, and JournalMismatchError.
         """
         clock, files = clock or SystemClock(), files or DiskFiles()
         new_threads: Callable[[], Threads] = (
@@ -157,39 +166,34 @@ class Engine:
         )
         engine = cls(settings, clock, files, new_threads())
         try:
-            await engine.start(on_damage, journal, election, shard)
+            await engine.start(log)
         except IndexDamagedError:
             # It is marked now, and the second try rebuilds it from the log.
             engine = cls(settings, clock, files, new_threads())
-            await engine.start(on_damage, journal, election, shard)
+            await engine.start(log)
         return engine
 
-    async def start(
-        self,
-        on_damage: OnDamage = OnDamage.REFUSE,
-        journal: Journal | None = None,
-        election: Candidate | None = None,
-        shard: Shard | None = None,
-    ) -> None:
+    async def start(self, log: "LogOptions | None" = None) -> None:
         """Recover and begin; `status` and `progress` tell how far it is."""
+        log = log or LogOptions()
         settings, clock, threads = self.settings, self.clock, self._threads
         now_ms = clock.now_ms()
         self._lock = DirectoryLock(settings.data, purpose="timerwheel", now_text=format_ms(now_ms))
         try:
             await threads.index(close_to_others, settings.data)
-            if journal is None:
+            if log.journal is None:
                 recovered = await threads.index(
-                    recover, settings, self._files, now_ms, self._on_progress, on_damage, shard
+                    recover, settings, self._files, now_ms, self._on_progress, log.on_damage, log.shard
                 )
             else:
-                copy = partial(Replica, settings, self._files, journal, shard)
+                copy = partial(Replica, settings, self._files, log.journal, log.shard)
                 standby = Standby(copy, clock, threads)
-                recovered = await standby.lead(election, self._on_progress)
+                recovered = await standby.lead(log.election, self._on_progress)
                 now_ms = clock.now_ms()
         except BaseException:
             self._lock.release()
             raise
-        self._assemble(recovered, election)
+        self._assemble(recovered, log.election)
         recovered.writer.index.watch_damage(self._on_index_damage(asyncio.get_running_loop()))
         try:
             await self._begin()

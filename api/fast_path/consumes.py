@@ -31,7 +31,7 @@ from timerwheel.model.admission import check_topic_name
 from timerwheel.model.messages import Delivery
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
 from timerwheel.runtime.outcome import one_call
-from timerwheel.wire.groups import Ack, GroupPath, Held, Receive, Received, Settled, SettledAll
+from timerwheel.wire.groups import Ack, GroupPath, Held, Receive, Received, Settled, SettledAll, terms_of
 
 OK = 200
 FEW_MESSAGES = 16
@@ -178,12 +178,10 @@ class FastConsumes:
                 return await self._requests.handle.engine.groups.receive(
                     place.topic,
                     place.group,
+                    terms_of(wanted),
                     count_max=wanted.max,
                     bytes_max=min(bytes_max, PAGE_BYTES_MAX),
                     invisible_ms=None if wanted.invisible_ms is UNSET else wanted.invisible_ms,
-                    tags=None if wanted.tags is UNSET else wanted.tags,
-                    start=None if wanted.start is UNSET else wanted.start,
-                    create=wanted.create,
                     wanted=lambda: not _is_gone(taken.sender),
                 )
         except (TimerwheelError, OverloadedError):

@@ -90,9 +90,9 @@ class PlainRequests:
         self.middleware.budgets.requests.give(taken.size_bytes)
         self.middleware.traffic.in_progress -= 1
 
-    def decline(self, taken: Taken, messages: int = 1) -> None:
+    def decline(self, taken: Taken) -> None:
         """Have the ordinary path take it, which charges it again."""
-        self.refund(taken, messages)
+        self.refund(taken)
         taken.sender.decline()
 
     def refund(self, taken: Taken, messages: int = 1) -> None:

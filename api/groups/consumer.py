@@ -16,7 +16,7 @@ from timerwheel.api.engine_handle import LOOK_UP_MS, EngineHandle
 from timerwheel.api.http import budget
 from timerwheel.api.http.route import Handler
 from timerwheel.errors import TimerwheelError
-from timerwheel.groups.config import Start, UnknownGroupError
+from timerwheel.groups.config import NO_TERMS, GroupTerms, UnknownGroupError
 from timerwheel.model.messages import Delivery
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
 from timerwheel.runtime.shielded import finished
@@ -48,14 +48,7 @@ class Consumer:
         return transport is None or transport.is_closing()
 
     async def first(
-        self,
-        count_max: int,
-        invisible_ms: int | None,
-        wait_ms: int,
-        tags: str | None = None,
-        start: Start | None = None,
-        *,
-        create: bool = False,
+        self, count_max: int, invisible_ms: int | None, wait_ms: int, terms: GroupTerms = NO_TERMS
     ) -> list[Delivery]:
         """Receive up to `count_max` messages; may create the group. Raises what `Groups.receive` does."""
         if self.gone:
@@ -64,18 +57,16 @@ class Consumer:
             found = await self._handle.engine.groups.receive(
                 self._place.topic,
                 self._place.group,
+                terms,
                 count_max=count_max,
                 bytes_max=min(bytes_max, PAGE_BYTES_MAX),
                 invisible_ms=invisible_ms,
                 wait_ms=min(wait_ms, LOOK_UP_MS),
-                tags=tags,
-                start=start,
-                create=create,
                 wanted=lambda: not self.gone,
             )
         if found and self._handle.traces is not None and not self.gone:
             try:
-                await self._handle.traces.hand_out(found, self._place.group)
+                await self._handle.traces.leased(found, self._place.group)
             except (Exception, asyncio.CancelledError):
                 await finished(self.give_back(found))
                 raise

@@ -15,7 +15,7 @@ from timerwheel.api.http.problems import RequestError
 from timerwheel.api.http.route import DELAY, STORE, Need, call
 from timerwheel.api.messages import arrow_answers
 from timerwheel.api.security import access
-from timerwheel.groups.config import GroupConfig, Start, UnknownGroupError
+from timerwheel.groups.config import GroupConfig, UnknownGroupError
 from timerwheel.model import list_cursor
 from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
 from timerwheel.model.messages import Delivery
@@ -35,6 +35,7 @@ from timerwheel.wire.groups import (
     Rewind,
     Settled,
     SettledAll,
+    terms_of,
 )
 from timerwheel.wire.paging import PageQuery
 from timerwheel.wire.topics import TopicPath
@@ -72,7 +73,7 @@ class GroupCalls:
         needs=Need.RECEIVE,
         answer=Received,
         answers_arrow=True,
-        hands_out=True,
+        leases_messages=True,
         body_required=False,
         problems=(*MAKING, "group_not_found", "group_differs"),
     )
@@ -86,10 +87,10 @@ class GroupCalls:
         found = await self._receive(consumer, body)
         consumer.will_answer(found)
         if pa is not None:
-            told = {} if content.results is UNSET else {"results": encode(content.results).decode()}
+            metadata = {} if content.results is UNSET else {"results": encode(content.results).decode()}
             make = partial(arrow_answers.of_deliveries, pa, found)
             size_bytes = sum(len(one.message.body) for one in found)
-            return await arrow.answer(request, pa, make, told, bodies_bytes=size_bytes, is_final=True)
+            return await arrow.answer(request, pa, make, metadata, bodies_bytes=size_bytes, is_final=True)
         return await responses.page(request, content, "messages", Held.from_delivery, found, is_final=True)
 
     async def _ack_first(self, place: GroupPath, receipts: Sequence[str]) -> list[Settled]:
@@ -106,11 +107,8 @@ class GroupCalls:
         """Wait in short steps, so as not to wait for a client that has disconnected."""
         clock = self._handle.engine.clock
         end_ms = clock.monotonic_ms() + wanted.wait_ms
-        invisible_ms, tags = given(wanted.invisible_ms), given(wanted.tags)
-        start: Start | None = given(wanted.start)
-        found = await consumer.first(
-            wanted.max, invisible_ms, wanted.wait_ms, tags, start, create=wanted.create
-        )
+        invisible_ms = given(wanted.invisible_ms)
+        found = await consumer.first(wanted.max, invisible_ms, wanted.wait_ms, terms_of(wanted))
         while not found and not consumer.gone and self._handle.ready:
             left_ms = end_ms - clock.monotonic_ms()
             if left_ms <= 0:

@@ -23,10 +23,9 @@ from timerwheel.api.groups.handlers import GROUP, MAKING
 from timerwheel.api.groups.window import Window, Windows
 from timerwheel.api.http import budget, problems, responses
 from timerwheel.api.http.route import EVENTS, Need, call
-from timerwheel.groups.config import Start
 from timerwheel.model.messages import Delivery
 from timerwheel.wire.fields import given
-from timerwheel.wire.groups import GroupPath, Held, StreamQuery
+from timerwheel.wire.groups import GroupPath, Held, StreamQuery, terms_of
 
 KEEP_ALIVE_MS = 15_000
 CHUNK_BYTES = 1 << 16
@@ -74,11 +73,10 @@ class StreamCalls:
         """
         window = Window(params.max_in_flight, self._handle.engine.clock)
         consumer = Consumer(self._handle, request, path)
-        invisible_ms, tags = given(params.invisible_ms), given(params.tags)
-        start: Start | None = given(params.start)
+        invisible_ms = given(params.invisible_ms)
         self._windows.open(path, window)
         try:
-            first = await consumer.first(window.room, invisible_ms, 0, tags, start, create=params.create)
+            first = await consumer.first(window.room, invisible_ms, 0, terms_of(params))
             response = responses.events()
             try:
                 writer = await response.prepare(request)

@@ -135,7 +135,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     partly: Any = None  # the answer with status 207, if a part of it can be done
     answer_kind: str = JSON
     answers_arrow: bool = False  # whether a client may have the answer as Arrow instead
-    hands_out: bool = False  # messages that go back to their group if the answer cannot begin
+    leases_messages: bool = False  # messages that go back to their group if the answer cannot begin
     head: Handler | None = None  # what answers HEAD in place of the GET's handler, which it would start
     compresses: bool = True  # whether large answers go in gzip to those who accept it
     path_type: type[msgspec.Struct] | None = None

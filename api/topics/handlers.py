@@ -157,10 +157,12 @@ class TopicCalls:
         pa = await arrow.for_answer(request)
         page = await self._read(request, path, params)
         if pa is not None:
-            told = {name: str(getattr(page, name)) for name in ("next_offset", "min_offset", "max_offset")}
+            metadata = {
+                name: str(getattr(page, name)) for name in ("next_offset", "min_offset", "max_offset")
+            }
             make = partial(arrow_answers.of_messages, pa, page.messages)
             size_bytes = sum(len(one.body) for one in page.messages)
-            return await arrow.answer(request, pa, make, told, bodies_bytes=size_bytes)
+            return await arrow.answer(request, pa, make, metadata, bodies_bytes=size_bytes)
         return await responses.page(request, Delivered.of(page), "messages", Message.of, page.messages)
 
     async def _read(self, request: web.Request, place: QueuePath, wanted: ReadQuery) -> QueuePage:

@@ -21,7 +21,7 @@ from timerwheel.errors import (
     NotReadyError,
     UnknownMessageError,
 )
-from timerwheel.groups.config import INVISIBLE_MS_MAX, Exponential
+from timerwheel.groups.config import INVISIBLE_MS_MAX, NO_TERMS, Exponential, GroupTerms
 from timerwheel.model.admission import check_topic
 from timerwheel.model.messages import Delivery, ReceiptResult
 from timerwheel.model.tags import TagFilter
@@ -307,31 +307,28 @@ class Service:
         if request.batch_size < 1:
             raise CallError(Code.BAD_REQUEST, f"batch_size = {request.batch_size}: must be 1 or more")
         invisible_ms = _invisible_ms(request)
-        tags = _tags(request.filter_expression)
+        terms = GroupTerms(_tags(request.filter_expression), create=True, backoff=Exponential(initial_ms=0))
         end_ms = self._clock.monotonic_ms() + _wait_ms(request, client, call.context.time_remaining())
-        is_first = True
         while True:
             bytes_max = max((self._bytes_max - self._receives_bytes) // 8, RECEIVE_BYTES_MIN)
             left_ms = max(end_ms - self._clock.monotonic_ms(), 0)
             receiving = self._engine.groups.receive(
                 *place,
+                terms,
                 count_max=min(request.batch_size, BATCH_MAX),
                 bytes_max=min(bytes_max, RECEIVE_BYTES_MAX),
                 invisible_ms=invisible_ms,
                 wait_ms=min(left_ms, LOOK_UP_MS),
-                tags=tags if is_first else None,
-                create=is_first,
-                backoff=Exponential(initial_ms=0),
                 wanted=partial(self._is_wanted, call, place.topic),
             )
             found = await self._wait_for(receiving, place)
             if found or left_ms <= LOOK_UP_MS or call.context.done() or self.stopping.is_set():
                 break
-            is_first = False
+            terms = NO_TERMS
             call.caller_for(Scope.RECEIVE, place.topic, counted=False)
         if not found:
             raise CallError(Code.MESSAGE_NOT_FOUND, "no message")
-        written = await self._hand_out(call.context, request, place, found, invisible_ms)
+        written = await self._deliver(call.context, request, place, found, invisible_ms)
         if request.auto_renew:
             self.clients.renew(client, place, written)
 
@@ -356,7 +353,7 @@ class Service:
             self._waiting.discard(task)
         return [] if task.cancelled() else task.result()
 
-    async def _hand_out(
+    async def _deliver(
         self, context: Any, request: Any, place: Place, found: list[Delivery], invisible_ms: int
     ) -> list[str]:
         """Write messages to their consumer; returns the receipts of those that it read in time.

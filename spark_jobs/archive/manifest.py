@@ -136,7 +136,7 @@ class _SegmentManifest(ArchivedSegment, frozen=True, kw_only=True):
     files: list[ArchivedFile]
 
     def chunk(self) -> Manifest:
-        """The same as today's manifest has it."""
+        """Convert it to the form of today's manifest."""
         segment = ArchivedSegment(*(getattr(self, name) for name in ArchivedSegment.__struct_fields__))
         return Manifest(
             format=self.format, log_id=self.log_id, node=self.node, segments=[segment], files=self.files

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from pyspark.sql import SparkSession
 
-from timerwheel.spark_jobs.audit.books import FINDINGS, TIMERS, Books
+from timerwheel.spark_jobs.audit.auditor import FINDINGS, TIMERS, Auditor
 from timerwheel.spark_jobs.audit.checkpoint import (
     FORMAT,
     Checkpoint,
@@ -29,7 +29,7 @@ from timerwheel.spark_jobs.audit.checkpoint import (
     hours_of,
 )
 from timerwheel.spark_jobs.audit.findings import Finding
-from timerwheel.spark_jobs.audit.kafka import KafkaBooks
+from timerwheel.spark_jobs.audit.kafka import KafkaAudit
 from timerwheel.spark_jobs.audit.lateness import Lateness, lateness_of, top_ms
 from timerwheel.spark_jobs.audit.ledger import OUTCOMES
 from timerwheel.spark_jobs.audit.plan import Plan, plan_since, whole_plan
@@ -47,7 +47,7 @@ from timerwheel.spark_jobs.audit.tallies import LATENESS, TALLIES
 from timerwheel.spark_jobs.live_logs import LiveLogs, Removed
 from timerwheel.spark_jobs.logs import NodeLog
 from timerwheel.spark_jobs.progress import JobProgress
-from timerwheel.spark_jobs.segment_stats import Survey, survey
+from timerwheel.spark_jobs.segment_stats import ReadOptions, Survey, survey
 from timerwheel.spark_jobs.segments import Damaged
 from timerwheel.spark_jobs.shuffle import shuffle
 from timerwheel.spark_jobs.storage import join, make_directories, remove
@@ -99,7 +99,7 @@ class Node(msgspec.Struct, frozen=True):
     last_store_ms: int
 
 
-class TopicBooks(msgspec.Struct, frozen=True):
+class TopicAccounts(msgspec.Struct, frozen=True):
     """One topic over all nodes."""
 
     topic: str
@@ -107,7 +107,7 @@ class TopicBooks(msgspec.Struct, frozen=True):
     lateness: Lateness
 
 
-class HourBooks(msgspec.Struct, frozen=True):
+class HourLateness(msgspec.Struct, frozen=True):
     """The deliveries whose due time was in one hour (UTC)."""
 
     hour_ms: int
@@ -164,11 +164,11 @@ class Audit(msgspec.Struct, frozen=True):
     unproved: int
     lateness: Lateness
     histogram: list[Histogram]
-    topics: list[TopicBooks]
+    topics: list[TopicAccounts]
     topics_total: int
-    groups: list[TopicBooks]
+    groups: list[TopicAccounts]
     groups_total: int
-    hours: list[HourBooks]
+    hours: list[HourLateness]
     hours_total: int
     rules: dict[str, int]
     findings: list[Finding]
@@ -178,19 +178,10 @@ class Audit(msgspec.Struct, frozen=True):
     torn: list[Damaged]
     removed: list[Removed] = []
     reading: Reading | None = None
-    kafka: KafkaBooks | None = None
+    kafka: KafkaAudit | None = None
 
 
-def audit_live(  # noqa: PLR0913 - what to read, and how
-    spark: SparkSession,
-    progress: JobProgress,
-    live: LiveLogs,
-    staging: str,
-    out: str | None,
-    *,
-    salvage: bool = False,
-    sidecars: bool = True,
-) -> Audit:
+def audit_live(live: LiveLogs, progress: JobProgress, options: ReadOptions, out: str | None) -> Audit:
     """Audit whole logs while retention may remove segments: the result covers what is left of them.
 
     Raises what `survey` and `audit` raise.
@@ -202,8 +193,8 @@ def audit_live(  # noqa: PLR0913 - what to read, and how
         if out is not None:
             _clear_tables(out)
         with progress.stage("survey"):
-            found = survey(spark, logs, staging, salvage=salvage, sidecars=sidecars, known=found)
-        return audit(spark, progress, found, out)
+            found = survey(live.spark, logs, options, known=found)
+        return audit(live.spark, progress, found, out)
 
     return msgspec.structs.replace(live.read(work), removed=live.removed)
 
@@ -214,23 +205,20 @@ def audit(spark: SparkSession, progress: JobProgress, surveyed: Survey, out: str
     Findings are part of the result, not errors. Raises the errors of Spark and the storage.
     """
     plan = whole_plan(surveyed)
-    books = Books(plan, out, FINDINGS_MAX)
+    auditor = Auditor(plan, out, FINDINGS_MAX)
     with progress.stage("judge"):
-        tallies = shuffle(spark, plan.segments, books.emit, books.collect, TALLIES)
+        tallies = shuffle(spark, plan.segments, auditor.emit, auditor.collect, TALLIES)
         return _audit_of(summarize(tallies, _caps(), out), plan, None)
 
 
-def audit_since(  # noqa: PLR0913 - what to read, and how
-    spark: SparkSession,
+def audit_since(
+    live: LiveLogs,
     progress: JobProgress,
     checkpoint: Checkpoint,
-    live: LiveLogs,
-    staging: str,
+    options: ReadOptions,
     out: str | None,
     *,
     now_ms: int,
-    salvage: bool = False,
-    sidecars: bool = True,
 ) -> tuple[Audit, Document]:
     """Audit what is new in these logs since the checkpoint; `out` gets the tables of that.
 
@@ -241,31 +229,30 @@ def audit_since(  # noqa: PLR0913 - what to read, and how
     def work(logs: Sequence[NodeLog]) -> tuple[Audit, Document]:
         if out is not None:
             _clear_tables(out)
-        return _audit_since(
-            spark, progress, checkpoint, logs, staging, out, now_ms=now_ms, salvage=salvage, sidecars=sidecars
-        )
+        plan, summary, generation = _judge_new(live.spark, progress, checkpoint, logs, options, out)
+        absent = _absent(checkpoint, plan)
+        judged = [_judged(number, plan, summary, generation) for number in range(len(plan.logs))]
+        following = Document(format=FORMAT, ended_ms=now_ms, logs=[*judged, *absent], sums=summary.sums)
+        return _audit_of(summary, plan, _reading(checkpoint, plan, summary)), following
 
     result, following = live.read(work)
     return msgspec.structs.replace(result, removed=live.removed), following
 
 
-def _audit_since(  # noqa: PLR0913 - what to read, and how
+def _judge_new(
     spark: SparkSession,
     progress: JobProgress,
     checkpoint: Checkpoint,
     logs: Sequence[NodeLog],
-    staging: str,
+    options: ReadOptions,
     out: str | None,
-    *,
-    now_ms: int,
-    salvage: bool,
-    sidecars: bool,
-) -> tuple[Audit, Document]:
+) -> tuple[Plan, Summary, Generation]:
+    """Judge what is new, and logs from their beginning that turn out not to go on from the checkpoint."""
     whole: dict[str, str] = {}
     while True:
         with checkpoint.checked():
             with progress.stage("survey"):
-                plan = plan_since(spark, checkpoint, logs, staging, whole, salvage=salvage, sidecars=sidecars)
+                plan = plan_since(spark, checkpoint, logs, options, whole)
             with progress.stage("judge"):
                 summary, generation = _judge_since(spark, checkpoint, plan, out)
         strange: Counter[str] = Counter()
@@ -278,23 +265,22 @@ def _audit_since(  # noqa: PLR0913 - what to read, and how
                 what = f"{strange[log.log.node]} new records refer to earlier ones that are not open timers"
                 whole[log.log_id] = what
         if not strange:
-            break
+            return plan, summary, generation
         if out is not None:
             _clear_tables(out)
+
+
+def _reading(checkpoint: Checkpoint, plan: Plan, summary: Summary) -> Reading:
     document = checkpoint.document
-    absent = _absent(checkpoint, plan)
-    reading = Reading(
+    return Reading(
         judged_ms=None if document is None else document.ended_ms,
         nodes=[
             NodeReading(one.log.node, one.since, one.until, len(one.found), one.why_whole)
             for one in plan.logs
         ],
-        absent=sorted(one.node for one in absent),
+        absent=sorted(one.node for one in _absent(checkpoint, plan)),
         findings_new=summary.findings_new,
     )
-    judged = [_judged(number, plan, summary, generation) for number in range(len(plan.logs))]
-    following = Document(format=FORMAT, ended_ms=now_ms, logs=[*judged, *absent], sums=summary.sums)
-    return _audit_of(summary, plan, reading), following
 
 
 def _caps() -> Caps:
@@ -305,8 +291,8 @@ def _judge_since(
     spark: SparkSession, checkpoint: Checkpoint, plan: Plan, out: str | None
 ) -> tuple[Summary, Generation]:
     generation = checkpoint.new_generation()
-    books = Books(plan, out, FINDINGS_MAX, checkpoint=generation)
-    tallies = shuffle(spark, plan.segments, books.emit, books.collect, TALLIES, quiet=plan.quiet)
+    auditor = Auditor(plan, out, FINDINGS_MAX, checkpoint=generation)
+    tallies = shuffle(spark, plan.segments, auditor.emit, auditor.collect, TALLIES, quiet=plan.quiet)
     document, absent = checkpoint.document, _absent(checkpoint, plan)
     known = {log.log.node: log.earlier for log in plan.logs if log.earlier is not None}
     hours = {node: hours_of(log.hours) for node, log in known.items()}
@@ -409,7 +395,7 @@ def _audit_of(summary: Summary, plan: Plan, reading: Reading | None) -> Audit:
         topics_total=summary.topics_total,
         groups=[_topic(one) for one in summary.groups],
         groups_total=summary.groups_total,
-        hours=[HourBooks(hour_ms, lateness_of(counted)) for hour_ms, counted in summary.hours.items()],
+        hours=[HourLateness(hour_ms, lateness_of(counted)) for hour_ms, counted in summary.hours.items()],
         hours_total=summary.hours_total,
         rules=dict(sorted(rules.items())),
         findings=summary.findings,
@@ -421,8 +407,8 @@ def _audit_of(summary: Summary, plan: Plan, reading: Reading | None) -> Audit:
     )
 
 
-def _topic(sums: TopicSums) -> TopicBooks:
-    return TopicBooks(sums.topic, _accounts(sums.totals), lateness_of(sums.lateness))
+def _topic(sums: TopicSums) -> TopicAccounts:
+    return TopicAccounts(sums.topic, _accounts(sums.totals), lateness_of(sums.lateness))
 
 
 def _accounts(totals: Totals) -> Accounts:

@@ -79,7 +79,7 @@ class KafkaFinding(msgspec.Struct, frozen=True):
     count: int
 
 
-class OutletBooks(msgspec.Struct, frozen=True):
+class OutletAudit(msgspec.Struct, frozen=True):
     """One Kafka topic. `owed` = `found` + `deleted` + missing.
 
     `behind` were delivered by the log and are not owed yet. `deleted` are older than what the topic keeps.
@@ -95,7 +95,7 @@ class OutletBooks(msgspec.Struct, frozen=True):
     dropped: int
 
 
-class InletBooks(msgspec.Struct, frozen=True):
+class InletAudit(msgspec.Struct, frozen=True):
     """The inlet: its committed records before the log's position, and what became of them.
 
     `unchecked` are those that were taken before the kept part of the log begins.
@@ -109,11 +109,11 @@ class InletBooks(msgspec.Struct, frozen=True):
     unchecked: int
 
 
-class KafkaBooks(msgspec.Struct, frozen=True):
+class KafkaAudit(msgspec.Struct, frozen=True):
     """The result."""
 
-    outlets: list[OutletBooks]
-    inlet: InletBooks | None
+    outlets: list[OutletAudit]
+    inlet: InletAudit | None
     rules: dict[str, int]
     findings: list[KafkaFinding]
 
@@ -136,7 +136,7 @@ def has_bridge(brokers: Brokers, inlet: str) -> bool:
     """Whether a service has brought anything to Kafka for this inlet. JobError if it cannot be reached."""
     from confluent_kafka import KafkaException  # noqa: PLC0415 - only with the extra
 
-    from timerwheel.kafka.clients import said  # noqa: PLC0415 - as above
+    from timerwheel.kafka.clients import error_text  # noqa: PLC0415 - as above
     from timerwheel.kafka.cluster import Cluster  # noqa: PLC0415 - as above
 
     topics = KafkaTopics(inlet)
@@ -144,7 +144,7 @@ def has_bridge(brokers: Brokers, inlet: str) -> bool:
         with Cluster(brokers.servers, brokers.properties, topics).admin() as admin:
             return topics.positions in admin.list_topics(timeout=CALL_S).topics
     except KafkaException as error:
-        raise JobError(f"Kafka at {brokers.servers}: {said(error)}") from None
+        raise JobError(f"Kafka at {brokers.servers}: {error_text(error)}") from None
 
 
 def look(brokers: Brokers, inlet: str, logs: Sequence[NodeLog]) -> KafkaView:
@@ -152,7 +152,7 @@ def look(brokers: Brokers, inlet: str, logs: Sequence[NodeLog]) -> KafkaView:
     from confluent_kafka import KafkaException  # noqa: PLC0415 - only with the extra
 
     from timerwheel.kafka import positions  # noqa: PLC0415 - as above
-    from timerwheel.kafka.clients import said  # noqa: PLC0415 - as above
+    from timerwheel.kafka.clients import error_text  # noqa: PLC0415 - as above
     from timerwheel.kafka.cluster import BridgeError, Cluster  # noqa: PLC0415 - as above
     from timerwheel.kafka.front import service_name  # noqa: PLC0415 - as above
 
@@ -175,7 +175,7 @@ def look(brokers: Brokers, inlet: str, logs: Sequence[NodeLog]) -> KafkaView:
         for topic in sorted(targets & known.keys()):
             parts += _parts(brokers, topic, known[topic].partitions)
     except KafkaException as error:
-        raise JobError(f"Kafka at {brokers.servers}: {said(error)}") from None
+        raise JobError(f"Kafka at {brokers.servers}: {error_text(error)}") from None
     except BridgeError as error:
         raise JobError(str(error)) from None
     return KafkaView(brokers, topics, found, parts)
@@ -200,16 +200,16 @@ def _bounds(brokers: Brokers, topic: str, partitions: Iterable[int]) -> dict[int
         reader.close()
 
 
-def kafka_books(
+def audit_kafka(
     spark: SparkSession, view: KafkaView, logs: Sequence[NodeLog], *, salvage: bool = False
-) -> KafkaBooks:
+) -> KafkaAudit:
     """Compare the logs with what `view` saw. Raises JobError, and the errors of Spark."""
     settings = _settings(spark, logs)
     findings: list[KafkaFinding] = []
     rules: dict[str, int] = {}
-    outlets = _Outlets(spark, view, logs, settings).books(rules, findings, salvage=salvage)
-    inlet = _Inlet(spark, view, logs, settings).books(rules, findings)
-    return KafkaBooks(outlets, inlet, rules, findings[:FINDINGS_MAX])
+    outlets = _Outlets(spark, view, logs, settings).audit(rules, findings, salvage=salvage)
+    inlet = _Inlet(spark, view, logs, settings).audit(rules, findings)
+    return KafkaAudit(outlets, inlet, rules, findings[:FINDINGS_MAX])
 
 
 # ---------------------------------------------------------------------- the bridge's settings in the logs
@@ -224,7 +224,7 @@ class _Setting(NamedTuple):
 
 
 class _Settings(NamedTuple):
-    """By node and key: the topics that go out with their first offsets, and the inlet's next offsets."""
+    """The topics that go out with their first offsets, and the inlet's next offsets; by node and key."""
 
     outlets: dict[tuple[str, str], _Setting]
     inlets: dict[tuple[str, str], _Setting]
@@ -294,9 +294,9 @@ def _cached(frame: DataFrame) -> Iterator[DataFrame]:
 class _Outlets(_Sides):
     """Compares what the logs delivered with the target topics."""
 
-    def books(
+    def audit(
         self, rules: dict[str, int], findings: list[KafkaFinding], *, salvage: bool
-    ) -> list[OutletBooks]:
+    ) -> list[OutletAudit]:
         row = partial(_sent_row, rejected=self.view.topics.rejected)
         found = read_topics(self.spark, self.view.brokers, self.view.targets, row, _RECORDS)
         with _cached(found) as records, _cached(self._joined(records, salvage=salvage)) as joined:
@@ -396,7 +396,7 @@ class _Outlets(_Sides):
                 findings.append(KafkaFinding(rule, row.topic, row.id, row.due_ms, row["count"] or 0))
 
     @staticmethod
-    def _sums(joined: DataFrame, records: DataFrame) -> list[OutletBooks]:
+    def _sums(joined: DataFrame, records: DataFrame) -> list[OutletAudit]:
         def many(condition: Column) -> Column:
             return f.count(f.when(condition, 1))
 
@@ -411,7 +411,7 @@ class _Outlets(_Sides):
         others = records.where("id is null").groupBy("topic").agg(f.count("*").alias("others"))
         rows = sums.join(others, "topic", "full_outer").na.fill(0).orderBy("topic").collect()
         return [
-            OutletBooks(row.topic, row.owed, row.found, row.deleted, row.behind, row.others, row.dropped)
+            OutletAudit(row.topic, row.owed, row.found, row.deleted, row.behind, row.others, row.dropped)
             for row in rows
         ]
 
@@ -454,7 +454,7 @@ def _sent_row(message: Any, rejected: str) -> Row:  # noqa: ANN401 - confluent-k
 class _Inlet(_Sides):
     """Compares the inlet with the messages that the logs have from it."""
 
-    def books(self, rules: dict[str, int], findings: list[KafkaFinding]) -> InletBooks | None:
+    def audit(self, rules: dict[str, int], findings: list[KafkaFinding]) -> InletAudit | None:
         """None if no log has taken from the topic as it is now."""
         inlet = self.view.topics.inlet
         bounds = self._bounds()
@@ -473,7 +473,7 @@ class _Inlet(_Sides):
             return self._compare(taken, sent, rules, findings, is_whole=is_whole)
 
     def _bounds(self) -> dict[int, tuple[int, int, int]]:
-        """Of each partition: the first offset in Kafka, the first to check, and the next one of the log."""
+        """The first offset in Kafka of each partition, the first to check, and the next one of the log."""
         from timerwheel.kafka.cluster import Cluster  # noqa: PLC0415 - needs confluent-kafka
 
         brokers, inlet = self.view.brokers, self.view.topics.inlet
@@ -514,7 +514,7 @@ class _Inlet(_Sides):
         findings: list[KafkaFinding],
         *,
         is_whole: bool,
-    ) -> InletBooks:
+    ) -> InletAudit:
         inlet = self.view.topics.inlet
         places = sent.where("place is not null").groupBy("place").agg(f.count("*").alias("rejections"))
         place = f.concat(f.lit(f"{inlet}/"), f.col("partition"), f.lit("@"), f.col("position"))
@@ -535,7 +535,7 @@ class _Inlet(_Sides):
             rules.update({str(rule): count for rule, count in broken.items() if count})
             if illegal or twice:
                 self._note(rows, findings)
-            return InletBooks(
+            return InletAudit(
                 inlet,
                 records=sum(every for every, *_ in counted.values()),
                 messages=sums.get("message", 0),
@@ -608,9 +608,9 @@ def _taken_row(message: Any, checked: Mapping[int, int]) -> Row:  # noqa: ANN401
 
 
 def _digests(batches: Iterable[pa.RecordBatch], rejected: str) -> Iterator[pa.RecordBatch]:
-    """Of each record that came from Kafka: the digest of its content, or the place it was rejected for.
+    """Yields the digest of each record that came from Kafka, or the place it was rejected for.
 
-    Of one with a deduplication key, from whatever client: what says which sends count as the same.
+    For one with a deduplication key, from whatever client, also what says which sends count as the same.
     """
     for batch in batches:
         rows: list[Row] = []

@@ -85,7 +85,7 @@ def references_of(rows: Rows, numbers: np.ndarray, bounds: Bounds) -> dict[str, 
 
 
 def earlier_references(rows: Rows, numbers: np.ndarray, received: pa.Table) -> pa.Table:
-    """Of records judged before, whose timers retention had removed, the references that meet received ones.
+    """The references of records judged before, whose timers retention had removed, that meet received ones.
 
     They are among the same timer's or message's, and have the columns of `references_of`.
     """

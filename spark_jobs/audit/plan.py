@@ -22,7 +22,7 @@ from timerwheel.spark_jobs.audit.ledger import Bounds, out_of_order
 from timerwheel.spark_jobs.audit.tallies import OVERDUE_MS
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.logs import NodeLog
-from timerwheel.spark_jobs.segment_stats import Found, Survey, survey
+from timerwheel.spark_jobs.segment_stats import Found, ReadOptions, Survey, survey
 from timerwheel.spark_jobs.segments import Damaged, Segment, SegmentReader
 from timerwheel.spark_jobs.storage import join, write_atomically
 from timerwheel.spark_jobs.tasks import map_segments
@@ -154,15 +154,12 @@ def whole_plan(found: Survey) -> Plan:
     return Plan(plans, pieces)
 
 
-def plan_since(  # noqa: PLR0913 - what to read, and how
+def plan_since(
     spark: SparkSession,
     checkpoint: Checkpoint,
     logs: Sequence[NodeLog],
-    staging: str,
+    options: ReadOptions,
     whole: Mapping[str, str],
-    *,
-    salvage: bool,
-    sidecars: bool,
 ) -> Plan:
     """Judge what is new since the checkpoint. Surveys what it reads.
 
@@ -180,8 +177,8 @@ def plan_since(  # noqa: PLR0913 - what to read, and how
     read = [
         log._replace(segments=_new_segments(log, before)) for log, before in zip(logs, earlier, strict=True)
     ]
-    place = join(staging, f"attempt-{len(whole)}")
-    found = survey(spark, read, place, salvage=salvage, sidecars=sidecars)
+    place = join(options.staging, f"attempt-{len(whole)}")
+    found = survey(spark, read, options._replace(staging=place))
     endings = _endings(spark, found, earlier, place)
     plans: list[LogPlan] = []
     pieces: list[Piece] = []
@@ -193,7 +190,7 @@ def plan_since(  # noqa: PLR0913 - what to read, and how
         plans.append(plan)
         pieces += _pieces(number, plan, checkpoint, endings)
     if changed != whole:
-        return plan_since(spark, checkpoint, logs, staging, changed, salvage=salvage, sidecars=sidecars)
+        return plan_since(spark, checkpoint, logs, options, changed)
     return Plan(plans, pieces)
 
 

@@ -10,7 +10,7 @@ import msgspec
 from matplotlib.figure import Figure
 
 from timerwheel.spark_jobs.audit.findings import MEANING, Rule
-from timerwheel.spark_jobs.audit.job import Audit, Histogram, HourBooks
+from timerwheel.spark_jobs.audit.job import Audit, Histogram, HourLateness
 from timerwheel.spark_jobs.audit.kafka import KAFKA_MEANING, KafkaRule
 from timerwheel.spark_jobs.lateness.plots import over_time
 from timerwheel.spark_jobs.pages.page import page
@@ -88,7 +88,7 @@ def _lateness_plot(histogram: Sequence[Histogram]) -> str:
     return svg(draw, 2.9, "Deliveries by lateness")
 
 
-def _hours_plot(hours: Sequence[HourBooks]) -> str:
+def _hours_plot(hours: Sequence[HourLateness]) -> str:
     """Deliveries by hour, and their lateness."""
     times = [dt.datetime.fromtimestamp(hour.hour_ms / 1_000, dt.UTC) for hour in hours]
     return over_time(times, [hour.lateness for hour in hours], dt.timedelta(hours=1), "hour (UTC)")

@@ -92,7 +92,7 @@ def _day(ms: int) -> str:
 
 
 def _view(row: dict[str, Any], queue_offset: int) -> MessageView:
-    """The same view that the service makes of the record."""
+    """Returns the view that the service would make of the record."""
     values = dict.fromkeys(Header._fields, 0) | {
         name: value for name, value in row.items() if name in Header._fields
     }

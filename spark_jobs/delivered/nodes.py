@@ -353,7 +353,7 @@ class Node:
         return self._count_of(table, None)
 
     def _count_archived(self, segments: list[ArchivedSegment]) -> Count:
-        """By the manifest: conditions on other columns than the topic may still hold."""
+        """Counts by the manifest: conditions on other columns than the topic may still hold."""
         totals: Counter[tuple[str, int]] = Counter()
         for segment in segments:
             for topic, queue, messages in segment.queues:

@@ -185,7 +185,7 @@ class StretchReader(NamedTuple):
             report_lost(stretch.node, lost)
 
     def _archived(self, stretch: Stretch) -> Stretch | None:
-        """The same stretch in the archive, if it has been archived."""
+        """Returns the stretch as it is in the archive, if it has been archived."""
         if self.archive is None or stretch.hi is None:
             return None
         for chunk in self.archive.chunks(stretch.log_id.hex(), stretch.lo):

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from timerwheel.spark_jobs.audit.books import FINDINGS, TIMERS, TIMERS_SCHEMA
+from timerwheel.spark_jobs.audit.auditor import FINDINGS, TIMERS, TIMERS_SCHEMA
 from timerwheel.spark_jobs.audit.findings import SCHEMA as FINDINGS_SCHEMA
 from timerwheel.spark_jobs.audit.output import (
     AuditRun,

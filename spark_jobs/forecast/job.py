@@ -23,7 +23,7 @@ from timerwheel.spark_jobs.forecast.horizon import Horizon
 from timerwheel.spark_jobs.live_logs import LiveLogs
 from timerwheel.spark_jobs.logs import NodeLog
 from timerwheel.spark_jobs.progress import JobProgress
-from timerwheel.spark_jobs.segment_stats import Survey, survey
+from timerwheel.spark_jobs.segment_stats import ReadOptions, Survey, survey
 from timerwheel.spark_jobs.shuffle import shuffle
 from timerwheel.spark_jobs.tables import write_one_file
 from timerwheel.spark_jobs.tasks import group_by_number
@@ -81,16 +81,8 @@ class Counted(NamedTuple):
     totals: "Totals"
 
 
-def count_live(  # noqa: PLR0913 - what to read, and how
-    spark: SparkSession,
-    progress: JobProgress,
-    live: LiveLogs,
-    staging: str,
-    horizon: Horizon,
-    *,
-    topic: str | None = None,
-    salvage: bool = False,
-    sidecars: bool = True,
+def count_live(
+    live: LiveLogs, progress: JobProgress, options: ReadOptions, horizon: Horizon, *, topic: str | None = None
 ) -> Counted:
     """Count the scheduled messages of the logs, of one topic if given, while retention may remove segments.
 
@@ -101,11 +93,11 @@ def count_live(  # noqa: PLR0913 - what to read, and how
     def work(logs: Sequence[NodeLog]) -> Counted:
         nonlocal found
         with progress.stage("survey"):
-            found = survey(spark, logs, staging, salvage=salvage, sidecars=sidecars, known=found)
+            found = survey(live.spark, logs, options, known=found)
         if topic is not None and not any(topic in segment.topics for segment in found.found):
             raise UnknownTopicError(f"the log has no record of the topic {topic!r}")
         with progress.stage("count"):
-            counted = count_due(spark, found, horizon, topic=topic)
+            counted = count_due(live.spark, found, horizon, topic=topic)
             return Counted(found, counted, totals_of(counted, horizon))
 
     return live.read(work)

@@ -33,7 +33,7 @@ BATCH_ENTRIES = 100_000
 COMMIT_BYTES = 64 << 20
 
 
-class Books(NamedTuple):
+class IndexSummary(NamedTuple):
     """Counts and digests of an index, for comparison."""
 
     pending: int
@@ -108,12 +108,12 @@ def complete(index: Index, log_state: LogState, log_id: bytes, horizons: Horizon
     log_state.committed()
 
 
-def read_books(index: Index, *, check: Horizons | None = None) -> Books:
+def summarize_index(index: Index, *, check: Horizons | None = None) -> IndexSummary:
     """Read every page and sum up; with `check`, raises JobError for a misplaced entry."""
     with index.read() as txn:
         pending, digest, slots = _read_wheel(txn, check)
         in_runs = key_runs.proved_count(txn)
-        return Books(
+        return IndexSummary(
             pending,
             digest,
             slots,
@@ -174,7 +174,7 @@ def _read_queues(txn: IndexTransaction, *, check: bool) -> int:
     return positions
 
 
-def check_complete(found: Books, stats: list[SegmentStats], keys: int) -> None:
+def check_complete(found: IndexSummary, stats: list[SegmentStats], keys: int) -> None:
     """Raises JobError if the new index does not hold all rows of the executors."""
     counts = {
         "pending": sum(one.pending for one in stats),

@@ -34,17 +34,17 @@ from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.rebuild import index_rows
 from timerwheel.spark_jobs.rebuild.group_history import replay_groups
 from timerwheel.spark_jobs.rebuild.index_build import (
-    Books,
+    IndexSummary,
     check_complete,
     complete,
     load_keys,
     load_rows,
     open_new,
-    read_books,
+    summarize_index,
 )
 from timerwheel.spark_jobs.rebuild.index_rows import IndexRows, SegmentPlan, SegmentStats, rows_file
 from timerwheel.spark_jobs.rebuild.key_history import KeyFile, stage_keys
-from timerwheel.spark_jobs.segment_stats import Survey, survey
+from timerwheel.spark_jobs.segment_stats import ReadOptions, Survey, survey
 from timerwheel.spark_jobs.segments import Damaged
 from timerwheel.spark_jobs.shuffle import shuffle
 from timerwheel.spark_jobs.storage import is_local
@@ -123,41 +123,39 @@ class Rebuild:
         self,
         spark: SparkSession,
         progress: JobProgress,
-        staging: str,
+        options: ReadOptions,
         *,
-        salvage: bool = False,
         files: Files | None = None,
     ) -> None:
         self._spark = spark
         self._progress = progress
-        self._staging = staging
-        self._salvage = salvage
+        self._options = options
         self._files = files or DiskFiles()
 
-    def run(self, logs: list[NodeLog], *, sidecars: bool = True, dry_run: bool = False) -> Report:
+    def run(self, logs: list[NodeLog], *, dry_run: bool = False) -> Report:
         """Build the indexes and swap them in, unless `dry_run`. The caller holds the locks.
 
         A dry run needs no lock: if retention removes segments that it reads, it begins again without them.
         """
         if not dry_run:
             _make_durable(logs, self._files)
-            nodes = self._build(logs, sidecars=sidecars, dry_run=False)
+            nodes = self._build(logs, dry_run=False)
             return Report(dry_run, nodes, [], self._progress.seconds)
         live = LiveLogs(self._spark, logs)
-        nodes = live.read(lambda kept: self._build(kept, sidecars=sidecars, dry_run=True))
+        nodes = live.read(lambda kept: self._build(kept, dry_run=True))
         return Report(dry_run, nodes, live.removed, self._progress.seconds)
 
-    def _build(self, logs: list[NodeLog], *, sidecars: bool, dry_run: bool) -> list[Rebuilt]:
+    def _build(self, logs: list[NodeLog], *, dry_run: bool) -> list[Rebuilt]:
         horizons = first_horizons(SystemClock().now_ms())
         with self._progress.stage("survey"):
-            found = survey(self._spark, logs, self._staging, salvage=self._salvage, sidecars=sidecars)
+            found = survey(self._spark, logs, self._options)
         log_states = [_begin_state(log, found) for log in logs]
         plans = _plan(logs, found, log_states)
         with self._progress.stage("pages"):
             stats = self._make_pages(found, plans, horizons)
-            keys = stage_keys(self._spark, found, plans, self._staging)
+            keys = stage_keys(self._spark, found, plans, self._options.staging)
         with self._progress.stage("groups"):
-            replay_groups(self._spark, found, plans, log_states, salvage=self._salvage)
+            replay_groups(self._spark, found, plans, log_states, salvage=self._options.salvage)
         nodes: list[Rebuilt] = []
         for number, (log, log_state) in enumerate(zip(logs, log_states, strict=True)):
             mine = [stats[place] for place in found.numbers(log)]
@@ -171,7 +169,7 @@ class Rebuild:
         return nodes
 
     def _make_pages(self, found: Survey, plans: list[SegmentPlan], horizons: Horizons) -> list[SegmentStats]:
-        rows = IndexRows(plans, horizons, self._staging)
+        rows = IndexRows(plans, horizons, self._options.staging)
         made = shuffle(self._spark, found.segments, rows.emit, rows.collect, index_rows.COLLECTED).collect()
         stats = [msgspec.msgpack.decode(bytes(row.stats), type=SegmentStats) for row in made]
         return sorted(stats, key=lambda one: one.number)
@@ -182,7 +180,7 @@ class Rebuild:
         path = Path(log.url) / INDEX_DIRECTORY
         with contextlib.ExitStack() as stack:
             if dry_run:
-                room = self._staging if is_local(self._staging) else None
+                room = self._options.staging if is_local(self._options.staging) else None
                 made_for_it = tempfile.TemporaryDirectory(prefix="timerwheel-index-", dir=room)
                 new = Path(stack.enter_context(made_for_it))
             else:
@@ -190,20 +188,20 @@ class Rebuild:
             index = open_new(new, MAP_SIZE_BYTES)
             stack.callback(index.close)
             with self._progress.stage("load") as step:
-                files = [rows_file(self._staging, one.number) for one in made.stats]
+                files = [rows_file(self._options.staging, one.number) for one in made.stats]
                 sequence = load_rows(index, files, step.report)
                 sequence = load_keys(index, [one.url for one in made.keys], sequence)
                 complete(index, made.log_state, log.log_id, horizons, sequence)
             with self._progress.stage("check"):
-                books = read_books(index, check=horizons)
-                check_complete(books, made.stats, sum(one.keys for one in made.keys))
-                before = _inspect_old(Path(log.url), books) if dry_run and is_local(log.url) else None
+                summary = summarize_index(index, check=horizons)
+                check_complete(summary, made.stats, sum(one.keys for one in made.keys))
+                before = _inspect_old(Path(log.url), summary) if dry_run and is_local(log.url) else None
         aside = None
         if not dry_run:
             with self._progress.stage("swap"):
                 aside = swap_in(path)
                 (Path(log.url) / REBUILD_MARK).unlink(missing_ok=True)
-        return _rebuilt(made, books, before, aside)
+        return _rebuilt(made, summary, before, aside)
 
 
 def _make_durable(logs: list[NodeLog], files: Files) -> None:
@@ -269,7 +267,7 @@ def _count(log_state: LogState, found: Survey, stats: list[SegmentStats]) -> Non
         log_state.memtable.until = max(log_state.memtable.until, seen.until)
 
 
-def _inspect_old(data: Path, new: Books) -> OldIndex | None:
+def _inspect_old(data: Path, new: IndexSummary) -> OldIndex | None:
     """Compare the existing index of a data directory, whether its service runs or not, with the new one."""
     try:
         index = index_of(data)
@@ -278,14 +276,14 @@ def _inspect_old(data: Path, new: Books) -> OldIndex | None:
         with contextlib.closing(index):
             with index.read() as txn:
                 state = read_state(txn)
-            books = read_books(index)
+            summary = summarize_index(index)
     except (StoreError, OSError, msgspec.MsgspecError, ValueError) as error:
         return OldIndex(problem=str(error))
-    same = (books.pending, books.digest) == (new.pending, new.digest)
-    return OldIndex(None if state is None else state.until, books.pending, same, books.positions)
+    same = (summary.pending, summary.digest) == (new.pending, new.digest)
+    return OldIndex(None if state is None else state.until, summary.pending, same, summary.positions)
 
 
-def _rebuilt(made: _Made, books: Books, before: OldIndex | None, aside: Path | None) -> Rebuilt:
+def _rebuilt(made: _Made, summary: IndexSummary, before: OldIndex | None, aside: Path | None) -> Rebuilt:
     log, log_state = made.log, made.log_state
     seen = [one for _, one in made.found.of(log)]
     return Rebuilt(
@@ -300,11 +298,11 @@ def _rebuilt(made: _Made, books: Books, before: OldIndex | None, aside: Path | N
         pending=log_state.pending,
         leases=log_state.leases,
         topics=log_state.client_topics,
-        queue_positions=books.positions,
+        queue_positions=summary.positions,
         groups=len(log_state.groups.by_name),
         group_items=sum(len(group.items) for group in log_state.groups),
-        keys=books.keys,
-        slots=books.slots,
+        keys=summary.keys,
+        slots=summary.slots,
         checkpoint=log_state.until,
         damaged=[region for one in seen for region in one.damaged],
         before=before,

@@ -74,7 +74,7 @@ def schedule_query(
     mapping: RowMapping,
     target: Target,
 ) -> Sent:
-    """As `schedule_table`, for what a JDBC database answers; `options` are those of Spark's JDBC source.
+    """Does what `schedule_table` does with what a database answers; `options` are of Spark's JDBC source.
 
     Names of columns count whatever their case, as in SQL: many databases answer in capitals.
     """

@@ -95,9 +95,9 @@ class Sorted(NamedTuple):
 
 
 def sort_out(batch: pa.RecordBatch, mapping: RowMapping) -> Sorted:
-    """Take out the rows whose due times are none in the zone of the mapping, and give the others to `alike`.
+    """Take out the rows whose due times do not exist once in the zone, and give the others to `alike`.
 
-    Such a time does not exist, as the clocks skip it or the calendar has no such day, or it exists twice.
+    The clocks skip such a time or the calendar has no such day, or it exists twice.
     """
     batch = pa.record_batch([_plain(column) for column in batch.columns], batch.schema.names)
     column = batch[mapping.due]
@@ -428,7 +428,7 @@ def _digests(columns: dict[str, pa.Array]) -> pa.Array:
 
 
 def _time(value: int, unit: str) -> int | str:
-    """The same for the same time in any unit: microseconds, or a text where they are no 64-bit number."""
+    """One value for one time in any unit: microseconds, or a text where they do not fit into 64 bits."""
     if unit == "ns" and value % 1_000:
         return f"{value} ns"
     found = value // 1_000 if unit == "ns" else value * _MICROSECONDS[unit]

@@ -161,5 +161,5 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         return _write(iterator, self._mapping, self._target)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
-        """As in a batch. A refused row stops the query, also when it is started again."""
+        """Does what a batch does. A refused row stops the query, also when it is started again."""
         _answer(messages, self._refused)

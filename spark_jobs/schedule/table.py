@@ -104,7 +104,7 @@ def _opened(fs: Any, path: str, kind: str | None) -> Table:  # noqa: ANN401 - fs
 
 
 def _check_directory(fs: Any, path: str) -> None:  # noqa: ANN401 - fsspec has no types
-    """Raises JobError for a directory whose files are not simply its rows, or that has what is no file."""
+    """Raises JobError for a directory whose files are not simply its rows, or that has a pipe or the like."""
     if fs.isdir(posixpath.join(path, DELTA_LOG)):
         raise JobError(
             f"{path} is a Delta table: its files also hold rows that were deleted or replaced since. Read it "

@@ -23,7 +23,7 @@ from tests.harness.group_checks import check_groups
 from tests.harness.scratch import scratch
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
-from timerwheel.groups.config import Exponential, GroupConfig
+from timerwheel.groups.config import Exponential, GroupConfig, GroupTerms
 from timerwheel.groups.groups import Groups
 from timerwheel.model.messages import Delivery, GroupInfo, Outgoing
 from timerwheel.store.errors import StoreError
@@ -186,7 +186,7 @@ async def workload(consumer: Consumer) -> None:
     await consumer.receive(orders, 2)
     if "d" in books.held:
         await consumer.ack(orders, "d")
-    await groups.receive("orders", "other", count_max=3, create=True)
+    await groups.receive("orders", "other", count_max=3, terms=GroupTerms(create=True))
     await groups.delete("orders", "other")
     await consumer.advance(2_000)
     await groups.rewind("orders", "g", offsets={0: 5})

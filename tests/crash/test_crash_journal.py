@@ -15,7 +15,7 @@ from tests.harness.crashes import Crash, keep_index, work_until_stopped
 from tests.harness.drive import settle
 from tests.harness.faulty import FaultyFiles
 from tests.harness.memory_journal import MemoryJournal
-from timerwheel.engine import Engine
+from timerwheel.engine import Engine, LogOptions
 from timerwheel.errors import OutcomeUnknownError, UnitTooLargeError
 from timerwheel.offline.fsck import fsck
 from timerwheel.store.errors import JournalFencedError, JournalMismatchError
@@ -35,9 +35,8 @@ class JournalBooks(Books):
 
 
 async def opened(directory: Path, files: FaultyFiles, clock: ManualClock, books: JournalBooks) -> Engine:
-    return await Engine.open(
-        settings_in(directory), clock, files, threads=False, journal=books.journal.leader(files, 5_000)
-    )
+    log = LogOptions(journal=books.journal.leader(files, 5_000))
+    return await Engine.open(settings_in(directory), clock, files, threads=False, log=log)
 
 
 async def run_once(directory: Path, crash_at: int | None) -> tuple[FaultyFiles, ManualClock, JournalBooks]:
@@ -144,7 +143,8 @@ def test_fsck_accepts_the_index_of_a_copy_that_ends_before_the_log_begins(tmp_pa
     async def run() -> None:
         books, clock, home = JournalBooks(), ManualClock(), tmp_path / "away"
         leader = books.journal.leader(run_bytes_max=5_000)
-        first = await Engine.open(settings_in(home), clock, DiskFiles(), threads=False, journal=leader)
+        kept = LogOptions(journal=leader)
+        first = await Engine.open(settings_in(home), clock, DiskFiles(), threads=False, log=kept)
         await send(first, books, 3_600_000)
         await first.close()
         second = await opened(tmp_path / "leads", FaultyFiles(), clock, books)
@@ -157,7 +157,7 @@ def test_fsck_accepts_the_index_of_a_copy_that_ends_before_the_log_begins(tmp_pa
         report = fsck(home)
         assert report.ok, report.findings
         assert [one.code for one in report.findings if one.code != "sidecar_stale"] == ["index_missing"]
-        again = await Engine.open(settings_in(home), clock, threads=False, journal=leader)
+        again = await Engine.open(settings_in(home), clock, threads=False, log=kept)
         await settle(again)
         await check_books(again, clock, books)
         await again.close()

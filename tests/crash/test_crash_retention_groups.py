@@ -25,7 +25,7 @@ from tests.harness.group_checks import check_groups
 from tests.harness.scratch import scratch
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
-from timerwheel.groups.config import Exponential, GroupConfig
+from timerwheel.groups.config import Exponential, GroupConfig, GroupTerms
 from timerwheel.groups.leases import Lease
 from timerwheel.groups.receipts import Receipts
 from timerwheel.model.messages import DeadLetter, Outgoing
@@ -188,7 +188,7 @@ async def workload(consumer: Consumer) -> None:  # noqa: PLR0915 - one step afte
     await consumer.send("orders", *"abcdefgh")
     await consumer.send("lanes", "x1", "x2", "y1", "x3", "y2")
     await engine.sender.send([Outgoing("later", b"far", {"TIMER_DELAY_MS": str(FAR_MS)})])
-    await groups.receive("orders", "gone", count_max=2, create=True)
+    await groups.receive("orders", "gone", count_max=2, terms=GroupTerms(create=True))
     await groups.delete("orders", "gone")
     await consumer.receive(ORDERS, "a", "b", "c", "d")
     await consumer.receive(ORDERS, "e", invisible_ms=500)

@@ -18,7 +18,7 @@ from tests.harness.crashes import Crash
 from tests.harness.drive import settle
 from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from tests.harness.memory_election import MemoryElection
-from timerwheel.engine import Engine
+from timerwheel.engine import Engine, LogOptions
 from timerwheel.runtime.recovery import Replica
 from timerwheel.store.errors import JournalAwayError, NoSpaceError
 
@@ -55,16 +55,8 @@ def replica_in(directory: Path, files: FaultyFiles, books: JournalBooks) -> Repl
 async def lead(directory: Path, files: FaultyFiles, clock: ManualClock, books: JournalBooks) -> Engine:
     """A standby that is elected after one step."""
     election = MemoryElection()
-    opening = asyncio.ensure_future(
-        Engine.open(
-            settings_in(directory),
-            clock,
-            files,
-            threads=False,
-            journal=books.journal.leader(files, 5_000),
-            election=election,
-        )
-    )
+    log = LogOptions(journal=books.journal.leader(files, 5_000), election=election)
+    opening = asyncio.ensure_future(Engine.open(settings_in(directory), clock, files, threads=False, log=log))
     for _ in range(3):
         await asyncio.sleep(0)
     election.win()
@@ -129,11 +121,9 @@ def test_a_standby_ends_without_having_led_and_lets_go_of_its_directory(tmp_path
     async def run() -> None:
         books, clock, files = JournalBooks(), ManualClock(), FaultyFiles()
         election = MemoryElection()
-        journal = books.journal.leader(files, 5_000)
+        log = LogOptions(journal=books.journal.leader(files, 5_000), election=election)
         opening = asyncio.ensure_future(
-            Engine.open(
-                settings_in(tmp_path), clock, files, threads=False, journal=journal, election=election
-            )
+            Engine.open(settings_in(tmp_path), clock, files, threads=False, log=log)
         )
         while not election.positions:
             await asyncio.sleep(0)

@@ -18,7 +18,7 @@ from tests.harness.clock import ManualClock
 from tests.harness.drive import read_all, settle, small_settings
 from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from tests.harness.scratch import scratch
-from timerwheel.engine import Engine
+from timerwheel.engine import Engine, LogOptions
 from timerwheel.errors import TimerwheelError
 from timerwheel.model.messages import Outgoing
 from timerwheel.state.config_table import Put
@@ -46,7 +46,7 @@ async def opened(
 ) -> Engine:
     clock = ManualClock(made.clock.wall_ms)
     engine = await Engine.open(
-        small_settings(directory, retention_ms=10**12), clock, files, threads=False, on_damage=on_damage
+        small_settings(directory, retention_ms=10**12), clock, files, threads=False, log=LogOptions(on_damage)
     )
     await settle(engine)
     return engine

@@ -9,7 +9,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from timerwheel.spark_jobs.audit.books import FINDINGS, TIMERS, TIMERS_SCHEMA
+from timerwheel.spark_jobs.audit.auditor import FINDINGS, TIMERS, TIMERS_SCHEMA
 from timerwheel.spark_jobs.audit.findings import SCHEMA as FINDINGS_SCHEMA
 from timerwheel.spark_jobs.audit.lateness import buckets_of, top_ms
 from timerwheel.spark_jobs.audit.summary import LATENESS_SCHEMA

@@ -10,14 +10,14 @@ from timerwheel.spark_jobs.audit.job import Audit, audit, audit_since
 from timerwheel.spark_jobs.live_logs import LiveLogs
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.progress import JobProgress
-from timerwheel.spark_jobs.segment_stats import survey
+from timerwheel.spark_jobs.segment_stats import ReadOptions, survey
 
 ENDED_MS = 1_800_000_000_000
 
 
 def whole(spark: Any, data: str, staging: Path, **options: bool) -> Audit:
     """The audit of all that these logs have now."""
-    found = survey(spark, find_logs([data]), str(staging), **options)
+    found = survey(spark, find_logs([data]), ReadOptions(str(staging), **options))
     return audit(spark, JobProgress(spark, show=False), found, None)
 
 
@@ -28,9 +28,8 @@ def incremental(
     progress = JobProgress(spark, show=False)
     live = LiveLogs(spark, find_logs([data] if isinstance(data, str) else data))
     with open_checkpoint(checkpoint, "now") as found:
-        result, following = audit_since(
-            spark, progress, found, live, str(staging), out, now_ms=ENDED_MS, **options
-        )
+        reading = ReadOptions(str(staging), **options)
+        result, following = audit_since(live, progress, found, reading, out, now_ms=ENDED_MS)
         found.commit(following)
     return result
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.harness.cold import make_cold
 from tests.harness.gated_threads import GatedThreads
-from timerwheel.groups.config import Exponential, GroupConfig
+from timerwheel.groups.config import Exponential, GroupConfig, GroupTerms
 from timerwheel.model.messages import Delivery, Outgoing
 
 QUICK = Exponential(initial_ms=1_000, factor=2.0, max_ms=60_000)
@@ -19,8 +19,11 @@ async def send(world, *bodies: str, topic="orders", **properties: str) -> None:
     await world.engine.sender.send([Outgoing(topic, body.encode(), dict(properties)) for body in bodies])
 
 
-async def receive(world, count=100, topic="orders", group="g", **options: Any) -> list[Delivery]:
-    return await world.engine.groups.receive(topic, group, count_max=count, create=True, **options)
+async def receive(
+    world, count=100, topic="orders", group="g", tags=None, start=None, **options: Any
+) -> list[Delivery]:
+    terms = GroupTerms(tags, start, create=True)
+    return await world.engine.groups.receive(topic, group, terms, count_max=count, **options)
 
 
 async def ack(world, *deliveries: Delivery, group="g") -> list[bool]:

@@ -19,7 +19,7 @@ from tests.harness.world import World
 from timerwheel import tokens
 from timerwheel.engine import Engine
 from timerwheel.errors import UnknownMessageError
-from timerwheel.groups.config import Exponential, GroupConfig
+from timerwheel.groups.config import Exponential, GroupConfig, GroupTerms
 from timerwheel.model.messages import MessageView, Outgoing
 from timerwheel.offline.backup.backup import back_up
 from timerwheel.push.tasks.listing import Listing
@@ -66,7 +66,7 @@ async def live(world: World) -> None:
     await engine.topics.change("lanes", ordered=True)
     await engine.groups.put("lanes", "riders", GroupConfig(invisible_ms=HOLD_MS))
     await engine.sender.send([Outgoing("orders", b"dropped by retention")])
-    [first] = await engine.groups.receive("orders", GROUP, create=True)
+    [first] = await engine.groups.receive("orders", GROUP, terms=GroupTerms(create=True))
     await engine.groups.ack("orders", GROUP, [first.receipt])
     while engine.core.log.bases[0] == 0:  # until the log begins with the manifest `start`
         await world.roll()
@@ -83,7 +83,7 @@ async def live(world: World) -> None:
     done, given_back, _held = await engine.groups.receive("orders", GROUP, count_max=3)
     await engine.groups.ack("orders", GROUP, [done.receipt])
     await engine.groups.nack("orders", GROUP, [given_back.receipt], reason="broken")
-    await engine.groups.receive("lanes", "riders", count_max=2, create=True)
+    await engine.groups.receive("lanes", "riders", count_max=2, terms=GroupTerms(create=True))
     await limits_and_purges(world)
     await tasks(world)
     await world.advance(2_000)

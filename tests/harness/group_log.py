@@ -84,7 +84,7 @@ class GroupLog:
         """The timer of an item fires; returns the offset of the record."""
         self.now_ms = max(self.now_ms, item.due_ms)
         args = (item.queue, item.root, item.offset, item.due_ms, self.now_ms)
-        return self.store(lease_records.came_back(name.encode(), *args))[0]
+        return self.store(lease_records.ready_again(name.encode(), *args))[0]
 
     def drop_before(self, base: int) -> None:
         """Remove the segments before one, as retention does: it stores their timers again, and a manifest."""

@@ -67,12 +67,12 @@ class MemoryGroups:
             now_ms = self.clock.now_ms()
             ready = [item for item in self.held[key] if item.ready_ms <= now_ms][:count_max]
             if ready or now_ms >= until_ms:
-                return [self._hand_out(item, invisible_ms or 30_000) for item in ready]
+                return [self._lease(item, invisible_ms or 30_000) for item in ready]
             self._wake[key].clear()
             next_ms = min([until_ms, *(item.ready_ms for item in self.held[key])])
             await self.clock.wait_until(next_ms, self._wake[key])
 
-    def _hand_out(self, item: HeldMessage, invisible_ms: int) -> Delivery:
+    def _lease(self, item: HeldMessage, invisible_ms: int) -> Delivery:
         item.attempt += 1
         item.ready_ms = self.clock.now_ms() + invisible_ms
         item.receipt = f"r{next(self._numbers)}"

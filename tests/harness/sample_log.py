@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.harness.world import World
-from timerwheel.groups.config import GroupConfig
+from timerwheel.groups.config import GroupConfig, GroupTerms
 from timerwheel.model.messages import Outgoing
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.log_reader import LogReader
@@ -46,7 +46,7 @@ async def make_sample(data: Path) -> Sample:
     await world.advance(500)
     await engine.recalls.recall(far[0])
     await engine.recalls.reschedule(far[1], {"TIMER_DELAY_MS": "800000"})
-    got = await engine.groups.receive("orders", "closers", count_max=6, create=True)
+    got = await engine.groups.receive("orders", "closers", count_max=6, terms=GroupTerms(create=True))
     # None is leased when the engine stops: it would store that behind the last array.
     await engine.groups.ack("orders", "closers", [one.receipt for one in got[:2]])
     await engine.groups.nack("orders", "closers", [one.receipt for one in got[2:]], reason="broken")

@@ -10,7 +10,7 @@ from tests.harness.apps import app_of
 from tests.harness.served import Served
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.clock import SystemClock
-from timerwheel.engine import Engine
+from timerwheel.engine import Engine, LogOptions
 from timerwheel.model.shards import Shard
 from timerwheel.settings import Serving, Settings
 from timerwheel.shards.connection_pool import ConnectionPool
@@ -41,7 +41,7 @@ class Shards:
                     "data": data_of(self.home, shard),
                 }
             )
-            engine = await Engine.open(settings, shard=Shard(shard, self.count))
+            engine = await Engine.open(settings, log=LogOptions(shard=Shard(shard, self.count)))
             self._stack.push_async_callback(engine.close)
             self.engines.append(engine)
             server = self._servers[shard] = Served(app_of(engine))

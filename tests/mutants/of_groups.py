@@ -180,7 +180,7 @@ MUTANTS = [
         (GROUPS,),
     ),
     Mutant(
-        "group-bury-in-flight",
+        "group-give-up-in-flight",
         "timerwheel/groups/dead_lettering.py",
         "a lease in the log whose timer is being fired is not given up as well",
         " or (is_in_log(item) and item.offset not in self._parts.core.in_flight)",

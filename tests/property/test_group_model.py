@@ -104,7 +104,7 @@ class ModelGroup:
         for item in list(self.items):
             if item.state == "held" and item.end_ms <= monotonic_ms:
                 if item.attempt >= self.max_attempts:
-                    self.bury(item)
+                    self.give_up(item)
                     continue
                 ended_ms = item.end_ms + now_ms - monotonic_ms
                 self.fail(item, ended_ms + backoff_ms(item.attempt), ended=False)
@@ -112,9 +112,9 @@ class ModelGroup:
                 item.state = "ready"
         while lost := [item for item in self.ready() if item.attempt >= self.max_attempts]:
             for item in lost:
-                self.bury(item)
+                self.give_up(item)
 
-    def bury(self, item: Held) -> None:
+    def give_up(self, item: Held) -> None:
         self.finish(item)
         self.dead.append(item.body)
 
@@ -344,7 +344,7 @@ class GroupModel(EngineMachine):
         elif how == "extend":
             item.end_ms = self.clock.monotonic_ms() + wait_ms
         elif item.attempt >= group.max_attempts:
-            group.bury(item)
+            group.give_up(item)
         else:
             delay_ms = max(wait_ms, MINIMUM_MS) if wait_ms % 2 else backoff_ms(item.attempt)
             group.fail(item, now_ms + delay_ms, ended=True)

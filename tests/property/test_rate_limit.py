@@ -14,7 +14,7 @@ import pytest
 from tests.harness.clock import ManualClock
 from tests.harness.groups import MemoryGroups
 from timerwheel.model.messages import MessageView
-from timerwheel.push.dispatcher import Dispatcher, Slots
+from timerwheel.push.dispatcher import Dispatcher, DispatcherParts, Slots
 from timerwheel.push.flight import Flight
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.rate_limit import ARRIVAL_MS_MAX
@@ -98,15 +98,8 @@ class Life:
         self.dispatcher = self.opened()
 
     def opened(self, *, restarted: bool = False) -> Dispatcher:
-        made = Dispatcher(
-            self.subscription,
-            self.groups,
-            self.receiver,
-            self.clock,
-            Slots(),
-            self.gone,
-            restarted=restarted,
-        )
+        parts = DispatcherParts(self.groups, self.receiver, self.clock, Slots(), self.gone)
+        made = Dispatcher(self.subscription, parts, restarted=restarted)
         made.start()
         return made
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness.world import World
 from timerwheel.cli import audit as audit_command
-from timerwheel.groups.config import Exponential, GroupConfig
+from timerwheel.groups.config import Exponential, GroupConfig, GroupTerms
 from timerwheel.model.messages import Outgoing
 from timerwheel.spark_jobs.audit.findings import Finding, Rule
 from timerwheel.spark_jobs.audit.job import TABLES, Audit, audit
@@ -22,7 +22,7 @@ from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.out_directory import out_directory
 from timerwheel.spark_jobs.progress import JobProgress
-from timerwheel.spark_jobs.segment_stats import survey
+from timerwheel.spark_jobs.segment_stats import ReadOptions, survey
 from timerwheel.store.files import DiskFiles
 
 RETENTION_MS = 10_000
@@ -71,7 +71,7 @@ async def long_history(data) -> None:
         delay_ms = rng.choice((0, rng.randint(1, 99_000)))
         waiting[ids[1]] = (await engine.recalls.reschedule(ids[1], {"TIMER_DELAY_MS": str(delay_ms)})).due_ms
         got = await engine.groups.receive(
-            "orders", "g", count_max=6, invisible_ms=None, wait_ms=0, create=True
+            "orders", "g", count_max=6, invisible_ms=None, wait_ms=0, terms=GroupTerms(create=True)
         )
         if got:
             await engine.groups.ack("orders", "g", [d.receipt for d in got[:2]])
@@ -142,7 +142,9 @@ def told(spark, histories, tmp_path_factory) -> tuple[Audit, str]:
     out = tmp_path_factory.mktemp("out")
     progress = JobProgress(spark, show=False)
     with out_directory(str(out), *TABLES) as place:
-        found = survey(spark, find_logs([str(directory / "*")]), str(tmp_path_factory.mktemp("tables")))
+        found = survey(
+            spark, find_logs([str(directory / "*")]), ReadOptions(str(tmp_path_factory.mktemp("tables")))
+        )
         return audit(spark, progress, found, place), place
 
 
@@ -161,8 +163,8 @@ def test_a_history_with_retention_and_groups_has_something_of_everything(told):
     assert min(result.timers.values()) > 0
     assert min(messages.carried, messages.direct, messages.early) > 0
     assert min(leases.scheduled, leases.replaced, leases.delivered, leases.recalled) > 0
-    assert [books.topic for books in result.groups] == ["orders/g"]
-    assert {"orders", "tickets", "filler"} <= {books.topic for books in result.topics}
+    assert [group.topic for group in result.groups] == ["orders/g"]
+    assert {"orders", "tickets", "filler"} <= {one.topic for one in result.topics}
 
 
 def test_the_tables_say_what_was_done(spark, histories, told):
@@ -191,7 +193,7 @@ def test_the_tables_add_up_to_the_report(spark, told):
         sum(bar.delivered for bar in result.histogram) == result.lateness.count == result.messages.delivered
     )
     assert sum(hour.lateness.count for hour in result.hours) == result.messages.delivered
-    assert sum(books.accounts.pending for books in result.topics) == result.messages.pending
+    assert sum(one.accounts.pending for one in result.topics) == result.messages.pending
     assert spark.read.parquet(f"{place}/findings").count() == 0
 
 
@@ -267,7 +269,7 @@ def test_an_audit_of_nothing_has_a_report_and_tables(spark, tmp_path):
 
     asyncio.run(make())
     with out_directory(str(tmp_path / "out"), *TABLES) as place:
-        found = survey(spark, find_logs([str(tmp_path / "data")]), str(tmp_path))
+        found = survey(spark, find_logs([str(tmp_path / "data")]), ReadOptions(str(tmp_path)))
         result = audit(spark, JobProgress(spark, show=False), found, place)
         write_audit(place, result, RUN)
     assert result.balanced

@@ -36,7 +36,7 @@ from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.out_directory import out_directory
 from timerwheel.spark_jobs.progress import JobProgress
-from timerwheel.spark_jobs.segment_stats import survey
+from timerwheel.spark_jobs.segment_stats import ReadOptions, survey
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.record import HEADER_SIZE, Kind
 from timerwheel.wheel.geometry import HOUR_MS
@@ -429,7 +429,7 @@ def test_nodes_may_come_go_return_and_be_replaced(spark, tmp_path, monkeypatch):
     def check(*names: str) -> Audit:
         data = [str(tmp_path / name) for name in names]
         found = incremental(spark, data, str(tmp_path / "checkpoint"), tmp_path / "staging")
-        surveyed = survey(spark, find_logs(data), str(tmp_path / "staging"))
+        surveyed = survey(spark, find_logs(data), ReadOptions(str(tmp_path / "staging")))
         assert same(found) == same(audit(spark, JobProgress(spark, show=False), surveyed, None))
         for name in names:
             forges[name].end(forges[name].timer())
@@ -497,7 +497,7 @@ def test_the_tables_of_all_nights_are_those_of_a_whole_audit(night, tmp_path):
         with out_directory(str(out), *TABLES) as place:
             night.audit(place)
     with out_directory(str(tmp_path / "whole"), *TABLES) as place:
-        found = survey(night.spark, find_logs([night.data]), str(tmp_path / "staging"))
+        found = survey(night.spark, find_logs([night.data]), ReadOptions(str(tmp_path / "staging")))
         audit(night.spark, JobProgress(night.spark, show=False), found, place)
     nights = [
         {

@@ -19,7 +19,7 @@ from timerwheel.spark_jobs.audit.job import audit
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.progress import JobProgress
-from timerwheel.spark_jobs.segment_stats import survey
+from timerwheel.spark_jobs.segment_stats import ReadOptions, survey
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.log import CommitLog
 from timerwheel.store.record import (
@@ -404,7 +404,7 @@ def told(spark, tmp_path_factory):
         )
     (directory / "tables").mkdir()
     logs = find_logs([str(directory / "*")])
-    found = survey(spark, logs, str(directory / "tables"), salvage=True)
+    found = survey(spark, logs, ReadOptions(str(directory / "tables"), salvage=True))
     return audit(spark, JobProgress(spark, show=False), found, None), expected
 
 
@@ -449,7 +449,7 @@ def test_damage_is_an_error_that_names_the_way_on(spark, told, tmp_path):
     region = min(told[0].damaged, key=lambda region: region.node)
     logs = find_logs([str(Path(region.path).parent.parent)])
     with pytest.raises(PySparkException, match=f"at log offset {region.offset}.*--salvage"):
-        survey(spark, logs, str(tmp_path))
+        survey(spark, logs, ReadOptions(str(tmp_path)))
 
 
 def test_findings_are_capped_and_counted(spark, tmp_path, monkeypatch):
@@ -458,7 +458,7 @@ def test_findings_are_capped_and_counted(spark, tmp_path, monkeypatch):
     timers = [forge.timer() for _ in range(6)]
     ends = [forge.end(timer, store_ms=DUE_MS - 1) for timer in timers]
     forge.log.close()
-    found = survey(spark, find_logs([str(tmp_path / "node")]), str(tmp_path))
+    found = survey(spark, find_logs([str(tmp_path / "node")]), ReadOptions(str(tmp_path)))
     result = audit(spark, JobProgress(spark, show=False), found, None)
     assert [f.offset for f in result.findings] == ends[:3]
     assert result.findings_total == 6

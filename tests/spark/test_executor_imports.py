@@ -41,7 +41,7 @@ import pyarrow as pa
 from timerwheel.spark_jobs.forecast.horizon import horizon_of
 from timerwheel.spark_jobs.forecast.job import count_due, totals_of
 from timerwheel.spark_jobs.logs import find_logs
-from timerwheel.spark_jobs.segment_stats import survey
+from timerwheel.spark_jobs.segment_stats import ReadOptions, survey
 from timerwheel.spark_jobs.session import session
 
 data, directory = sys.argv[1:]
@@ -51,7 +51,7 @@ def look(_batches):
 
 with session("imports", "local[2]") as spark:
     assert spark.read.format("commitlog").option("columns", "all").load(data).count()
-    surveyed = survey(spark, find_logs([data]), directory)
+    surveyed = survey(spark, find_logs([data]), ReadOptions(directory))
     horizon = horizon_of(1_800_000_000_000, 3_600_000)
     assert totals_of(count_due(spark, surveyed, horizon), horizon).per_second.sum() > 0
     for row in spark.range(0, 8, 1, 8).mapInArrow(look, "name string").distinct().collect():

@@ -31,7 +31,7 @@ from timerwheel.spark_jobs.forecast.job import (
 )
 from timerwheel.spark_jobs.forecast.plot import draw
 from timerwheel.spark_jobs.logs import find_logs
-from timerwheel.spark_jobs.segment_stats import survey
+from timerwheel.spark_jobs.segment_stats import ReadOptions, survey
 from timerwheel.store.files import DiskFiles
 
 NODES = 2
@@ -89,7 +89,7 @@ def horizon(waiting) -> Horizon:
 @pytest.fixture(scope="module")
 def surveyed(spark, waiting, tmp_path_factory):
     logs = find_logs([str(waiting.data.with_name("node-*"))])
-    return survey(spark, logs, str(tmp_path_factory.mktemp("staging")))
+    return survey(spark, logs, ReadOptions(str(tmp_path_factory.mktemp("staging"))))
 
 
 @pytest.fixture(scope="module")

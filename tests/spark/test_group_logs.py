@@ -11,7 +11,7 @@ from timerwheel.spark_jobs.audit.job import audit
 from timerwheel.spark_jobs.forecast.horizon import horizon_of
 from timerwheel.spark_jobs.forecast.job import count_due, totals_of
 from timerwheel.spark_jobs.logs import find_logs
-from timerwheel.spark_jobs.segment_stats import survey
+from timerwheel.spark_jobs.segment_stats import ReadOptions, survey
 from timerwheel.state import lease_records
 from timerwheel.state.config_table import ConfigTable
 from timerwheel.state.log_manifest import LOG_DIRECTORY, read_start
@@ -30,7 +30,7 @@ def logs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def surveyed(spark, logs, tmp_path_factory):
-    return survey(spark, find_logs([str(logs[0] / "*")]), str(tmp_path_factory.mktemp("tables")))
+    return survey(spark, find_logs([str(logs[0] / "*")]), ReadOptions(str(tmp_path_factory.mktemp("tables"))))
 
 
 def test_the_audit_has_no_findings_and_counts_what_waits(spark, progress, logs, surveyed):
@@ -72,7 +72,7 @@ def test_a_retry_that_retention_has_moved_is_still_the_attempt_that_it_was(spark
     assert fsck(tmp_path / "data").ok
     tables = tmp_path / "tables"
     tables.mkdir()
-    found = audit(spark, progress, survey(spark, find_logs([str(log.data)]), str(tables)), None)
+    found = audit(spark, progress, survey(spark, find_logs([str(log.data)]), ReadOptions(str(tables))), None)
     assert found.balanced, found.findings
     assert (found.leases.carried, found.leases.replaced, found.leases.pending) == (1, 1, 1)
 

@@ -20,6 +20,7 @@ from timerwheel.spark_jobs.live_logs import ATTEMPTS_MAX, LiveLogs, Removed
 from timerwheel.spark_jobs.logs import NodeLog, find_logs
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.rebuild.job import Rebuild
+from timerwheel.spark_jobs.segment_stats import ReadOptions
 from timerwheel.spark_jobs.segments import SegmentGoneError
 from timerwheel.state.log_manifest import LogStart, encode_start
 from timerwheel.store.files import DiskFiles
@@ -126,9 +127,8 @@ def test_an_audit_covers_what_retention_left_and_says_what_it_removed(spark, nod
     before, live, out = node.log, LiveLogs(spark, [node.log]), tmp_path / "out"
     for table in TABLES:
         (out / table).mkdir(parents=True)
-    result = audit_live(
-        spark, Retiring(spark, stage, node), live, str(tmp_path / "staging"), str(out), sidecars=sidecars
-    )
+    options = ReadOptions(str(tmp_path / "staging"), sidecars=sidecars)
+    result = audit_live(live, Retiring(spark, stage, node), options, str(out))
     assert result.removed == [gone(before, node)]
     assert result.balanced
     assert result.damaged == []
@@ -142,7 +142,7 @@ def test_an_audit_covers_what_retention_left_and_says_what_it_removed(spark, nod
 def test_an_audit_that_has_read_all_records_does_not_miss_what_retention_removes(spark, node, tmp_path):
     live, before = LiveLogs(spark, [node.log]), whole(spark, node.url, tmp_path / "before")
     progress = Retiring(spark, "judge", node)
-    result = audit_live(spark, progress, live, str(tmp_path / "staging"), None, sidecars=False)
+    result = audit_live(live, progress, ReadOptions(str(tmp_path / "staging"), sidecars=False), None)
     assert result.removed == []
     assert without_reading(result) == without_reading(before)
 
@@ -152,15 +152,15 @@ def test_an_audit_with_a_checkpoint_says_it_too_and_goes_on_from_there(spark, no
     before, live = node.log, LiveLogs(spark, [node.log])
     progress = Retiring(spark, stage, node)
     with open_checkpoint(str(tmp_path / "kept"), "now") as kept:
-        result, following = audit_since(
-            spark, progress, kept, live, str(tmp_path / "staging"), None, now_ms=NOW_MS
-        )
+        options = ReadOptions(str(tmp_path / "staging"))
+        result, following = audit_since(live, progress, kept, options, None, now_ms=NOW_MS)
         kept.commit(following)
     assert result.removed == [gone(before, node)]
     assert without_reading(result) == without_reading(whole(spark, node.url, tmp_path / "again"))
     with open_checkpoint(str(tmp_path / "kept"), "now") as kept:
         live = LiveLogs(spark, [node.log])
-        again, _ = audit_since(spark, progress, kept, live, str(tmp_path / "more"), None, now_ms=NOW_MS)
+        options = ReadOptions(str(tmp_path / "more"))
+        again, _ = audit_since(live, progress, kept, options, None, now_ms=NOW_MS)
     assert again.removed == []
     assert again.reading is not None
     assert again.reading.nodes[0].why_whole is None
@@ -169,9 +169,8 @@ def test_an_audit_with_a_checkpoint_says_it_too_and_goes_on_from_there(spark, no
 @pytest.mark.parametrize("stage", ["survey", "count"])
 def test_a_forecast_counts_the_messages_that_retention_moved(spark, node, tmp_path, stage):
     before, live = node.log, LiveLogs(spark, [node.log])
-    _, _, totals = count_live(
-        spark, Retiring(spark, stage, node), live, str(tmp_path / "staging"), horizon_of(NOW_MS, 1_000)
-    )
+    options = ReadOptions(str(tmp_path / "staging"))
+    _, _, totals = count_live(live, Retiring(spark, stage, node), options, horizon_of(NOW_MS, 1_000))
     assert live.removed == [gone(before, node)]
     assert totals.overdue + int(totals.per_second.sum()) + totals.later == WAITING + 1
 
@@ -180,7 +179,7 @@ def test_a_forecast_counts_the_messages_that_retention_moved(spark, node, tmp_pa
 def test_a_dry_rebuild_builds_the_index_of_what_retention_left(spark, node, tmp_path, stage):
     (tmp_path / "staging").mkdir()
     before = node.log
-    job = Rebuild(spark, Retiring(spark, stage, node), str(tmp_path / "staging"))
+    job = Rebuild(spark, Retiring(spark, stage, node), ReadOptions(str(tmp_path / "staging")))
     report = job.run([before], dry_run=True)
     if stage != "groups":  # the tables of this log have all that is needed from here on
         assert report.removed == [gone(before, node)]
@@ -206,9 +205,9 @@ def test_a_segment_that_the_manifest_still_names_is_damage_as_ever(spark, node, 
     (Path(lost.directory) / segment_name(lost.base)).unlink()
     staging = str(tmp_path / "staging")
     with pytest.raises(Exception, match="the segment is missing") as caught:
-        audit_live(spark, JobProgress(spark, show=False), live, staging, None)
+        audit_live(live, JobProgress(spark, show=False), ReadOptions(staging), None)
     assert "the segment is missing" in str(job_error(caught.value))
-    result = audit_live(spark, JobProgress(spark, show=False), live, staging, None, salvage=True)
+    result = audit_live(live, JobProgress(spark, show=False), ReadOptions(staging, salvage=True), None)
     assert [(one.offset, one.end) for one in result.damaged] == [(lost.base, lost.end)]
     assert result.removed == []
 

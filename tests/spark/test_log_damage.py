@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from tests.harness.sample_log import BINARY, LAST_UNIT_RECORDS, make_sample, open_log
 from timerwheel.spark_jobs.errors import job_error
 from timerwheel.spark_jobs.logs import find_logs
-from timerwheel.spark_jobs.segment_stats import survey
+from timerwheel.spark_jobs.segment_stats import ReadOptions, survey
 from timerwheel.spark_jobs.segments import Damaged, Segment, SegmentGoneError, SegmentReader
 from timerwheel.state.log_manifest import LogStart, encode_start
 from timerwheel.store.errors import CorruptionError, FormatError
@@ -420,6 +420,6 @@ def test_through_spark_damage_is_a_table_an_error_by_default_and_salvaged_when_a
         for name, (begin, end, torn) in told.items()
     }
     staging = str(tmp_path_factory.mktemp("staging"))
-    surveyed = survey(spark, find_logs([f"{directory}/*"]), staging, salvage=True)
+    surveyed = survey(spark, find_logs([f"{directory}/*"]), ReadOptions(staging, salvage=True))
     assert {one.node: [one.offset, one.end, one.torn] for one in surveyed.damaged} == told
     assert sum(one.records for one in surveyed.found) == sum(found.values())

@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from tests.harness.sample_log import make_sample
 from timerwheel.spark_jobs import tasks
 from timerwheel.spark_jobs.logs import find_logs
-from timerwheel.spark_jobs.segment_stats import survey
+from timerwheel.spark_jobs.segment_stats import ReadOptions, survey
 from timerwheel.spark_jobs.segments import Segment
 from timerwheel.spark_jobs.session import PARTITIONS, PARTITIONS_PER_CORE, match_cluster
 from timerwheel.spark_jobs.shuffle import shuffle
@@ -28,7 +28,7 @@ def surveyed(spark, tmp_path_factory):
     asyncio.run(make_sample(directory / "node-0"))
     for number in range(1, NODES):
         shutil.copytree(directory / "node-0", directory / f"node-{number}")
-    return survey(spark, find_logs([f"{directory}/node-*"]), str(directory / "staging"))
+    return survey(spark, find_logs([f"{directory}/node-*"]), ReadOptions(str(directory / "staging")))
 
 
 @pytest.fixture

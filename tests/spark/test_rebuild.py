@@ -18,6 +18,7 @@ from timerwheel.schedules.spec import ScheduleSpec
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.rebuild.job import Rebuild
+from timerwheel.spark_jobs.segment_stats import ReadOptions
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 
@@ -45,7 +46,7 @@ def made(spark, tmp_path_factory):
         replay(directory / "replayed" / f"h{seed:02d}", ends_ms[seed])
     (directory / "staging").mkdir()
     logs = find_logs([str(directory / "rebuilt" / "*")])
-    report = Rebuild(spark, JobProgress(spark, show=False), str(directory / "staging")).run(logs)
+    report = Rebuild(spark, JobProgress(spark, show=False), ReadOptions(str(directory / "staging"))).run(logs)
     return directory, ends_ms, {node.node: node for node in report.nodes}
 
 
@@ -101,7 +102,9 @@ def test_a_key_stands_for_the_same_after_a_rebuild_though_its_first_message_was_
     second_id, run_id, run_key = asyncio.run(recalled_and_sent_again(data))
     shutil.rmtree(data / "index")
     (tmp_path / "staging").mkdir()
-    Rebuild(spark, JobProgress(spark, show=False), str(tmp_path / "staging")).run(find_logs([str(data)]))
+    Rebuild(spark, JobProgress(spark, show=False), ReadOptions(str(tmp_path / "staging"))).run(
+        find_logs([str(data)])
+    )
     asyncio.run(check_keys(data, second_id, run_id, run_key))
 
 

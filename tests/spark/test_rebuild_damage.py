@@ -16,6 +16,7 @@ from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.rebuild.job import Rebuild
+from timerwheel.spark_jobs.segment_stats import ReadOptions
 from timerwheel.spark_jobs.session import plain_errors
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.files import DiskFiles
@@ -130,7 +131,7 @@ def pristine(tmp_path_factory):
 def rebuild(spark, staging: Path, pattern: Path, *, salvage: bool = False):
     staging.mkdir(exist_ok=True)
     with plain_errors():
-        job = Rebuild(spark, JobProgress(spark, show=False), str(staging), salvage=salvage)
+        job = Rebuild(spark, JobProgress(spark, show=False), ReadOptions(str(staging), salvage=salvage))
         report = job.run(find_logs([str(pattern)]))
     return {node.node: node for node in report.nodes}
 
@@ -307,12 +308,12 @@ def test_a_scan_sees_the_damage_under_a_sound_sidecar(spark, pristine, record_of
     shutil.copytree(pristine[0], data)
     before = (data / "index" / "data.mdb").read_bytes()
     flip(segments(data)[0], record_offset + 120)
-    job = Rebuild(spark, JobProgress(spark, show=False), str(tmp_path))
+    job = Rebuild(spark, JobProgress(spark, show=False), ReadOptions(str(tmp_path), sidecars=False))
     with (
         pytest.raises(JobError, match=rf"{segments(data)[0]}: damaged at log offset {record_offset}"),
         plain_errors(),
     ):
-        job.run(find_logs([str(data)]), sidecars=False)
+        job.run(find_logs([str(data)]))
     assert (data / "index" / "data.mdb").read_bytes() == before
 
 

@@ -15,6 +15,7 @@ from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.rebuild.group_history import joined
 from timerwheel.spark_jobs.rebuild.job import Rebuild
+from timerwheel.spark_jobs.segment_stats import ReadOptions
 from timerwheel.state.offset_set import OffsetSet
 
 SEEDS = range(40)
@@ -31,7 +32,7 @@ def made(spark, tmp_path_factory):
         replay(directory / "replayed" / f"g{seed:02d}", life.log.now_ms)
     (directory / "staging").mkdir()
     logs = find_logs([str(directory / "rebuilt" / "*")])
-    Rebuild(spark, JobProgress(spark, show=False), str(directory / "staging")).run(logs)
+    Rebuild(spark, JobProgress(spark, show=False), ReadOptions(str(directory / "staging"))).run(logs)
     return directory, lives
 
 

@@ -14,6 +14,7 @@ from tests.harness.world import World
 from timerwheel.runtime.recovery import recover
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.rebuild.job import Rebuild
+from timerwheel.spark_jobs.segment_stats import ReadOptions
 
 FATES = 20
 
@@ -53,7 +54,7 @@ def test_after_a_rebuild_a_power_cut_takes_nothing_that_the_new_index_holds(spar
     written = world.files.contents()
     assert any(left != written for left in fates(world.files)), "without the rebuild much would be lost"
     (tmp_path / "staging").mkdir()
-    job = Rebuild(spark, progress, str(tmp_path / "staging"), files=world.files)
+    job = Rebuild(spark, progress, ReadOptions(str(tmp_path / "staging")), files=world.files)
     job.run(find_logs([str(world.directory)]))
     assert all(left == written for left in fates(world.files))
     pending = pending_of(world.directory)
@@ -68,7 +69,7 @@ def test_after_a_rebuild_a_power_cut_takes_nothing_that_the_new_index_holds(spar
 def test_a_log_that_cannot_be_synced_gets_no_new_index(spark, progress, world, tmp_path):
     before = sorted(path.name for path in world.directory.iterdir())
     world.files.fail_sync = True
-    job = Rebuild(spark, progress, str(tmp_path / "staging"), files=world.files)
+    job = Rebuild(spark, progress, ReadOptions(str(tmp_path / "staging")), files=world.files)
     with pytest.raises(OSError, match="Input/output error"):
         job.run(find_logs([str(world.directory)]))
     assert sorted(path.name for path in world.directory.iterdir()) == before

@@ -26,7 +26,7 @@ from timerwheel.runtime.recovery import recover
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.monitoring.job_metrics import JobMetrics
 from timerwheel.spark_jobs.progress import JobProgress
-from timerwheel.spark_jobs.rebuild.index_build import check_complete, load_rows, open_new, read_books
+from timerwheel.spark_jobs.rebuild.index_build import check_complete, load_rows, open_new, summarize_index
 from timerwheel.spark_jobs.rebuild.index_rows import IndexRows, SegmentPlan, SegmentStats, rows_file
 from timerwheel.spark_jobs.session import plain_errors
 from timerwheel.state import dedup_key
@@ -110,16 +110,16 @@ def index(executed, tmp_path):
 
 def check(index: Index, executed: Executed) -> None:
     """As a rebuild does before it swaps."""
-    check_complete(read_books(index, check=executed.horizons), [executed.stats], KEYS)
+    check_complete(summarize_index(index, check=executed.horizons), [executed.stats], KEYS)
 
 
 def test_an_index_that_holds_what_executors_made_passes(index, executed):
     check(index, executed)
-    books = read_books(index)
-    assert (books.pending, books.positions, books.marks, books.keys) == (PENDING, VISIBLE, RECALLED, KEYS)
+    found = summarize_index(index)
+    assert (found.pending, found.positions, found.marks, found.keys) == (PENDING, VISIBLE, RECALLED, KEYS)
     with index.read() as txn:
         slots = [slot_of(key) for key, _ in txn.pages(slot_table.TABLE, b"")]
-        assert len(slots) > books.slots == len(set(slots))
+        assert len(slots) > found.slots == len(set(slots))
         assert {level for level, _ in slots} == set(Level)
         assert [sequence_of(key) for key, _ in txn.pages(queues.TABLE, b"")] == [0, 2_048, 4_096]
 
@@ -264,8 +264,8 @@ def test_what_is_not_where_it_belongs_is_refused_with_its_place(index, executed,
     with index.write() as txn:
         wrong(txn)
     with pytest.raises(JobError, match=told):
-        read_books(index, check=executed.horizons)
-    read_books(index)  # an index that is only looked at may have any shape
+        summarize_index(index, check=executed.horizons)
+    summarize_index(index)  # an index that is only looked at may have any shape
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
@@ -273,9 +273,9 @@ def test_what_executors_did_not_make_is_refused_with_both_counts(index, executed
     wrong, told = DIFFERENT[name]
     with index.write() as txn:
         wrong(txn)
-    books = read_books(index, check=executed.horizons)
+    summary = summarize_index(index, check=executed.horizons)
     with pytest.raises(JobError, match=f"the new index was not swapped in: it has {told}"):
-        check_complete(books, [executed.stats], KEYS)
+        check_complete(summary, [executed.stats], KEYS)
 
 
 @pytest.mark.parametrize("table", [slot_table.TABLE, queues.TABLE, forwarding.TABLE])
@@ -284,7 +284,7 @@ def test_a_flipped_bit_in_any_sort_of_page_is_refused(index, executed, table):
         key, value = all_pages(txn, table)[-1]
         txn.put(table, key, value[:-3] + bytes([value[-3] ^ 1]) + value[-2:])
     with pytest.raises(IndexDamagedError, match="CRC"):
-        read_books(index, check=executed.horizons)
+        summarize_index(index, check=executed.horizons)
 
 
 # ------------------------------------------------------------------ the digest of what waits

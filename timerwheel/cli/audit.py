@@ -35,8 +35,10 @@ from timerwheel.model.text import printable
 if TYPE_CHECKING:
     from timerwheel.spark_jobs.audit.checkpoint import Checkpoint, Document
     from timerwheel.spark_jobs.audit.job import Audit, Reading
-    from timerwheel.spark_jobs.audit.kafka import KafkaBooks, KafkaView
+    from timerwheel.spark_jobs.audit.kafka import KafkaAudit, KafkaView
     from timerwheel.spark_jobs.live_logs import LiveLogs
+    from timerwheel.spark_jobs.progress import JobProgress
+    from timerwheel.spark_jobs.segment_stats import ReadOptions
 
 FINDINGS_SHOWN_MAX = 20
 INLET_DEFAULT = "timers"
@@ -90,6 +92,7 @@ def audit(
     from timerwheel.spark_jobs.audit.report import Run, versions, write_audit
     from timerwheel.spark_jobs.live_logs import LiveLogs
     from timerwheel.spark_jobs.out_directory import check_unused, out_directory
+    from timerwheel.spark_jobs.segment_stats import ReadOptions
 
     command = _command(
         data, options.master, checkpoint, kafka, scan=scan, salvage=salvage, report_only=report_only
@@ -110,7 +113,8 @@ def audit(
         live = LiveLogs(job.spark, listed_again(logs))
         with out_directory(out, *(() if report_only else TABLES)) as place:
             tables = None if report_only else place
-            result, following = _judge(job, live, kept, tables, clock.now_ms(), salvage=salvage, scan=scan)
+            reading = ReadOptions(job.staging, salvage=salvage, sidecars=not scan)
+            result, following = _judge(live, job.progress, kept, reading, tables, clock.now_ms())
             result = _with_kafka(job, result, view, live, salvage=salvage)
             run = Run(command, clock.now_ms(), dict(job.progress.seconds), versions(), place)
             write_audit(place, result, run)
@@ -149,18 +153,34 @@ def _directories_and_kafka(
     return found, view
 
 
+def _judge(
+    live: "LiveLogs",
+    progress: "JobProgress",
+    checkpoint: "Checkpoint | None",
+    reading: "ReadOptions",
+    tables: str | None,
+    now_ms: int,
+) -> "tuple[Audit, Document | None]":
+    """The result, and what to commit to the checkpoint if there is one."""
+    from timerwheel.spark_jobs.audit.job import audit_live, audit_since
+
+    if checkpoint is None:
+        return audit_live(live, progress, reading, tables), None
+    return audit_since(live, progress, checkpoint, reading, tables, now_ms=now_ms)
+
+
 def _with_kafka(
     job: Job, result: "Audit", view: "KafkaView | None", live: "LiveLogs", *, salvage: bool
 ) -> "Audit":
     """The result together with what a comparison with Kafka found, if that was asked for."""
     if view is None:
         return result
-    from timerwheel.spark_jobs.audit.kafka import kafka_books
+    from timerwheel.spark_jobs.audit.kafka import audit_kafka
 
     with job.progress.stage("kafka"):
-        books = live.read(lambda logs: kafka_books(job.spark, view, logs, salvage=salvage))
-    balanced = result.balanced and books.balanced
-    return msgspec.structs.replace(result, kafka=books, balanced=balanced, removed=live.removed)
+        compared = live.read(lambda logs: audit_kafka(job.spark, view, logs, salvage=salvage))
+    balanced = result.balanced and compared.balanced
+    return msgspec.structs.replace(result, kafka=compared, balanced=balanced, removed=live.removed)
 
 
 def _measure(audit: "Audit", job: Job) -> None:
@@ -182,26 +202,6 @@ def _measure(audit: "Audit", job: Job) -> None:
         seconds = {name: ms / 1_000 for name, ms in {**quantiles, "1": late.max_ms}.items()}
         what = "How late messages were delivered"
         gauges.set_each("timerwheel_audit_lateness_seconds", what, "quantile", seconds)
-
-
-def _judge(
-    job: Job,
-    live: "LiveLogs",
-    checkpoint: "Checkpoint | None",
-    tables: str | None,
-    now_ms: int,
-    *,
-    salvage: bool,
-    scan: bool,
-) -> "tuple[Audit, Document | None]":
-    """The result, and what to commit to the checkpoint if there is one."""
-    from timerwheel.spark_jobs.audit.job import audit_live, audit_since
-
-    spark, progress, staging, _ = job
-    options = {"salvage": salvage, "sidecars": not scan}
-    if checkpoint is None:
-        return audit_live(spark, progress, live, staging, tables, **options), None
-    return audit_since(spark, progress, checkpoint, live, staging, tables, now_ms=now_ms, **options)
 
 
 def _command(data: list[str], master: str, checkpoint: str | None, kafka: str | None, **flags: bool) -> str:
@@ -254,19 +254,19 @@ def _show(audit: "Audit", place: str, output: Output) -> None:
         output.line(f"the books do not balance: {rules or 'the log is damaged'}")
 
 
-def _show_kafka_findings(books: "KafkaBooks", output: Output) -> None:
-    shown = books.findings[:FINDINGS_SHOWN_MAX]
+def _show_kafka_findings(compared: "KafkaAudit", output: Output) -> None:
+    shown = compared.findings[:FINDINGS_SHOWN_MAX]
     rows = [
         (printable(one.what), one.rule, printable(one.topic), output.time(one.due_ms), f"{one.count:,}")
         for one in shown
     ]
     output.table(("message or record", "rule", "Kafka topic", "due", "#found"), rows)
-    _more(len(shown), sum(books.rules.values()), "findings in Kafka")
+    _more(len(shown), sum(compared.rules.values()), "findings in Kafka")
 
 
-def _kafka_facts(books: "KafkaBooks") -> list[tuple[str, str]]:
+def _kafka_facts(compared: "KafkaAudit") -> list[tuple[str, str]]:
     facts = []
-    if (inlet := books.inlet) is not None:
+    if (inlet := compared.inlet) is not None:
         text = (
             f"{inlet.records:,} records of {inlet.topic}: {inlet.messages:,} messages, "
             f"{inlet.recalls:,} recalls, {inlet.rejected:,} rejected"
@@ -274,7 +274,7 @@ def _kafka_facts(books: "KafkaBooks") -> list[tuple[str, str]]:
         if inlet.unchecked:
             text += f"; {inlet.unchecked:,} were taken before the log begins, and not checked"
         facts.append(("from Kafka", text))
-    for one in books.outlets:
+    for one in compared.outlets:
         text = f"{one.found:,} of {one.owed:,} that went out"
         if one.deleted:
             text += f"; {one.deleted:,} are older than what the topic keeps"

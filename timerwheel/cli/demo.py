@@ -89,7 +89,7 @@ async def _show(port: int, pace: Pace, output: Output, *, open_browser: bool) ->
         print("starting a service, and filling it with the messages of a shop ...", file=sys.stderr)
     async with endpoints() as hooks, throw_away_service(port) as service, Client(service.url) as client:
         life = Life(client, SystemClock(), default_rng(), pace)
-        scheduled = await life.begin(hooks, service.begin_charts_anew)
+        scheduled = await life.begin(hooks, service.restart_charts)
         _announce(service, pace, scheduled, output)
         if open_browser and any(os.environ.get(name) for name in DISPLAYS):
             # Some browsers run until they are closed; the demo neither waits for them nor ends them.

@@ -83,6 +83,7 @@ def forecast(
     from timerwheel.spark_jobs.forecast.horizon import horizon_of
     from timerwheel.spark_jobs.live_logs import LiveLogs
     from timerwheel.spark_jobs.out_directory import check_unused, out_directory
+    from timerwheel.spark_jobs.segment_stats import ReadOptions
     from timerwheel.spark_jobs.storage import join
 
     written = [] if out is None else [("--out", out)]
@@ -94,16 +95,8 @@ def forecast(
         job = stack.enter_context(spark_job(run, logs=logs, out=written))
         live = LiveLogs(job.spark, listed_again(logs))
         horizon = horizon_of(SystemClock().now_ms(), within_ms)
-        found, counted, totals = jobs.count_live(
-            job.spark,
-            job.progress,
-            live,
-            job.staging,
-            horizon,
-            topic=topic,
-            salvage=salvage,
-            sidecars=not scan,
-        )
+        reading = ReadOptions(job.staging, salvage=salvage, sidecars=not scan)
+        found, counted, totals = jobs.count_live(live, job.progress, reading, horizon, topic=topic)
         with job.progress.stage("weigh"):
             report = jobs.forecast(counted, totals, horizon, rate=rate, top=top)
         _measure(report, job)

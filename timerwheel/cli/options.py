@@ -24,7 +24,7 @@ JsonFlag = Annotated[
 ]
 
 
-def _told_apart(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path:
+def _with_default_named(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path:
     """Say which directory is taken by default, to who has named a service in the environment."""
     source = ctx.get_parameter_source(param.name or "")
     if os.environ.get("TIMERWHEEL_URL") and source is not None and source.name == "DEFAULT":
@@ -40,7 +40,7 @@ DataOption = Annotated[
         envvar="TIMERWHEEL_DATA",
         help="The data directory.",
         file_okay=False,
-        callback=_told_apart,
+        callback=_with_default_named,
     ),
 ]
 KeyOption = Annotated[

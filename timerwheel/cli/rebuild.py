@@ -51,6 +51,7 @@ def rebuild(
     """Rebuild the index from the log, with Spark, while the service is stopped; the old index is kept."""
     require_spark()
     from timerwheel.spark_jobs.rebuild.job import Rebuild, locked
+    from timerwheel.spark_jobs.segment_stats import ReadOptions
 
     with contextlib.ExitStack() as stack:
         run = stack.enter_context(reported("rebuild", options, data, () if dry_run else data))
@@ -69,8 +70,8 @@ def rebuild(
                 run = run._replace(options=options._replace(staging=staging))
             logs = run.find_logs([log.url for log in logs])  # read again: nobody can change them now
         job = stack.enter_context(spark_job(run, logs=logs))
-        made = Rebuild(job.spark, job.progress, job.staging, salvage=salvage)
-        report = made.run(logs, sidecars=not scan, dry_run=dry_run)
+        reading = ReadOptions(job.staging, salvage=salvage, sidecars=not scan)
+        report = Rebuild(job.spark, job.progress, reading).run(logs, dry_run=dry_run)
         what = "Scheduled messages in the rebuilt indexes"
         job.metrics.set("timerwheel_rebuild_pending", what, sum(node.pending for node in report.nodes))
     if output.as_data(report):

@@ -118,8 +118,16 @@ class Lease(LeasedMessage):
         self.hold_until_ms = hold_until_ms
         self.ends_ms = group.clock.monotonic_ms() + invisible_ms
         """When it ends unless it is extended; monotonic."""
-        self.stopping: asyncio.Future[Any] | None = None
-        """Done once the worker that has it stops."""
+        self._stopping: asyncio.Future[Any] | None = None
+
+    def handled_until(self, stopping: "asyncio.Future[Any]") -> None:
+        """A worker handles the message, and stops once this is done."""
+        self._stopping = stopping
+
+    @property
+    def patience(self) -> "Patience":
+        """How long to wait for a limited rate to finish this message."""
+        return Patience(self.group.clock, self._stopping)
 
     async def ack(self) -> None:
         """Acknowledge the message durably. Raises LeaseEndedError if it is too late."""
@@ -205,7 +213,7 @@ async def give_back(
     """
     shown = reason[:REASON_CHARACTERS_MAX]
     nack = partial(lease.nack, delay=delay, reason=shown, dead_letter=dead_letter)
-    await as_let(nack, [lease], Patience(lease.group.clock, lease.stopping))
+    await as_let(nack, [lease], lease.patience)
 
 
 class Patience:

@@ -85,7 +85,7 @@ class Consumer:
         if taking.cancelled():
             return
         for lease in taking.result():
-            lease.stopping = stopped
+            lease.handled_until(stopped)
             task = asyncio.create_task(self._work(lease))
             self._running.add(task)
             task.add_done_callback(self._running.discard)

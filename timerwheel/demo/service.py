@@ -59,7 +59,7 @@ class Service:
         code = await self.process.wait()
         raise ServiceEndedError(f"the service of the demo ended with exit code {code}")
 
-    async def begin_charts_anew(self) -> None:
+    async def restart_charts(self) -> None:
         """Restart the service without its figures; raises ServiceEndedError if it does not start again.
 
         Filling it takes a second, beside which everything that follows would be a flat line.

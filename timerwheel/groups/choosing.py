@@ -177,8 +177,8 @@ class Chooser:
     """Chooses for one group. Belongs to the event loop; one call of `choose` at a time.
 
     `loose` are fresh messages that were looked at and may be leased now: the lane of each, by key. `more`
-    says whether the last `choose` left something to look through, `cramped` whether it found the group with
-    as many messages as it may hold, `overdue` whether very many were skipped since that was stored last.
+    says whether the last `choose` left something to look through, `at_capacity` whether it found the group
+    with as many messages as it may hold, `overdue` whether very many were skipped since that was stored last.
     `spared` are items that have more attempts than the group grants, since their messages say so.
     """
 
@@ -198,7 +198,7 @@ class Chooser:
         self._spared_max = STALE_SPARED
         self.loose: dict[int, int] = {}
         self.more = False
-        self.cramped = False
+        self.at_capacity = False
         self.overdue = False
 
     async def choose(self, config: GroupConfig, count_max: int, bytes_max: int = PAGE_BYTES_MAX) -> Choices:
@@ -464,7 +464,7 @@ class Chooser:
                     break
             self._note_skipped(queue)
         self.more = self.more or bool((choices.full or choices.over) and not choices.found)
-        self.cramped = choices.fresh >= room
+        self.at_capacity = choices.fresh >= room
 
     def _begin(self, queue: int) -> int:
         """Where to look on; what retention removed before anybody looked at it is skipped."""

@@ -1,7 +1,7 @@
 """The settings of a group: where it starts, which tags it takes, when and how often a message returns."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -140,6 +140,32 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 f"backoff: initial_ms = {self.backoff.initial_ms} is more than max_ms = {self.backoff.max_ms}"
             )
         return config_of(msgspec.to_builtins(self))
+
+
+class GroupTerms(NamedTuple):
+    """What a consumer asks of the group that it receives from; None stands for any.
+
+    With `create` a group that is not there is created, with these. A group that is there and has another
+    filter or another start refuses the consumer.
+    """
+
+    tags: str | None = None
+    start: Start | None = None
+    create: bool = False
+    backoff: Ladder | Exponential | None = None
+
+    def config(self) -> GroupConfig:
+        """The configuration of a group that is created; raises what `GroupConfig.check` raises."""
+        config = GroupConfig(
+            start=self.start or "head",
+            tags="*" if self.tags is None else self.tags,
+            backoff=self.backoff or Ladder(),
+        )
+        return config.check()
+
+
+NO_TERMS: Final = GroupTerms()
+"""A group that is there, whatever it has."""
 
 
 _DEFAULTS = GroupConfig()

@@ -25,8 +25,8 @@ from timerwheel.store.record import Kind, decode, encode, encode_properties
 
 logger = logging.getLogger("timerwheel")
 
-BURY_MESSAGES = 100
-BURY_BYTES = 4 << 20
+UNIT_MESSAGES_MAX = 100
+UNIT_BYTES = 4 << 20
 
 
 class DeadLettering:
@@ -37,7 +37,7 @@ class DeadLettering:
         self._parts = parts
         self._leasing = leasing
 
-    async def bury(self, leases: Sequence[Lease], reason: str | None) -> None:
+    async def give_up(self, leases: Sequence[Lease], reason: str | None) -> None:
         """Copy the messages of these failed attempts to the dead letters and end them.
 
         Those that somebody settles in the meantime are left to them. Without a reason it is that the last
@@ -49,7 +49,7 @@ class DeadLettering:
             copy = await self._copy(lease, reason)
             copies.append((lease, copy))
             size_bytes += len(copy or b"")
-            if len(copies) >= BURY_MESSAGES or size_bytes >= BURY_BYTES:
+            if len(copies) >= UNIT_MESSAGES_MAX or size_bytes >= UNIT_BYTES:
                 await self._store(copies)
                 copies, size_bytes = [], 0
         await self._store(copies)
@@ -59,7 +59,7 @@ class DeadLettering:
     ) -> None:
         """Make dead letters of messages that get no other attempt; `reason` is that of the last attempt."""
         for ending, leases in endings.items():
-            await self.bury(leases, reason_of(ending, config) or reason)
+            await self.give_up(leases, reason_of(ending, config) or reason)
             if ending is Outlook.EXPIRED:
                 self._parts.core.counters.expired += len(leases)
 

@@ -141,11 +141,11 @@ class GroupRuntime:
     ) -> list[ReceiptResult]:
         """Give these messages back: each is ready again after the delay, or goes to the dead letters."""
         leasing = self.leasing
-        said = await leasing.said_by(receipts)
-        unknown = [lease for lease in said.leases if leasing.is_unknown(config, lease)]
+        found = await leasing.leases_of(receipts)
+        unknown = [lease for lease in found.leases if leasing.is_unknown(config, lease)]
         if unknown:
             await leasing.look_into(config, unknown)
-            said = await leasing.said_by(receipts)
+            found = await leasing.leases_of(receipts)
         now_ms = self.clock.now_ms()
 
         def due_ms(attempt: int) -> int:
@@ -154,17 +154,17 @@ class GroupRuntime:
             return now_ms + max(delay_ms, self._parts.core.settings.redelivery_delay_ms)
 
         again, endings = sorted_out(
-            (lease, leasing.outlook(config, lease, due_ms(lease.attempt) - now_ms)) for lease in said.leases
+            (lease, leasing.outlook(config, lease, due_ms(lease.attempt) - now_ms)) for lease in found.leases
         )
         stored = leasing.fail(again, [due_ms(lease.attempt) for lease in again], ended=True, reason=reason)
         await self._end_attempts(config, stored, endings, reason or "nacked without a reason")
-        return said.results()
+        return found.results()
 
     async def give_up(self, receipts: Sequence[str], reason: str) -> list[ReceiptResult]:
         """Make these messages dead letters, with the reason."""
-        said = await self.leasing.said_by(receipts)
-        await self.dead_lettering.bury(said.leases, reason)
-        return said.results()
+        found = await self.leasing.leases_of(receipts)
+        await self.dead_lettering.give_up(found.leases, reason)
+        return found.results()
 
     async def _end_attempts(
         self,
@@ -183,14 +183,14 @@ class GroupRuntime:
     def _freed(self) -> None:
         """Records about messages were stored, or could not be: others may be had, or be given up."""
         chooser = self.leasing.chooser
-        if self.waiting and (chooser.cramped or chooser.loose or self.state.ready):
-            self.wake(None if chooser.cramped else len(chooser.loose) + len(self.state.ready))
+        if self.waiting and (chooser.at_capacity or chooser.loose or self.state.ready):
+            self.wake(None if chooser.at_capacity else len(chooser.loose) + len(self.state.ready))
         if self._exhausted:
             self._watch_from(0)
 
     # ------------------------------------------------------------------ failed attempts
 
-    def came_back(self, roots: Iterable[int]) -> None:
+    def ready_again(self, roots: Iterable[int]) -> None:
         """The retries with these roots have come: see which of them have no attempt left."""
         items = (self.state.by_root.get(root) for root in roots)
         self._note(item.key for item in items if item is not None)
@@ -232,7 +232,7 @@ class GroupRuntime:
         while self._parts.is_kept(self.state):
             self._look_again = False
             try:
-                await self._bury_exhausted()
+                await self._give_up_exhausted()
                 await self._fail_expired()
             except (NoSpaceError, NotReadyError, OutcomeUnknownError) as error:
                 logger.warning("retries of %s are delayed: %s", self.state.name, error)
@@ -254,7 +254,7 @@ class GroupRuntime:
                 await self.clock.wait_for(self._nudge, end_ms - now_ms)
                 self._nudge = None
 
-    async def _bury_exhausted(self) -> None:
+    async def _give_up_exhausted(self) -> None:
         """Give up what is exhausted and nobody is changing; who is changing the others calls when done."""
         if not self._exhausted:
             return  # whenever an attempt ends, and the group may hold a million messages
@@ -269,7 +269,7 @@ class GroupRuntime:
             reason = f"nacked, and max_attempts was lowered to {attempts_max}"
             for ended, why in ((False, None), (True, reason)):
                 leases = [pending_of(item) for item in items if item.ended is ended]
-                await self.dead_lettering.bury(leases, why)
+                await self.dead_lettering.give_up(leases, why)
         finally:
             for item in items:  # those that could not be stored
                 if item.lent and item.key not in self.leasing.busy:

@@ -21,15 +21,15 @@ import numpy as np
 
 from timerwheel.groups.choosing import is_other, mark_of
 from timerwheel.groups.config import (
+    NO_TERMS,
     OFFSETS,
     RECEIVE_MAX,
-    Exponential,
     GroupConfig,
     GroupDiffersError,
     GroupFieldError,
     GroupNotFoundError,
+    GroupTerms,
     Kind,
-    Ladder,
     Start,
     TooManyGroupsError,
     UnknownGroupError,
@@ -123,35 +123,24 @@ class Groups:
         self,
         topic: str,
         group: str,
+        terms: GroupTerms = NO_TERMS,
         *,
         count_max: int = 1,
         bytes_max: int = PAGE_BYTES_MAX,
         invisible_ms: int | None = None,
         wait_ms: int = 0,
-        tags: str | None = None,
-        start: Start | None = None,
-        create: bool = False,
-        backoff: Ladder | Exponential | None = None,
         wanted: Callable[[], bool] | None = None,
     ) -> list[Delivery]:
         """Up to `count_max` messages for a consumer, waiting up to `wait_ms` for the first. Stores nothing.
 
-        No more follow once they have `bytes_max`.
-        A topic that is paused has none for anyone.
-        Each is invisible to others for `invisible_ms`, by default the group's. With `create` a group that is
-        not there is created, with these tags and this start; else GroupNotFoundError. Of one that is there,
-        others are refused with GroupDiffersError. `backoff` is that of a group which is created.
-        `wanted` is asked before anything is leased: a consumer that went away gets nothing. Raises
-        IllegalGroupError, NoSpaceError, NotReadyError too.
+        No more follow once they have `bytes_max`. A topic that is paused has none for anyone. Each is
+        invisible to others for `invisible_ms`, by default the group's. `wanted` is asked before anything is
+        leased: a consumer that went away gets nothing. Raises GroupNotFoundError and GroupDiffersError if the
+        group does not meet the terms, and IllegalGroupError, NoSpaceError, NotReadyError.
         """
-        made = None
-        if create:
-            made = GroupConfig(
-                start=start or "head", tags="*" if tags is None else tags, backoff=backoff or Ladder()
-            )
         lead = self._parts.core.lead
         await lead.assure()
-        runtime, config = await self._runtime(topic, group, tags, start, made)
+        runtime, config = await self._runtime(topic, group, terms)
         if not 1 <= count_max <= RECEIVE_MAX:
             raise GroupFieldError(f"max = {count_max}: must be from 1 to {RECEIVE_MAX}")
         invisible_ms = checked_invisible(config.invisible_ms if invisible_ms is None else invisible_ms)
@@ -242,10 +231,10 @@ class Groups:
         key = ItemKey.of(*place)
         return await finished(self._leasing(topic, group).leasing.withdraw(key, more))
 
-    async def hurry(self, topic: str, group: str, place: tuple[int, int], due_ms: int) -> bool:
+    async def reschedule_retry(self, topic: str, group: str, place: tuple[int, int], due_ms: int) -> bool:
         """Change when a message is retried; False if it has no retry pending."""
         key = ItemKey.of(*place)
-        return await self._leasing(topic, group).leasing.hurry(key, due_ms)
+        return await self._leasing(topic, group).leasing.reschedule_retry(key, due_ms)
 
     def held(self, topic: str, group: str, place: tuple[int, int]) -> Held:
         """What a group has of the message at (queue, queue offset)."""
@@ -650,18 +639,18 @@ class Groups:
                 if runtime is not None:
                     runtime.wake(int(np.count_nonzero(topics == topic_id)))
 
-    def _notice_group(self, state: GroupState, came_back: np.ndarray) -> None:
+    def _notice_group(self, state: GroupState, ready_again: np.ndarray) -> None:
         runtime = self.runtimes.get(state.name)
-        if runtime is None and len(came_back):
+        if runtime is None and len(ready_again):
             runtime = self._runtime_of(state.name)
         if runtime is None:
             return
-        if runtime.leasing.chooser.cramped:
+        if runtime.leasing.chooser.at_capacity:
             runtime.wake()
         elif state.ready:
             runtime.wake(len(state.ready))
-        if len(came_back):
-            runtime.came_back(came_back["root"].tolist())
+        if len(ready_again):
+            runtime.ready_again(ready_again["root"].tolist())
 
     def look_at_clock(self) -> None:
         """Notice a step of the wall clock, so that it makes no message older."""
@@ -785,22 +774,21 @@ class Groups:
             runtime = self.runtimes[name] = GroupRuntime(state, self._parts)
         return runtime
 
-    async def _runtime(
-        self, topic: str, group: str, tags: str | None, start: Start | None, made: GroupConfig | None
-    ) -> tuple[GroupRuntime, GroupConfig]:
-        """The group, which is created with the configuration `made`, if that is given and it is not there."""
+    async def _runtime(self, topic: str, group: str, terms: GroupTerms) -> tuple[GroupRuntime, GroupConfig]:
+        """The group, which is created if it is not there and the terms say so."""
         self._parts.check_ready()
         name = group_topic(topic, group)
         if name not in self._parts.tables.by_name:
             name = self._name(topic, group)
-            if tags is not None:
-                TagFilter.parse(tags)  # a wrong filter is said even where there is no group yet
-            if made is None:
+            if terms.tags is not None:
+                TagFilter.parse(terms.tags)  # a wrong filter is said even where there is no group yet
+            if not terms.create:
                 raise self._not_found(topic, group)
             check_not_of_tasks(topic, group)
-            await finished(self._make_if_new(name, topic, made.check()))
+            await finished(self._make_if_new(name, topic, terms.config()))
         runtime = self._leasing(topic, group)
         config = self._parts.config(runtime.state)
+        tags, start = terms.tags, terms.start
         if tags is not None and TagFilter.parse(tags) != TagFilter.parse(config.tags):
             raise GroupDiffersError(
                 f"group {group!r} of topic {topic!r} has the tags {config.tags!r}, not {tags!r}; "

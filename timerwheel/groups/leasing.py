@@ -317,7 +317,7 @@ class Leasing:
                 self.chooser.expect(key, 0)
             return True
 
-    async def hurry(self, key: int, due_ms: int) -> bool:
+    async def reschedule_retry(self, key: int, due_ms: int) -> bool:
         """Change when a nacked message is retried; False if it has no retry pending."""
         named = Lease(key, 1, 0, 0)
         while under_way := self._under_way([named]):
@@ -328,19 +328,19 @@ class Leasing:
         await stored_offset(self.retime([item], [due_ms], ended=True))
         return True
 
-    async def said_by(self, receipts: Sequence[str]) -> "Said":
+    async def leases_of(self, receipts: Sequence[str]) -> "ReceiptLeases":
         """Return what receipts say, and their leases, when nothing is being stored about their messages."""
         named = await self._decoded(receipts)
-        return Said(receipts, named, [self._held(one, late=False) for one in named])
+        return ReceiptLeases(receipts, named, [self._held(one, late=False) for one in named])
 
     async def extend(
         self, config: GroupConfig, receipts: Sequence[str], invisible_ms: int
     ) -> list[ReceiptResult]:
         """Keep these messages for `invisible_ms` from now; their receipts stay good."""
-        said = await self.said_by(receipts)
+        found = await self.leases_of(receipts)
         end_ms = self._parts.core.clock.monotonic_ms() + invisible_ms
         logged = []
-        for lease in said.leases:
+        for lease in found.leases:
             if lease.key in self.leases.by_key:
                 self.leases.extend(lease, end_ms)
             else:
@@ -351,7 +351,7 @@ class Leasing:
                 self._parts.comes_back_ms(config, item.attempt, invisible_ms, now_ms) for item in logged
             ]
             await stored_offset(self.retime(logged, again_ms, ended=False))
-        return said.results()
+        return found.results()
 
     async def _decoded(self, receipts: Sequence[str]) -> list[Lease | int | None]:
         """What the receipts say, when nothing is being stored about their messages."""
@@ -713,7 +713,7 @@ class Leasing:
             await asyncio.wait(set(self.busy.values()))
 
 
-class Said(NamedTuple):
+class ReceiptLeases(NamedTuple):
     """What receipts say, and the lease of each that is good."""
 
     receipts: Sequence[str]

@@ -130,7 +130,7 @@ class Connection:
                 "kafka_properties what they want?"
             )
             raise CannotConnectError(
-                f"Kafka at {self._servers} does not answer as it should: {said(error)}: {why}"
+                f"Kafka at {self._servers} does not answer as it should: {error_text(error)}: {why}"
             ) from error
 
 
@@ -153,13 +153,13 @@ def _fault(properties: Mapping[str, str], make: Callable[[Mapping[str, str]], No
     try:
         make(properties)
     except KafkaException as error:
-        return said(error)
+        return error_text(error)
     except (TypeError, ValueError, AttributeError) as error:  # for what wants a number or a function
         return str(error)
     return None
 
 
-def said(error: KafkaException) -> str:
+def error_text(error: KafkaException) -> str:
     """Return what a client reports, in one line."""
     cause = error.args[0] if error.args else error
     return str(cause.str() if isinstance(cause, KafkaError) else cause).replace("\n", " ").rstrip(".")

@@ -15,7 +15,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from timerwheel.errors import TimerwheelError
-from timerwheel.kafka.clients import CALL_S, Connection, check_properties, client_properties, said
+from timerwheel.kafka.clients import CALL_S, Connection, check_properties, client_properties, error_text
 from timerwheel.kafka.names import KafkaTopics
 
 TRANSACTION_MS: Final = 60_000
@@ -187,7 +187,7 @@ def _made(name: str, made: Any) -> bool:  # noqa: ANN401 - a future without a ty
             return False
         raise BridgeError(
             f"cannot create the Kafka topic {name}, which is missing or hidden from this user: "
-            f"{said(error)}; create it as doc/kafka.md says, and give the user its rights"
+            f"{error_text(error)}; create it as doc/kafka.md says, and give the user its rights"
         ) from None
     logger.info("made the Kafka topic %s", name)
     return True
@@ -201,7 +201,7 @@ def _check_policy(admin: AdminClient, topic: str, *, compacted: bool) -> None:
         config = admin.describe_configs([resource], request_timeout=CALL_S)[resource].result()
     except KafkaException as error:
         logger.warning(
-            "cannot check that the Kafka topic %s has cleanup.policy=%s: %s", topic, wanted, said(error)
+            "cannot check that the Kafka topic %s has cleanup.policy=%s: %s", topic, wanted, error_text(error)
         )
         return
     policy = config["cleanup.policy"].value
@@ -234,8 +234,8 @@ def why_not(error: KafkaException, servers: str, of: str) -> str:
     cause = error.args[0] if error.args else None
     if isinstance(cause, KafkaError) and cause.code() in REFUSED:
         return (
-            f"the brokers refuse the Kafka user of this service, {of}: {said(error)}; doc/cluster.md lists "
-            "the rights that it needs"
+            f"the brokers refuse the Kafka user of this service, {of}: {error_text(error)}; doc/cluster.md "
+            "lists the rights that it needs"
         )
     if isinstance(cause, KafkaError) and cause.code() == KafkaError.INVALID_TIMESTAMP:
         return (
@@ -247,4 +247,4 @@ def why_not(error: KafkaException, servers: str, of: str) -> str:
             "the brokers take no transaction.timeout.ms as long as that of kafka_properties: shorten it, or "
             "let them take more with transaction.max.timeout.ms"
         )
-    return f"Kafka at {servers} does not answer as it should: {said(error)}"
+    return f"Kafka at {servers} does not answer as it should: {error_text(error)}"

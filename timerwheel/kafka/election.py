@@ -26,7 +26,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.admin import AdminClient
 
 from timerwheel.clock import Clock
-from timerwheel.kafka.clients import CALL_S, check_properties, client_properties, said
+from timerwheel.kafka.clients import CALL_S, check_properties, client_properties, error_text
 from timerwheel.kafka.cluster import why_not
 from timerwheel.kafka.tenure import SESSION_MS, Tenure
 from timerwheel.runtime.election import Node
@@ -135,7 +135,7 @@ def leader_of(address: JournalAddress, properties: Mapping[str, str]) -> str | N
     try:
         found = members(client_properties(address.servers, properties), group_of(address))
     except KafkaException as error:
-        logger.debug("cannot see who leads %s: %s", address.cluster, said(error))
+        logger.debug("cannot see who leads %s: %s", address.cluster, error_text(error))
         return None
     return next((one.url for one in found if one.leads), None)
 
@@ -397,7 +397,7 @@ class KafkaElection:
         try:
             found = members(self._common, self.group)
         except KafkaException as error:
-            logger.debug("cannot see who leads: %s", said(error))
+            logger.debug("cannot see who leads: %s", error_text(error))
             return
         self._warn_of_shared_url(found)
         leaders = [one.url for one in found if one.leads]
@@ -426,7 +426,7 @@ class KafkaElection:
         try:
             found = members(self._common, self.group)
         except KafkaException as error:
-            logger.debug("cannot see who takes part: %s", said(error))
+            logger.debug("cannot see who takes part: %s", error_text(error))
             return False
         return {one.url for one in found} == {self.url}
 
@@ -440,7 +440,7 @@ class KafkaElection:
         try:
             consumer.commit(offsets=[place], asynchronous=True)
         except KafkaException as error:
-            logger.debug("cannot ask whether this node leads: %s", said(error))
+            logger.debug("cannot ask whether this node leads: %s", error_text(error))
 
     def _answered(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         """The coordinator has answered what was asked, or nobody has in time."""
@@ -455,7 +455,7 @@ class KafkaElection:
         try:
             copied.commit(offsets=[place], asynchronous=True)
         except KafkaException as error:
-            logger.debug("cannot say how far the copy is: %s", said(error))
+            logger.debug("cannot say how far the copy is: %s", error_text(error))
 
     def _group_consumer(self, group: str) -> Consumer:
         return Consumer(self._common | OF_A_VOTER | {"group.id": group, "on_commit": self._answered})

@@ -27,7 +27,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message,
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from timerwheel.clock import Clock
-from timerwheel.kafka.clients import CALL_S, said
+from timerwheel.kafka.clients import CALL_S, error_text
 from timerwheel.kafka.cluster import BridgeError, Cluster
 from timerwheel.kafka.envelope import Header, UnreadableHeadersError, headers_of
 from timerwheel.kafka.names import FROM, ID, TOPIC
@@ -227,7 +227,7 @@ class Ends:
             if self._troubles.met(str(place)):
                 logger.warning(
                     "a transaction is open in %s, and this user may not read there to see whether it is one "
-                    "of this service that brokers have lost the end of: %s", place, said(error),
+                    "of this service that brokers have lost the end of: %s", place, error_text(error),
                 )  # fmt: skip
         return None if first is None else Hanging(place, offset, first, frozenset(ids))
 

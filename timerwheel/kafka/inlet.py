@@ -34,7 +34,7 @@ from timerwheel.errors import (
     UnitTooLargeError,
     UnknownMessageError,
 )
-from timerwheel.kafka.clients import said
+from timerwheel.kafka.clients import error_text
 from timerwheel.kafka.cluster import REFUSED, Cluster
 from timerwheel.kafka.consumer import Batch, InletConsumer
 from timerwheel.kafka.outlets import Outlets
@@ -246,9 +246,10 @@ class Inlet:
         if isinstance(cause, KafkaError) and cause.code() in REFUSED:
             return (
                 f"the brokers refuse the Kafka user of this service, which reads the topic "
-                f"{self._cluster.topics.inlet}: {said(error)}; doc/kafka.md lists the rights that it needs"
+                f"{self._cluster.topics.inlet}: {error_text(error)}; doc/kafka.md lists the "
+                "rights that it needs"
             )
-        return said(error)
+        return error_text(error)
 
     def _works(self) -> None:
         self._counts.inlet_state = BridgeState.WORKING

@@ -42,7 +42,7 @@ from timerwheel.kafka.clients import (
     Connection,
     check_properties,
     client_properties,
-    said,
+    error_text,
 )
 from timerwheel.kafka.cluster import fatal_of, why_not
 from timerwheel.settings import JournalAddress
@@ -266,7 +266,7 @@ class KafkaJournal:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise JournalMismatchError(
                     f"cannot create the Kafka topic {self.topic}, which is missing or hidden from this user: "
-                    f"{said(error)}; create it as doc/cluster.md says"
+                    f"{error_text(error)}; create it as doc/cluster.md says"
                 ) from None
         logger.info("made the Kafka topic %s with %d replicas", self.topic, replicas)
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin._acl import AclBindingFilter, AclOperation, AclPermis
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-from timerwheel.kafka.clients import CALL_S, said
+from timerwheel.kafka.clients import CALL_S, error_text
 from timerwheel.store.errors import JournalAwayError, JournalMismatchError
 
 REPLICAS: Final = 3
@@ -135,7 +135,7 @@ def _check_verification(admin: AdminClient, broker: int) -> str | None:
     try:
         found = admin.describe_configs([resource], request_timeout=CALL_S)[resource].result()
     except KafkaException as error:
-        return f"cannot check that the brokers have {VERIFICATION}=true: {said(error)}"
+        return f"cannot check that the brokers have {VERIFICATION}=true: {error_text(error)}"
     if VERIFICATION not in found:
         return f"the brokers have no setting {VERIFICATION}: a journal needs Kafka 3.6 or later"
     if str(found[VERIFICATION].value) != "true":
@@ -162,7 +162,7 @@ def _check_readers(admin: AdminClient, topic: str, own: str | None) -> str | Non
     except KafkaException as error:
         return (
             f"anyone who reaches the brokers may be able to read the Kafka topic {topic}, and so forge "
-            f"message ids: they have no authorizer, or do not say: {said(error)}"
+            f"message ids: they have no authorizer, or do not say: {error_text(error)}"
         )
     readers = {rule.principal for rule in rules if rule.operation in (AclOperation.READ, AclOperation.ALL)}
     return doubt_of_readers(topic, readers, own)

@@ -28,7 +28,7 @@ from confluent_kafka import KafkaException
 
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
-from timerwheel.kafka.clients import said
+from timerwheel.kafka.clients import error_text
 from timerwheel.kafka.cluster import Cluster
 from timerwheel.kafka.hanging import Hanging, Place
 from timerwheel.kafka.names import ID, kafka_topic_of
@@ -123,7 +123,7 @@ class Outlet:
                 logger.error("the Kafka outlet ends: %s", error)  # noqa: TRY400 - the message says it all
                 return
             except KafkaException as error:
-                self._waits(said(error))
+                self._waits(error_text(error))
             except (TimerwheelError, StoreError) as error:
                 self._waits(str(error))
             except Exception:  # a fault of ours must not end the bridge for good

@@ -27,7 +27,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from timerwheel.clock import Clock
 from timerwheel.kafka import positions
 from timerwheel.kafka.batches import BATCH_BYTES, Batches
-from timerwheel.kafka.clients import CALL_S, said
+from timerwheel.kafka.clients import CALL_S, error_text
 from timerwheel.kafka.cluster import BridgeError, Cluster, StoppedError, fatal_of
 from timerwheel.kafka.hanging import GRACE_MS, LOOK_S, Ends, Firsts, Grace, Hanging, Place, unpassed
 from timerwheel.kafka.names import is_kafka_topic, kafka_topic_of
@@ -144,7 +144,7 @@ class Attempt:
         self.refused: dict[int, Refusal] = {}
         self.bare: set[int] = set()
         self.alone: dict[int, _Mates] = {}
-        self.told: set[Place] = set()  # partitions of which it is known which records they refuse
+        self.explained: set[Place] = set()  # partitions of which it is known which records they refuse
         self.has_changed = False
         self.again = 0
         self.has_failed = False  # of this try: a record was not delivered, and those behind it never are
@@ -158,7 +158,7 @@ class Attempt:
         found: dict[Place, list[int]] = {}
         for place, error, by in failed:
             is_new = place not in self.refused and place not in self.alone
-            if is_new and by is not None and by not in self.told and error.code() == _INVALID:
+            if is_new and by is not None and by not in self.explained and error.code() == _INVALID:
                 found.setdefault(by, []).append(place)
         batches = [_Mates(places) for places in found.values() if len(places) > 1]
         for mates in batches:
@@ -388,7 +388,9 @@ class TransactionalProducer:
         try:
             left = self._wait_past(firsts, unwaited - self._blocked.keys())
         except KafkaException as error:
-            raise UnsettledError(f"whether a transaction has ended is not known: {said(error)}") from error
+            raise UnsettledError(
+                f"whether a transaction has ended is not known: {error_text(error)}"
+            ) from error
         except BridgeError as error:
             raise UnsettledError(f"whether a transaction has ended is not known: {error}") from error
         self._blocked = {place: firsts[place] for place in left}
@@ -600,7 +602,7 @@ class TransactionalProducer:
         is_gone = False
         self._begin()
         self._batches.clear()
-        attempt.told.clear()
+        attempt.explained.clear()
         attempt.has_failed = False
         try:
             for place in range(len(attempt.records)):
@@ -678,7 +680,7 @@ class TransactionalProducer:
             self._until_done(self._producer.commit_transaction)
         except KafkaException as cause:
             return cause
-        raise UnsettledError(f"Kafka took no record, and ended the transaction: {said(error)}")
+        raise UnsettledError(f"Kafka took no record, and ended the transaction: {error_text(error)}")
 
     def _check_blame(self, cause: KafkaException) -> None:
         """Raise what no record is to blame for."""
@@ -729,7 +731,7 @@ class TransactionalProducer:
             else:
                 attempt.has_failed = True
                 if error.code() == _INNOCENT:
-                    attempt.told.add(by)
+                    attempt.explained.add(by)
         self._wrote(error, message)
 
     def _produce(self, attempt: Attempt, place: int, failed: list[_Failed]) -> None:

@@ -80,7 +80,7 @@ class Alike(msgspec.Struct, frozen=True, gc=False):
         """The number of messages."""
         return len(self.bodies)
 
-    def apart(self) -> list[Outgoing]:
+    def separate(self) -> list[Outgoing]:
         """Return the messages one by one."""
         topic, queue = self.topic, self.queue
         return [

@@ -117,16 +117,16 @@ class _Check:
             self.start = start
             self._find_in_headers(log, faults)
             until = None if index is None else self._checkpoint(index, log)
-            log_state, books, later = self._replay(log, log.tail if until is None else until)
+            log_state, contents, later = self._replay(log, log.tail if until is None else until)
             if index is not None and until is not None:
-                self._compare(index, log_state, books)
+                self._compare(index, log_state, contents)
                 self._compare_settings(index, log)
                 if index.problem is not None:
                     self.find("index_damaged", self.index_path, None, index.problem)
             for rows in later:
-                books.add(rows)
+                contents.add(rows)
             self._find_quarantined(log)
-            return self._report(log, log_state, until, len(books.pending(hidden=log_state.internal_ids)))
+            return self._report(log, log_state, until, len(contents.pending(hidden=log_state.internal_ids)))
 
     @contextlib.contextmanager
     def _index(self) -> Iterator["_IndexCopy | None"]:
@@ -201,10 +201,10 @@ class _Check:
             self.settled = max(until, self.start.settings_until)
         return log_state
 
-    def _replay(self, log: LogReader, until: int) -> tuple[LogState, "_Books", list[np.ndarray]]:
-        """Scan every record of the log; returns the state and books up to `until`, and the rows after it."""
+    def _replay(self, log: LogReader, until: int) -> tuple[LogState, "_LogContents", list[np.ndarray]]:
+        """Scan every record of the log; returns state and contents up to `until`, and the rows after it."""
         log_state = self._beginning(log, until)
-        books = _Books()
+        contents = _LogContents()
         later: list[np.ndarray] = []
         self.records = 0
         for place, base in enumerate(log.bases):
@@ -220,7 +220,7 @@ class _Check:
                     if until <= first < self.settled:
                         self._since.append((Table(part.rows.copy(), part.topics), read))
                     rows = log_state.apply(part, int(part.rows["offset"][-1]), read).rows
-                    books.add(rows[rows["offset"] < until])
+                    contents.add(rows[rows["offset"] < until])
                     later.append(rows[rows["offset"] >= until])
                 self.progress(log_state.until, log.tail)
             if base != log.bases[-1]:
@@ -229,7 +229,7 @@ class _Check:
         self.progress(log.tail, log.tail)
         if self.settings is None:
             self.settings = log_state.dump_settings()
-        return log_state, books, later
+        return log_state, contents, later
 
     def _check_join(self, log: LogReader, before: int, base: int) -> None:
         ends = before + log.file(before).size()
@@ -300,15 +300,15 @@ class _Check:
         if data != register.encode(draft):
             self.find("register_stale", path, base, "damaged; it is built again when it is read")
 
-    def _compare(self, index: "_IndexCopy", log_state: LogState, books: "_Books") -> None:
+    def _compare(self, index: "_IndexCopy", log_state: LogState, contents: "_LogContents") -> None:
         """Compare what could be read of the index with the log."""
-        expected = books.pending()
+        expected = contents.pending()
         if index.pending is not None:
             self._compare_timers(expected, index.pending)
         if index.topics is not None:
             self._compare_counts(expected, index.topics, log_state)
         if index.topics is not None and index.queues is not None:
-            self._compare_queues(index.topics, index.queues, log_state, books.queues())
+            self._compare_queues(index.topics, index.queues, log_state, contents.queues())
 
     def _compare_timers(self, expected: np.ndarray, actual: np.ndarray) -> None:
         path = self.index_path
@@ -408,7 +408,7 @@ def _same_group(expected: SettingsDump, actual: SettingsDump, name: str) -> bool
     return begun_alike and passed == passed_too and sorted(items) == sorted(items_too)
 
 
-class _Books:
+class _LogContents:
     """Collects the pending timers and visible messages that follow from the log.
 
     The counts of the state would be wrong after damage: it would see only the end of a damaged timer.

@@ -21,7 +21,7 @@ Belongs to the event loop.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -121,36 +121,41 @@ class Counted:
         return None if delay_ms is None else now_ms + delay_ms
 
 
+class DispatcherParts(NamedTuple):
+    """What all dispatchers work with. `on_gone` disables a subscription whose endpoint answered 410, and why.
+
+    Without `ack_urls` endpoints are given no URLs to acknowledge later.
+    """
+
+    groups: Groups
+    caller: Calls
+    clock: Clock
+    slots: Slots
+    on_gone: Callable[[Subscription, str], Awaitable[None]]
+    ack_urls: AckUrls | None = None
+
+
 class Dispatcher:
     """The dispatcher of one subscription."""
 
-    def __init__(  # noqa: PLR0913 - its surroundings, and the last has a default
-        self,
-        subscription: Subscription,
-        groups: Groups,
-        caller: Calls,
-        clock: Clock,
-        slots: Slots,
-        on_gone: Callable[[Subscription, str], Awaitable[None]],
-        *,
-        ack_urls: AckUrls | None = None,
-        restarted: bool = False,
+    def __init__(
+        self, subscription: Subscription, parts: DispatcherParts, *, restarted: bool = False
     ) -> None:
         """With `restarted`, an earlier run of the service may just have used up the rate limit."""
         self.subscription = subscription
-        self._groups = groups
-        self._caller = caller
-        self._clock = clock
-        self._slots = slots
-        self._on_gone = on_gone
-        self._ack_urls = ack_urls
+        self._groups = parts.groups
+        self._caller = parts.caller
+        self._clock = parts.clock
+        self._slots = parts.slots
+        self._on_gone = parts.on_gone
+        self._ack_urls = parts.ack_urls
         self._later: dict[str, int] = {}  # receipt -> when its lease ends, monotonic
         self._granted: dict[str, int] = {}  # the same for requests in progress: 0 unless it was extended
         self._needed: dict[str, int] = {}  # of requests in progress: until when they need their lease
         self._stats = Stats()
         self._largest_bytes = 1
         self._pace = Pace()
-        self._limit = RateLimit(subscription.rate_limit, clock.monotonic_ms() if restarted else None)
+        self._limit = RateLimit(subscription.rate_limit, self._clock.monotonic_ms() if restarted else None)
         self._reserved = 0
         self._held = 0  # shared slots
         self._loop: asyncio.Task[None] | None = None

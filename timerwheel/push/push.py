@@ -39,7 +39,7 @@ from timerwheel.model.precondition import ALWAYS, Precondition, tag_of
 from timerwheel.push.ack_urls import AckUrls
 from timerwheel.push.acks import Acks
 from timerwheel.push.attempts import Attempt, AttemptLog
-from timerwheel.push.dispatcher import SHARED_SLOTS, Calls, Counted, Dispatcher, Slots
+from timerwheel.push.dispatcher import SHARED_SLOTS, Calls, Counted, Dispatcher, DispatcherParts, Slots
 from timerwheel.push.endpoint import CALLS_MAX, Caller
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.signing import random_secret
@@ -414,16 +414,10 @@ class Push:
         caller: Calls = Counted(self._caller, engine.counters, self._attempts, engine.groups, engine.clock)
         if self._traces is not None:
             caller = self._traces.calls(caller)
-        dispatcher = Dispatcher(
-            subscription,
-            engine.groups,
-            caller,
-            engine.clock,
-            slots=self._slots,
-            on_gone=self.disable,
-            ack_urls=self._ack_urls,
-            restarted=restarted,
+        parts = DispatcherParts(
+            engine.groups, caller, engine.clock, self._slots, self.disable, self._ack_urls
         )
+        dispatcher = Dispatcher(subscription, parts, restarted=restarted)
         self._dispatchers[subscription.id] = dispatcher
         if subscription.status == "active":
             dispatcher.start()

@@ -16,7 +16,7 @@ class Traces(Protocol):
     async def send(self, messages: Sequence[Outgoing], store: Store) -> list[Receipt]:
         """Call `store`, and return or raise what it does."""
 
-    async def hand_out(self, deliveries: Iterable[Delivery], group: str) -> None:
+    async def leased(self, deliveries: Iterable[Delivery], group: str) -> None:
         """Note that a worker is about to receive these messages."""
 
     def calls(self, calls: Calls) -> Calls:

@@ -4,10 +4,10 @@ What is too old ends for good: a message for a group, a segment, a deduplication
 judged by how long ago that was, and not by what the clock says now.
 
 Invariants:
-1. A step of the wall clock while the service runs makes nothing older than it is, but for STEP_MS. What was
-   stored before a step forward is as old as without it, also once the clock is set right. After a step back,
-   a time that the clock reads again is that of the second reading, so something may seem younger, by the step
-   at most.
+1. A step of the wall clock while the service runs makes nothing older than it is, but for CLOCK_STEP_MS.
+   What was stored before a step forward is as old as without it, also once the clock is set right. After a
+   step back, a time that the clock reads again is that of the second reading, so something may seem younger,
+   by the step at most.
 2. What has a time stamp that the clock has not reached yet, as from a start at which the clock was ahead, is
    as old as the records that follow it in the log (`LogAges`). So no stamp holds anything up until its time.
 3. Every age grows by the monotonic clock. What is kept for some time, and no longer, goes once the service
@@ -21,12 +21,10 @@ the event loop.
 
 from typing import NamedTuple
 
-from timerwheel.clock import Clock
+from timerwheel.clock import CLOCK_STEP_MS, Clock
 from timerwheel.state.state import LogState
 from timerwheel.store.log import CommitLog
 
-STEP_MS = 1_000
-"""What the wall clock gains or loses on the monotonic one when it is stepped; less is drift."""
 STEPS_MAX = 100
 """Steps that are remembered; the times before and after the first of more become one."""
 _EVER = 1 << 62
@@ -53,7 +51,7 @@ class Ages:
         """Notice a step; call this each second, so that what came before it and what after it is known."""
         mono_ms = self._clock.monotonic_ms()
         ahead_ms = self._clock.now_ms() - mono_ms
-        if abs(ahead_ms - self._eras[-1].ahead_ms) >= STEP_MS:
+        if abs(ahead_ms - self._eras[-1].ahead_ms) >= CLOCK_STEP_MS:
             self._eras[-1] = self._eras[-1]._replace(until_ms=mono_ms)
             # The step was at some time since the last look: the eras overlap.
             self._eras.append(_Era(ahead_ms, self._looked_ms))
@@ -79,7 +77,7 @@ class Ages:
         mono_ms = self._looked_ms
         for era in reversed(self._eras):
             at_ms = stamp_ms - era.ahead_ms
-            if era.from_ms <= at_ms <= min(era.until_ms, mono_ms) + STEP_MS:
+            if era.from_ms <= at_ms <= min(era.until_ms, mono_ms) + CLOCK_STEP_MS:
                 return max(mono_ms - at_ms, 0)
         age_ms = mono_ms - (stamp_ms - self._eras[-1].ahead_ms)
         if age_ms >= 0 and stamp_ms <= self._forgotten_ms:

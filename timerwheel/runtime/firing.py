@@ -19,7 +19,7 @@ from timerwheel.model.messages import SetAsideInfo
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.in_flight import Held
 from timerwheel.runtime.message_views import damaged_id
-from timerwheel.state.lease_records import came_back
+from timerwheel.state.lease_records import ready_again
 from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError
 from timerwheel.store.record import FLAG_EARLY
 from timerwheel.store.reinjection import reinjected
@@ -195,7 +195,7 @@ class Firing:
         names = self._state.topics_by_id
         columns = (leases[name].tolist() for name in ("topic", "queue", "root", "offset", "due_ms"))
         return [
-            came_back(names[topic].name.encode(), queue, root, offset, due_ms, now_ms)
+            ready_again(names[topic].name.encode(), queue, root, offset, due_ms, now_ms)
             for topic, queue, root, offset, due_ms in zip(*columns, strict=True)
         ]
 

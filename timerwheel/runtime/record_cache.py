@@ -22,7 +22,7 @@ from timerwheel.wheel.near import NearWheel
 CACHE_BYTES_MAX = 16 << 20
 AHEAD_MS = 300
 AHEAD_RECORDS_MAX = 50_000
-STEP_MS = 100
+READ_INTERVAL_MS = 100
 
 
 class RecordCache:
@@ -99,4 +99,4 @@ async def read_ahead(record_cache: RecordCache, near: NearWheel, clock: Clock) -
         from_ms, until_ms = max(now_ms, min(until_ms, now_ms + AHEAD_MS)), now_ms + AHEAD_MS
         entries = near.coming(from_ms, until_ms, AHEAD_RECORDS_MAX)
         await record_cache.fetch(entries["offset"], entries["size"])
-        await clock.sleep_for(STEP_MS)
+        await clock.sleep_for(READ_INTERVAL_MS)

@@ -172,7 +172,7 @@ class Replica:
 
         Raises as `step`.
         """
-        with _copy_damage_told():
+        with _as_damage_to_copy():
             self._log.extent()
 
     def step(self, now_ms: int) -> None:
@@ -182,7 +182,7 @@ class Replica:
         After a NoSpaceError, `close` it: another one goes on with what is there.
         """
         self._log.spare_bytes = SPARE_BYTES
-        with _copy_damage_told():
+        with _as_damage_to_copy():
             if self._opened is None:
                 extent = self._log.extent()
                 self._copy(extent)
@@ -204,7 +204,7 @@ class Replica:
     def lead(self, now_ms: int, progress: Callable[[int, int], None] | None = None) -> Recovered:
         """Claim the journal, and finish what the steps began. Raises as `step`, and CopyDamagedError."""
         self._log.spare_bytes = 0
-        with _copy_damage_told():
+        with _as_damage_to_copy():
             extent = self._log.claim()
             if self._opened is not None and self._log.follows(extent):
                 with self._room_wanted():
@@ -417,7 +417,7 @@ def _check_shard(log: CommitLog, shard: Shard | None) -> None:
 
 
 @contextlib.contextmanager
-def _copy_damage_told() -> Iterator[None]:
+def _as_damage_to_copy() -> Iterator[None]:
     """Say of damage to the copy of a journal that it can be copied again."""
     try:
         yield
@@ -427,13 +427,13 @@ def _copy_damage_told() -> Iterator[None]:
 
 def _reported() -> Callable[[int, int], None]:
     """Return what logs how far a copy is, at each tenth of it."""
-    told = 0
+    logged = 0
 
     def report(at: int, end: int) -> None:
-        nonlocal told
+        nonlocal logged
         tenth = 10 * at // end
-        if tenth > told:
-            told = tenth
+        if tenth > logged:
+            logged = tenth
             logger.info("copied the journal up to position %d of %d", at, end)
 
     return report

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import orjson
 
+from timerwheel.clock import CLOCK_STEP_MS
 from timerwheel.errors import AdmissionError, Fault, RefusedError, TopicEndingError
 from timerwheel.model import admission
 from timerwheel.model.admission import ENVELOPE_PROPERTY, Plan, Rules
@@ -38,7 +39,6 @@ from timerwheel.store.record import (
     encode_properties,
 )
 
-CLOCK_STEP_MS = 1_000
 # Looking up an enumeration member costs as much as checking a topic.
 _TIMER, _MESSAGE = int(Kind.TIMER), int(Kind.MESSAGE)
 _SCHEDULED, _DELIVERED = State.SCHEDULED, State.DELIVERED

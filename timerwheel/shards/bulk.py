@@ -22,7 +22,7 @@ from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.model.ids import shard_in
 from timerwheel.model.shards import shard_of_topic
 from timerwheel.shards import merging
-from timerwheel.shards.forwarder import Call, Failure, Forwarder, Said, said_to_client
+from timerwheel.shards.forwarder import Answer, Call, Failure, Forwarder, to_client
 from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.groups import Chosen, ChosenOfTopics, DroppedCount, RedrivenCount
 from timerwheel.wire.recalls import (
@@ -120,7 +120,7 @@ class Bulk:
 
     async def _by_id(
         self, request: web.Request, route: Route, body: bytes | bytearray, wanted: NewRecall | NewTimes
-    ) -> "web.StreamResponse | list[tuple[list[int], Said | Failure]]":
+    ) -> "web.StreamResponse | list[tuple[list[int], Answer | Failure]]":
         """Return the places of the ids of each shard with its answer, or the answer for all ids."""
         ids = wanted.ids
         assert ids is not UNSET
@@ -171,7 +171,7 @@ class Bulk:
 
     async def _settled(
         self, call: Call, own: Mapping[int, Chosen | ChosenOfTopics]
-    ) -> list[Said] | web.Response:
+    ) -> list[Answer] | web.Response:
         """Have shards settle what is chosen in each. Raises as `_all_or_unknown`."""
         return await self._all_or_unknown(
             [(shard, call.in_json(msgspec.json.encode(part))) for shard, part in own.items()]
@@ -194,7 +194,7 @@ class Bulk:
 
     # ------------------------------------------------------------------ one result of all
 
-    async def _all_or_unknown(self, calls: Sequence[tuple[int, Call]]) -> list[Said] | web.Response:
+    async def _all_or_unknown(self, calls: Sequence[tuple[int, Call]]) -> list[Answer] | web.Response:
         """Make calls that have one result together; returns it, or why there is none.
 
         Raises NotReadyError if nothing was done, and OutcomeUnknownError if a part was.
@@ -202,11 +202,11 @@ class Bulk:
         for shard, _ in calls:
             await self._forwarder.leaders.found(shard)
         found = await self._forwarder.try_each(calls)
-        done = [one for one in found if isinstance(one, Said) and one.status < ERROR]
+        done = [one for one in found if isinstance(one, Answer) and one.status < ERROR]
         failed = {
             shard: one
             for (shard, _), one in zip(calls, found, strict=True)
-            if not _is_done(one) and not (isinstance(one, Said) and one.status == NOT_FOUND)
+            if not _is_done(one) and not (isinstance(one, Answer) and one.status == NOT_FOUND)
         }
         if failed and done:
             raise OutcomeUnknownError(
@@ -223,69 +223,69 @@ def shards_with_dead(request: web.Request, count: int) -> Sequence[int]:
     return range(count) if shard is None else [shard]
 
 
-def those_that_know(found: list[Said]) -> list[Said]:
+def those_that_know(found: list[Answer]) -> list[Answer]:
     """Return the answers of shards that have the group; all, if none has it."""
-    known = [said for said in found if said.status != NOT_FOUND]
+    known = [one for one in found if one.status != NOT_FOUND]
     return known or found
 
 
-def first_wrong(found: Iterable[Said]) -> web.Response | None:
+def first_wrong(found: Iterable[Answer]) -> web.Response | None:
     """Return the first answer that is an error: a list without one of the shards would not be the whole."""
-    wrong = next((said for said in found if said.status >= ERROR), None)
-    return None if wrong is None else said_to_client(wrong)
+    wrong = next((one for one in found if one.status >= ERROR), None)
+    return None if wrong is None else to_client(wrong)
 
 
-def _is_done(one: Said | Failure) -> bool:
-    return isinstance(one, Said) and one.status < ERROR
+def _is_done(one: Answer | Failure) -> bool:
+    return isinstance(one, Answer) and one.status < ERROR
 
 
-def _none_done(found: Sequence[Said | Failure]) -> web.Response:
+def _none_done(found: Sequence[Answer | Failure]) -> web.Response:
     """Return the answer if no shard says that it has done its part; raises what leaves most open."""
     for one in found:
         if isinstance(one, OutcomeUnknownError):
             raise one
     for one in found:
-        if isinstance(one, Said) and one.status == OPEN:
-            return said_to_client(one)
+        if isinstance(one, Answer) and one.status == OPEN:
+            return to_client(one)
     for one in found:
         if isinstance(one, NotReadyError):
             raise one
-    wrong = first_wrong(those_that_know([one for one in found if isinstance(one, Said)]))
+    wrong = first_wrong(those_that_know([one for one in found if isinstance(one, Answer)]))
     assert wrong is not None
     return wrong
 
 
-def _why(one: Said | Failure) -> str:
+def _why(one: Answer | Failure) -> str:
     """Return why a shard has not done its part."""
-    if not isinstance(one, Said):
+    if not isinstance(one, Answer):
         return str(one)
     problem = _problem_of(one)
     return f"the answer was {one.status} {problem.code}: {problem.detail}"
 
 
-def _problem_of(said: Said) -> _Problem:
+def _problem_of(answer: Answer) -> _Problem:
     try:
-        return msgspec.json.decode(said.body, type=_Problem)
+        return msgspec.json.decode(answer.body, type=_Problem)
     except msgspec.DecodeError:
         return _Problem()
 
 
 def _outcomes(
-    ids: Sequence[str], found: Iterable[tuple[list[int], Said | Failure]], kinds: _Kinds
+    ids: Sequence[str], found: Iterable[tuple[list[int], Answer | Failure]], kinds: _Kinds
 ) -> tuple[list[Any], int]:
     """Return the result of each id, in order, and how many messages were changed: a shard counts one once."""
     each: dict[int, Any] = {}
     changed = 0
     for places, one in found:
-        if isinstance(one, Said) and one.status < ERROR:
+        if isinstance(one, Answer) and one.status < ERROR:
             results, count = msgspec.structs.astuple(msgspec.json.decode(one.body, type=kinds.ids))
             changed += count
             each.update(zip(places, results, strict=True))
         else:
-            code = _problem_of(one).code if isinstance(one, Said) else one.code
+            code = _problem_of(one).code if isinstance(one, Answer) else one.code
             each.update((place, kinds.outcome(id=ids[place], ok=False, code=code)) for place in places)
     return [each[place] for place in range(len(ids))], changed
 
 
-def _sum(found: Iterable[Said], kind: type[msgspec.Struct]) -> msgspec.Struct:
-    return merging.summed([msgspec.json.decode(said.body, type=kind) for said in found])
+def _sum(found: Iterable[Answer], kind: type[msgspec.Struct]) -> msgspec.Struct:
+    return merging.summed([msgspec.json.decode(one.body, type=kind) for one in found])

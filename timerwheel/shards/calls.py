@@ -33,7 +33,7 @@ from timerwheel.schedules.errors import ScheduleError
 from timerwheel.schedules.spec import check_name
 from timerwheel.shards import merging
 from timerwheel.shards.bulk import Bulk, first_wrong, shards_with_dead, those_that_know
-from timerwheel.shards.forwarder import Call, Forwarder, Said, headers_for_shard, said_to_client
+from timerwheel.shards.forwarder import Answer, Call, Forwarder, headers_for_shard, to_client
 from timerwheel.shards.merging import Cursors, Page
 from timerwheel.shards.sends import AnyPlace, Place, Sends
 from timerwheel.wire.groups import DeadQuery
@@ -213,12 +213,12 @@ class Calls:
             path = request.rel_url.raw_path.split("/")
             holder = await self._holder(request, "/".join(path[:4]))
             if holder is not None and holder.status not in HELD:
-                return said_to_client(holder)
+                return to_client(holder)
             return await self._pass_on(request, route, 0 if holder is None else holder.shard)
 
         return answer
 
-    async def _holder(self, request: web.Request, path: str) -> Said | None:
+    async def _holder(self, request: web.Request, path: str) -> Answer | None:
         """Return the answer of the shard that has what is at a path; None if none has it.
 
         It may be that the shard does not show it; with a status that is not in HELD, a shard cannot say.
@@ -227,8 +227,8 @@ class Calls:
         headers.popall(hdrs.CONTENT_TYPE, None)
         call = Call(hdrs.METH_GET, path, headers, may_repeat=True)
         found = await self._forwarder.ask_each((shard, call) for shard in range(self._count))
-        held = next((said for said in found if said.status in HELD), None)
-        return held or next((said for said in found if said.status not in NOT_HELD), None)
+        held = next((one for one in found if one.status in HELD), None)
+        return held or next((one for one in found if one.status not in NOT_HELD), None)
 
     # ------------------------------------------------------------------ names
 
@@ -275,7 +275,7 @@ class Calls:
             async with turn:
                 holder = await self._holder(request, path)
                 if holder is not None and holder.status not in HELD:
-                    return said_to_client(holder)
+                    return to_client(holder)
                 if holder is None or holder.shard == shard:
                     return await self._pass_on(request, route, shard)
                 if found.home is None or not is_sendable(found.home):
@@ -320,7 +320,7 @@ class Calls:
         found = await self._forwarder.ask_each((shard, call) for shard in range(self._count))
         if (wrong := first_wrong(found)) is not None:
             return wrong
-        return _answered(request, found, merge(said.body for said in found))
+        return _answered(request, found, merge(one.body for one in found))
 
     def _pending(self, route: Route) -> Handler:
         return self._paged(route, "messages", PendingQuery, _order_of_messages)
@@ -349,7 +349,7 @@ class Calls:
             found = await self._forwarder.ask_each(calls)
             if (wrong := first_wrong(found)) is not None:
                 return wrong
-            given = [Page(said.shard, said.body) for said in found]
+            given = [Page(one.shard, one.body) for one in found]
             if order is None:
                 return _answered(request, found, merging.one_after_another(field, given, cursors))
             return _answered(request, found, merging.pages(field, given, cursors, wanted.limit, order))
@@ -370,7 +370,7 @@ class Calls:
             found = those_that_know(await self._forwarder.ask_each(calls))
             if (wrong := first_wrong(found)) is not None:
                 return wrong
-            given = [Page(said.shard, said.body) for said in found]
+            given = [Page(one.shard, one.body) for one in found]
             return _answered(request, found, merging.letters(given, self._count, wanted.limit))
 
         return answer
@@ -403,9 +403,9 @@ def _parameters_without(request: web.Request, *names: str) -> list[str]:
     return [one for one in given if one and unquote_plus(one.partition("=")[0]) not in names]
 
 
-def _answered(request: web.Request, found: Sequence[Said], content: object) -> web.Response:
+def _answered(request: web.Request, found: Sequence[Answer], content: object) -> web.Response:
     """Return a merged answer, charged like one of a single service."""
-    size_bytes = sum(len(said.body) for said in found)
+    size_bytes = sum(len(one.body) for one in found)
     if size_bytes > budget.FREE_BYTES:
         request[budget.KEY].take_answer(size_bytes, force=False)
     return responses.json_bytes(content) if isinstance(content, bytes) else responses.json(content)

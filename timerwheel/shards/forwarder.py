@@ -104,7 +104,7 @@ class Call(NamedTuple):
         return self._replace(headers=headers, method=method, body=body)
 
 
-class Said(NamedTuple):
+class Answer(NamedTuple):
     """A whole answer."""
 
     shard: int
@@ -252,12 +252,12 @@ class Forwarder:
             response.close()
             raise self._broken(shard, str(response.url.origin()), call, error) from error
 
-    async def ask(self, shard: int, call: Call) -> Said:
+    async def ask(self, shard: int, call: Call) -> Answer:
         """Make a call and return its whole answer. Raises as `open`."""
         response = await self.open(shard, call)
         async with response:
             body = await self._rest(shard, call, response)
-            return Said(shard, response.status, headers_for_client(response.headers), body)
+            return Answer(shard, response.status, headers_for_client(response.headers), body)
 
     async def of_own(self, place: Place, path: str, headers: Mapping[str, str]) -> bytes | None:
         """Return what this node's process of a shard has at a path; None if it does not give it."""
@@ -271,23 +271,23 @@ class Forwarder:
         except (aiohttp.ClientError, OSError, TimeoutError):
             return None
 
-    async def ask_each(self, calls: Iterable[tuple[int, Call]]) -> list[Said]:
+    async def ask_each(self, calls: Iterable[tuple[int, Call]]) -> list[Answer]:
         """Make calls at the same time; returns their answers in the same order. Raises as `open`."""
-        found: list[Said] = []
+        found: list[Answer] = []
         for one in await self.try_each(calls):
-            if not isinstance(one, Said):
+            if not isinstance(one, Answer):
                 raise one
             found.append(one)
         return found
 
-    async def try_each(self, calls: Iterable[tuple[int, Call]]) -> list[Said | Failure]:
-        """Make calls at the same time; returns what each said, or why it has no answer, in the same order."""
+    async def try_each(self, calls: Iterable[tuple[int, Call]]) -> list[Answer | Failure]:
+        """Make calls at the same time; returns each answer, or why there is none, in the same order."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._unraised(shard, call)) for shard, call in calls]
         return [task.result() for task in tasks]
 
-    async def _unraised(self, shard: int, call: Call) -> Said | Failure:
-        """Return what a call said, or its error: other calls are not cancelled for it."""
+    async def _unraised(self, shard: int, call: Call) -> Answer | Failure:
+        """Return the answer to a call, or its error: other calls are not cancelled for it."""
         try:
             return await self.ask(shard, call)
         except (NotReadyError, OutcomeUnknownError) as error:
@@ -373,6 +373,6 @@ def _of_head(upstream: aiohttp.ClientResponse, headers: CIMultiDict[str]) -> web
     return response
 
 
-def said_to_client(said: Said) -> web.Response:
+def to_client(answer: Answer) -> web.Response:
     """Return a whole answer as it came."""
-    return web.Response(body=said.body, status=said.status, headers=said.headers)
+    return web.Response(body=answer.body, status=answer.status, headers=answer.headers)

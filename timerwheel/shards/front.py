@@ -79,13 +79,12 @@ class ShardProcessInfo(NamedTuple):
 Ready = Callable[[str, list[ShardProcessInfo]], None]
 
 
-async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
+async def serve(
     settings: Settings,
     serving: Serving,
     arguments: Sequence[str],
-    ready: Ready | None = None,
+    ready: Ready,
     *,
-    clock: Clock | None = None,
     reload: Read | None = None,
     seek: Seek | None = None,
 ) -> None:
@@ -97,7 +96,7 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
     """
     _check(settings, serving)
     context = ssl_context(serving, "http/1.1")
-    clock = clock or SystemClock()
+    clock = SystemClock()
     http_logger.addFilter(in_one_line)
     async with AsyncExitStack() as stack:
         sockets = await _taken(stack, settings.data, serving, clock)
@@ -128,12 +127,10 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
         def is_served() -> None:
             front.node.begin()
             layout.keep_number(settings.data, serving.shards)
-            if ready is not None:
-                shown = [
-                    ShardProcessInfo(one.shard, node.places[one.shard].public_url, one.pid)
-                    for one in processes
-                ]
-                ready(node.url, shown)
+            shown = [
+                ShardProcessInfo(one.shard, node.places[one.shard].public_url, one.pid) for one in processes
+            ]
+            ready(node.url, shown)
 
         try:
             await _until_stopped(processes, leaders, stop, is_served)

@@ -220,26 +220,26 @@ class Leaders:
 
     async def _look(self, place: Place) -> None:
         before = place.leader
-        said = await self._asked(place.own_url)
-        told = said
-        if said is None:
+        own = await self._asked(place.own_url)
+        of_leader = own
+        if own is None:
             place.role = "away"
             found, why = None if before == place.own_url else before, "its process does not answer"
             found = found or await self._sought(place)
-        elif said.is_ready:
+        elif own.is_ready:
             place.role, found, why = "leader", place.own_url, ""
         else:
-            place.role = "standby" if said.role == "standby" else "starting"
-            found = None if said.leader in (place.own_url, place.public_url) else said.leader
-            why = said.detail or "its process is not ready"
+            place.role = "standby" if own.role == "standby" else "starting"
+            found = None if own.leader in (place.own_url, place.public_url) else own.leader
+            why = own.detail or "its process is not ready"
         if found not in (None, place.own_url):
             assert found is not None
-            told = await self._asked(found)
-            if told is None or not told.is_ready:
+            of_leader = await self._asked(found)
+            if of_leader is None or not of_leader.is_ready:
                 found, why = None, f"{found} leads and is not ready"
-        self._end_calls(place, found, has_answered=told is not None)
+        self._end_calls(place, found, has_answered=of_leader is not None)
         place.leader, place.why = found, why
-        place.readiness = told or ProcessReadiness()
+        place.readiness = of_leader or ProcessReadiness()
         if place.leader is None and before is not None:
             place.held_until_ms = self._clock.monotonic_ms() + HOLD_MS
 
@@ -269,8 +269,8 @@ class Leaders:
         timeout = aiohttp.ClientTimeout(total=LOOK_S_MAX)
         try:
             async with await self._pool.request("GET", f"{url}/readyz", timeout=timeout) as response:
-                said = msgspec.json.decode(await response.read(), type=ProcessReadiness)
-                said.is_ready = response.status == READY
+                found = msgspec.json.decode(await response.read(), type=ProcessReadiness)
+                found.is_ready = response.status == READY
         except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError):
             return None
-        return said
+        return found

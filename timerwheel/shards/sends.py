@@ -28,7 +28,7 @@ from timerwheel.api.messages.intake import Bounds
 from timerwheel.clock import Clock
 from timerwheel.errors import Fault, NotReadyError, OutcomeUnknownError
 from timerwheel.model.shards import shard_of_topic
-from timerwheel.shards.forwarder import Call, Forwarder, Said, headers_for_shard
+from timerwheel.shards.forwarder import Answer, Call, Forwarder, headers_for_shard
 from timerwheel.wire.messages import Accepted, SendQuery, SentPart
 
 OK_MAX = 299
@@ -149,7 +149,7 @@ class Sends:
     async def _topics_of_messages(self, body: bytes | bytearray, form: str) -> Iterable[str]:
         """Return the topics of what is a message in a body; none if it cannot be read at all."""
         try:
-            raws = _raws(body, form)
+            raws = raws_of(body, form)
         except (ValueError, RecursionError):
             return []
         found: set[str] = set()
@@ -207,42 +207,42 @@ class Sends:
     async def _each(self, body: bytes | bytearray, form: str) -> Sequence[Text | msgspec.Raw]:
         """Return the JSON of each message; ValueError, RecursionError and RequestError."""
         if len(body) <= DIRECT_BYTES:
-            return _raws(body, form)
+            return raws_of(body, form)
         read = intake.lines if form == "lines" else intake.array
         taken = await read(body, self.count_max, self._bounds, self._clock.breathe, with_texts=True)
         assert taken.texts is not None
         return taken.texts
 
-    async def _part(self, shard: int, call: Call) -> Said | SentPart:
+    async def _part(self, shard: int, call: Call) -> Answer | SentPart:
         try:
             return await self._forwarder.ask(shard, call)
         except (NotReadyError, OutcomeUnknownError) as error:
             return SentPart(code=error.code, detail=str(error))
 
-    def _whole(self, count: int, parts: Sequence[tuple[list[int], Said | SentPart]]) -> web.StreamResponse:
+    def _whole(self, count: int, parts: Sequence[tuple[list[int], Answer | SentPart]]) -> web.StreamResponse:
         items: list[Accepted | SentPart | None] = [None] * count
         statuses: set[int] = set()
-        for places, said in parts:
-            if isinstance(said, SentPart):
+        for places, answer in parts:
+            if isinstance(answer, SentPart):
                 statuses.add(MULTI_STATUS)
                 for place in places:
-                    items[place] = said
-            elif said.status > OK_MAX:
+                    items[place] = answer
+            elif answer.status > OK_MAX:
                 statuses.add(MULTI_STATUS)
-                for place, refused in zip(places, _refused(said, places), strict=True):
+                for place, refused in zip(places, _refused(answer, places), strict=True):
                     items[place] = refused
             else:
-                statuses.add(said.status)
-                stored = msgspec.json.decode(said.body, type=list[Accepted])
+                statuses.add(answer.status)
+                stored = msgspec.json.decode(answer.body, type=list[Accepted])
                 for place, one in zip(places, stored, strict=True):
                     items[place] = one
         status = MULTI_STATUS if MULTI_STATUS in statuses else max(statuses, default=CREATED)
         return responses.json(items, status)
 
 
-def _refused(said: Said, places: Sequence[int]) -> list[SentPart]:
+def _refused(answer: Answer, places: Sequence[int]) -> list[SentPart]:
     """Return the item of each message of a part that was not stored, at these places of the array."""
-    wrong = msgspec.json.decode(said.body, type=_Problem)
+    wrong = msgspec.json.decode(answer.body, type=_Problem)
     if not wrong.errors:
         return [SentPart(code=wrong.code, detail=wrong.detail)] * len(places)
     # The shard counts the messages of its part, the client those of the array.
@@ -258,7 +258,7 @@ def _refused(said: Said, places: Sequence[int]) -> list[SentPart]:
     return [own.get(index, others) for index in range(len(places))]
 
 
-def _raws(body: bytes | bytearray, form: str) -> list[msgspec.Raw]:
+def raws_of(body: bytes | bytearray, form: str) -> list[msgspec.Raw]:
     """Return the messages of an array, or of lines; ValueError and RecursionError."""
     return _raw.decode_lines(body) if form == "lines" else _raw_array.decode(body)
 

@@ -21,7 +21,7 @@ from timerwheel.clock import Clock
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.model.live_events import Tick, Wheel
 from timerwheel.shards import layout, merging
-from timerwheel.shards.forwarder import Call, Forwarder, headers_for_shard, said_to_client
+from timerwheel.shards.forwarder import Call, Forwarder, headers_for_shard, to_client
 from timerwheel.shards.leaders import Leaders, Place
 from timerwheel.telemetry.background import in_background
 from timerwheel.wire.cluster import ClusterInfo, Moved, MoveQuery, NodeInfo, Role, ShardInfo
@@ -81,8 +81,8 @@ class NodeCalls:
         if len(missing) == len(places) or (missing and (for_send or not self._has_begun)):
             first = places[missing[0]]
             raise NotReadyError(f"nobody leads shard {', '.join(map(str, missing))}: {first.why}")
-        told = [place.readiness for place in places]
-        refusing = next((one for one in told if one.refusing), None)
+        answers = [place.readiness for place in places]
+        refusing = next((one for one in answers if one.refusing), None)
         if refusing is not None and for_send:
             return problems.problem(
                 refusing.refusing_code, refusing.refusing, headers={"Retry-After": str(FULL_DISK_RETRY_S)}
@@ -91,7 +91,7 @@ class NodeCalls:
         role = self._role if self._has_journal else UNSET
         shards = [ShardReadiness(place.number, _role_of(place), place.shown_leader) for place in places]
         aside = "; ".join(
-            f"shard {shard}: {one.set_aside}" for shard, one in enumerate(told) if one.set_aside
+            f"shard {shard}: {one.set_aside}" for shard, one in enumerate(answers) if one.set_aside
         )
         found = Readiness(status, role, shards=shards, set_aside=aside or UNSET)
         if refusing is not None:
@@ -127,8 +127,8 @@ class NodeCalls:
         headers[hdrs.ACCEPT_ENCODING] = "identity"
         call = Call(hdrs.METH_GET, "/v1/cluster", headers, may_repeat=True)
         async with asyncio.timeout(ASK_S_MAX):
-            said = await self._forwarder.ask(shard, call)
-        return msgspec.json.decode(said.body, type=ClusterInfo).nodes if said.status == OK else []
+            answer = await self._forwarder.ask(shard, call)
+        return msgspec.json.decode(answer.body, type=ClusterInfo).nodes if answer.status == OK else []
 
     async def move(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/cluster/move?shard=N: lets another node lead the shard, whichever leads it now."""
@@ -138,10 +138,10 @@ class NodeCalls:
                 "invalid_parameter", f"shard: say which shard to move, from 0 to {self._leaders.count - 1}"
             )
         call = Call(hdrs.METH_POST, "/v1/cluster/move", headers_for_shard(request.headers))
-        said = await self._forwarder.ask(wanted.shard, call)
-        if said.status >= ERROR:
-            return said_to_client(said)
-        leader = msgspec.json.decode(said.body, type=Moved).leader
+        answer = await self._forwarder.ask(wanted.shard, call)
+        if answer.status >= ERROR:
+            return to_client(answer)
+        leader = msgspec.json.decode(answer.body, type=Moved).leader
         return responses.json(Moved(layout.node_url(leader, wanted.shard)))
 
     # ------------------------------------------------------------------ metrics
@@ -198,8 +198,8 @@ def _nodes(shards: list[ShardInfo] | tuple[ShardInfo, ...]) -> list[NodeInfo]:
 
 
 def _all_have_room(parts: Sequence[NodeInfo]) -> bool | None:
-    said = [part.has_room for part in parts]
-    return False if False in said else None if None in said else True
+    rooms = [part.has_room for part in parts]
+    return False if False in rooms else None if None in rooms else True
 
 
 class LiveCalls:

@@ -227,7 +227,7 @@ class GroupState:
             self._set(item, ItemState.WAITING)
         return item.key
 
-    def came_back(self, root: int) -> int | None:
+    def ready_again(self, root: int) -> int | None:
         """The timer of an item has fired; returns the item's key, None if it is no longer held."""
         item = self.by_root.get(root)
         if item is None:
@@ -641,7 +641,7 @@ def _effect(group: GroupState, row: LeaseRow) -> int | None:
     if row.kind == Kind.TIMER:
         return group.retime(row.root, row.offset, row.due_ms, ended=ended)
     if row.kind == Kind.MESSAGE:
-        return group.came_back(row.root)
+        return group.ready_again(row.root)
     if row.kind == Kind.CANCEL:
         return group.end(row.root)
     return group.hold(row.queue, row.queue_offset, row.key_hash, row.offset, alone=row.retry_follows)

@@ -255,7 +255,7 @@ def _times(columns: MessageColumns, rows: np.ndarray) -> list[bytes]:
 
 
 def stored_texts(heads: Sequence[bytes], keys: KeyColumns, part: slice) -> list[bytes]:
-    """Return what the records of some keys have before their bodies: `with_key` behind each of `heads`.
+    """Return what the records of some keys have before their bodies: each of `heads`, and its key.
 
     A head has the topic, the properties and the opening of those of the key, see `head_of`.
     """

@@ -80,7 +80,7 @@ def retime(name: bytes, item: Item, now_ms: int, due_ms: int, *, ended: bool) ->
     )
 
 
-def came_back(name: bytes, queue: int, root: int, offset: int, due_ms: int, now_ms: int) -> bytes:
+def ready_again(name: bytes, queue: int, root: int, offset: int, due_ms: int, now_ms: int) -> bytes:
     """The timer of a lease has fired."""
     return _record(
         Kind.MESSAGE,

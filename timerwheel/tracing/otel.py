@@ -106,7 +106,7 @@ class OtelTraces:
         parent = _sender(messages[0].properties)
         return self._tracer.start_span(name, parent, SpanKind.PRODUCER, attributes)
 
-    async def hand_out(self, deliveries: Iterable[Delivery], group: str) -> None:
+    async def leased(self, deliveries: Iterable[Delivery], group: str) -> None:
         """Make spans for messages that a worker is about to receive."""
         made = 0
         for delivery in deliveries:

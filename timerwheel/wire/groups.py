@@ -11,9 +11,11 @@ from msgspec import UNSET, Meta, UnsetType
 from timerwheel.errors import IllegalCursorError
 from timerwheel.groups.config import (
     INVISIBLE_MS_MAX,
+    NO_TERMS,
     REASON_CHARACTERS_MAX,
     RECEIVE_MAX,
     GroupConfig,
+    GroupTerms,
     Start,
     config_of,
 )
@@ -177,6 +179,13 @@ class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start: Start | UnsetType = UNSET
     create: bool = False
     ack: Literal["manual", "auto"] = "manual"
+
+
+def terms_of(asked: Receive | StreamQuery) -> GroupTerms:
+    """Return what a consumer asks of its group."""
+    if asked.tags is UNSET and asked.start is UNSET and not asked.create:
+        return NO_TERMS
+    return GroupTerms(given(asked.tags), given(asked.start), asked.create)
 
 
 class LetterConditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

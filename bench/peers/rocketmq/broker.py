@@ -102,15 +102,15 @@ class RocketMQ(System):
             named = self.directory / "name-server.conf"
             named.write_text(f"bindAddress={address}\nlistenPort={port}\n")
             self._launch(NAME_SERVER_HEAP, "namesrv.NamesrvStartup", "-c", str(named))
-        told = ("-n", self.name_server) if self.name_server else ()
+        addresses = ("-n", self.name_server) if self.name_server else ()
         if self.grpc_port:
             ports = {"grpcServerPort": self.grpc_port, "remotingListenPort": free_port()}
             proxy = self.directory / "proxy.json"
             proxy.write_text(json.dumps({"rocketMQClusterName": CLUSTER, "proxyMode": "LOCAL", **ports}))
             mode = ("-pm", "local", "-pc", str(proxy), "-bc", str(configuration))
-            self._launch(HEAP, "proxy.ProxyStartup", *mode, *told)
+            self._launch(HEAP, "proxy.ProxyStartup", *mode, *addresses)
         else:
-            self._launch(HEAP, "broker.BrokerStartup", "-c", str(configuration), *told)
+            self._launch(HEAP, "broker.BrokerStartup", "-c", str(configuration), *addresses)
         return await self.ready(self._answers)
 
     def _launch(self, heap: str, main: str, *arguments: str) -> None:

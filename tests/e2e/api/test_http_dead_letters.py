@@ -7,7 +7,7 @@ DEAD = f"{GROUP}/dead-letters"
 DEAD_OF_NAME = "/v1/groups/workers/dead-letters"
 
 
-async def _bury(service, count, topic="orders", reason="no such customer", **fields):
+async def _dead_letters(service, count, topic="orders", reason="no such customer", **fields):
     """Dead letters, by giving up messages at their only attempt."""
     group = f"/v1/topics/{topic}/groups/workers"
     await service.call("PUT", group, json={"max_attempts": 1})
@@ -26,7 +26,7 @@ async def _letters(service, query=""):
 
 
 async def test_a_dead_letter_says_where_it_is_from_and_why(service):
-    [message_id] = await _bury(service, 1)
+    [message_id] = await _dead_letters(service, 1)
     page = await _letters(service)
     [letter] = page["letters"]
     assert set(letter) == {
@@ -40,7 +40,7 @@ async def test_a_dead_letter_says_where_it_is_from_and_why(service):
 
 
 async def test_dead_letters_are_paged(service):
-    await _bury(service, 5)
+    await _dead_letters(service, 5)
     seen, query = [], "?limit=2"
     while query:
         page = await _letters(service, query)
@@ -50,8 +50,8 @@ async def test_dead_letters_are_paged(service):
 
 
 async def test_dead_letters_are_listed_by_reason_key_and_time(service):
-    await _bury(service, 2)
-    [keyed] = await _bury(service, 1, reason="No printer", keys=["4711", "4712"])
+    await _dead_letters(service, 2)
+    [keyed] = await _dead_letters(service, 1, reason="No printer", keys=["4711", "4712"])
     letters = (await _letters(service))["letters"]
     assert [one["reason"] for one in letters] == ["no such customer"] * 2 + ["No printer"]
     last_ms = letters[-1]["dead_ms"]
@@ -74,8 +74,8 @@ async def test_dead_letters_are_listed_by_reason_key_and_time(service):
 
 @pytest.mark.parametrize("verb", ["redrive", "drop"])
 async def test_all_that_meet_the_conditions_are_settled_and_no_others(service, verb):
-    await _bury(service, 3)
-    await _bury(service, 2, reason="no printer")
+    await _dead_letters(service, 3)
+    await _dead_letters(service, 2, reason="no printer")
     settled = {"redrive": {"redriven": 2, "left": 0}, "drop": {"dropped": 2}}[verb]
     answer = await service.call("POST", f"{DEAD}/{verb}", json={"all": True, "reason": "printer"})
     assert (answer.status, answer.content) == (200, settled)
@@ -98,7 +98,7 @@ async def test_all_that_meet_the_conditions_are_settled_and_no_others(service, v
     ],
 )
 async def test_a_wrong_condition_is_refused_and_nothing_is_settled(service, query, content, codes):
-    await _bury(service, 1)
+    await _dead_letters(service, 1)
     for path in (DEAD, DEAD_OF_NAME):
         answer = await service.call("GET", f"{path}?{query}")
         assert (answer.status, answer.code) == (400, codes[0])
@@ -120,7 +120,7 @@ async def test_a_group_without_dead_letters_has_none(service):
 
 
 async def test_redriven_letters_are_messages_of_their_group_again(service):
-    await _bury(service, 3)
+    await _dead_letters(service, 3)
     answer = await service.call("POST", f"{DEAD}/redrive", json={"offsets": [1, 7]})
     assert (answer.status, answer.content) == (200, {"redriven": 1, "left": 0})
     answer = await service.call("POST", f"{GROUP}/receive", json={"max": 9, "wait_ms": 20_000})
@@ -133,7 +133,7 @@ async def test_redriven_letters_are_messages_of_their_group_again(service):
 
 
 async def test_letters_of_a_deleted_group_stay(service):
-    await _bury(service, 2)
+    await _dead_letters(service, 2)
     await service.call("DELETE", GROUP)
     answer = await service.call("POST", f"{DEAD}/redrive", json={"all": True})
     assert answer.content == {"redriven": 0, "left": 2}
@@ -149,7 +149,7 @@ async def test_a_group_that_no_topic_has_is_unknown_once_it_has_no_dead_letters(
     for method, path, content in calls:
         answer = await service.call(method, path, json=content)
         assert (answer.status, answer.code) == (404, "unknown_group")
-    await _bury(service, 1)
+    await _dead_letters(service, 1)
     await service.call("DELETE", GROUP)
     assert await _letters(service, "?from=1") == {"letters": [], "next_offset": None, "cursor": None}
     assert (await service.call("POST", f"{DEAD}/drop", json={"all": True})).content == {"dropped": 1}
@@ -159,7 +159,7 @@ async def test_a_group_that_no_topic_has_is_unknown_once_it_has_no_dead_letters(
 
 
 async def test_dropped_letters_are_forgotten(service):
-    await _bury(service, 3)
+    await _dead_letters(service, 3)
     assert (await service.call("POST", f"{DEAD}/drop", json={"offsets": [0]})).content == {"dropped": 1}
     assert (await service.call("POST", f"{DEAD}/drop", json={"all": True})).content == {"dropped": 2}
     assert (await _letters(service))["letters"] == []
@@ -167,7 +167,7 @@ async def test_dropped_letters_are_forgotten(service):
 
 async def test_letters_are_named_by_topic_and_group_another_topics_group_of_the_name_keeps_its_own(service):
     for topic in ("orders", "mail"):
-        await _bury(service, 2, topic)
+        await _dead_letters(service, 2, topic)
     mail = "/v1/topics/mail/groups/workers"
     for path in (GROUP, mail):
         assert (await service.call("GET", path)).content["dead_letters"] == 2
@@ -186,7 +186,7 @@ async def test_letters_are_named_by_topic_and_group_another_topics_group_of_the_
 @pytest.mark.parametrize("verb", ["redrive", "drop"])
 async def test_by_the_name_alone_all_letters_are_meant_only_with_their_topics(service, verb):
     for topic in ("orders", "mail", "bills"):
-        await _bury(service, 1, topic)
+        await _dead_letters(service, 1, topic)
     path = f"{DEAD_OF_NAME}/{verb}"
     refused = await service.call("POST", path, json={"all": True})
     assert (refused.status, refused.code) == (400, "invalid_field")
@@ -217,7 +217,7 @@ async def test_by_the_name_alone_all_letters_are_meant_only_with_their_topics(se
     ],
 )
 async def test_a_wrong_choice_is_refused_and_touches_none(service, verb, body):
-    await _bury(service, 2)
+    await _dead_letters(service, 2)
     answer = await service.call("POST", f"{DEAD}/{verb}", data=body)
     assert (answer.status, answer.code) == (400, "invalid_field")
     assert len((await _letters(service))["letters"]) == 2

@@ -246,8 +246,8 @@ def test_what_kafka_has_deleted_is_told_apart_from_what_is_missing(
     words = ("--kafka", f"kafka://{shop.kafka.address}", "--kafka-inlet", shop.inlet, "--data", data)
     found = document(run("audit", *words, "--out", tmp_path / "out", "--json"))
     assert found["balanced"], found["kafka"]
-    books = next(one for one in found["kafka"]["outlets"] if one["topic"] == shop.target)
-    assert (books["owed"], books["found"], books["deleted"]) == (21, 0, 21)
+    outlet = next(one for one in found["kafka"]["outlets"] if one["topic"] == shop.target)
+    assert (outlet["owed"], outlet["found"], outlet["deleted"]) == (21, 0, 21)
 
 
 def test_a_lost_node_is_rebuilt_from_kafka(

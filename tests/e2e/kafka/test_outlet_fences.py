@@ -18,7 +18,7 @@ from tests.harness.kafka.clients import Clients
 from tests.harness.memory_election import MemoryElection
 from tests.harness.memory_journal import MemoryJournal
 from timerwheel.clock import SystemClock
-from timerwheel.engine import Engine
+from timerwheel.engine import Engine, LogOptions
 from timerwheel.kafka.cluster import Cluster, fatal_of
 from timerwheel.kafka.front import service_name
 from timerwheel.kafka.names import KafkaTopics
@@ -110,9 +110,8 @@ async def test_a_leader_that_was_replaced_does_not_fence_the_next_one(kafka: Cli
     journal, election = MemoryJournal(), MemoryElection()
     election.win()
     settings = Settings(data=tmp_path, disk_reserve_bytes=0)
-    engine = await Engine.open(
-        settings, ManualClock(), FaultyFiles(), threads=False, journal=journal.leader(), election=election
-    )
+    log = LogOptions(journal=journal.leader(), election=election)
+    engine = await Engine.open(settings, ManualClock(), FaultyFiles(), threads=False, log=log)
     service = Service(kafka, service_name(engine.core.log.log_id))
     outlets = Outlets(engine, service.topics, ())
     await outlets.open()

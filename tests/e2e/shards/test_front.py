@@ -170,7 +170,7 @@ async def test_a_large_body_is_split_in_steps_and_each_message_goes_to_its_shard
     def at_once(*_: object) -> None:
         raise AssertionError("the body was decoded at once")
 
-    monkeypatch.setattr(sends, "_raws", at_once)
+    monkeypatch.setattr(sends, "raws_of", at_once)
     messages = [{"topic": TOPICS[number % 3], "body": f"{number}" + "x" * 9_000} for number in range(100)]
     messages[50]["delay"] = "soon"
     texts = [orjson.dumps(one) for one in messages]

@@ -8,7 +8,7 @@ from tests.harness.clock import ManualClock
 from tests.harness.faulty import FaultyFiles
 from tests.harness.memory_election import MemoryElection
 from tests.harness.memory_journal import MemoryJournal
-from timerwheel.engine import Engine
+from timerwheel.engine import Engine, LogOptions
 from timerwheel.settings import Settings
 
 
@@ -38,8 +38,7 @@ def test_the_journal_is_there_before_a_node_takes_part(tmp_path: Path) -> None:
             ManualClock(),
             FaultyFiles(),
             threads=False,
-            journal=journal.leader(),
-            election=election,
+            log=LogOptions(journal=journal.leader(), election=election),
         )
         assert election.was_there
         await engine.close()

@@ -9,7 +9,7 @@ from tests.harness.clock import ManualClock
 from tests.harness.drive import settle
 from tests.harness.faulty import FaultyFiles
 from tests.harness.memory_journal import MemoryJournal
-from timerwheel.engine import Engine
+from timerwheel.engine import Engine, LogOptions
 from timerwheel.runtime.journal_watch import JOURNAL_CHECK_MS
 from timerwheel.settings import Settings
 
@@ -19,7 +19,7 @@ WHY = "the Kafka topic shop-log has retention.ms=1: Kafka would delete the begin
 async def leading(directory: Path, clock: ManualClock, journal: MemoryJournal) -> Engine:
     settings = Settings(data=directory, disk_reserve_bytes=0)
     leader = journal.leader(run_bytes_max=1 << 20)
-    engine = await Engine.open(settings, clock, FaultyFiles(), threads=False, journal=leader)
+    engine = await Engine.open(settings, clock, FaultyFiles(), threads=False, log=LogOptions(journal=leader))
     await settle(engine)  # so that its loops have begun to wait
     return engine
 

@@ -11,7 +11,7 @@ from tests.harness.drive import settle
 from tests.harness.group_checks import check_groups
 from tests.integration.engine.test_failure import damage_record
 from timerwheel.groups.dead_letter_filter import DeadLetterFilter
-from timerwheel.groups.dead_lettering import BURY_BYTES, BURY_MESSAGES
+from timerwheel.groups.dead_lettering import UNIT_BYTES, UNIT_MESSAGES_MAX
 from timerwheel.groups.dead_letters import PASSED_OVER_MAX
 from timerwheel.model.listing import Times
 from timerwheel.model.messages import DeadPage, Outgoing
@@ -68,7 +68,7 @@ def units(engine, start):
     return np.split(rows, np.flatnonzero(rows["flags"] & FLAG_MORE == 0)[:-1] + 1)
 
 
-def burials(engine, start):
+def dead_letter_units(engine, start):
     """The units in which messages of g were given up since a log offset."""
     dead = engine.core.state.topics["%DLQ%g"].id
     return [unit for unit in units(engine, start) if (unit["topic"] == dead).any()]
@@ -151,7 +151,7 @@ async def test_a_page_reads_a_bounded_number_of_letters_that_do_not_meet_its_con
     assert 0 < await dead.drop("g", None, last) <= PASSED_OVER_MAX + 1
 
 
-# ---------------------------------------------------------------------- burial
+# ---------------------------------------------------------------------- giving up
 
 
 async def test_messages_that_die_together_are_stored_in_units_bounded_by_bytes(world):
@@ -160,11 +160,11 @@ async def test_messages_that_die_together_are_stored_in_units_bounded_by_bytes(w
     start = world.engine.core.log.tail
     size_bytes = 3 * MIB // 2
     await die(world, 14, size_bytes)
-    found = burials(world.engine, start)
+    found = dead_letter_units(world.engine, start)
     assert sum(len(unit) for unit in found) == 2 * 14
     for unit in found:
         assert each_letter_ends_its_message(unit)
-        assert unit["size"].sum() < BURY_BYTES + size_bytes + RECORD_BYTES_MAX * len(unit)
+        assert unit["size"].sum() < UNIT_BYTES + size_bytes + RECORD_BYTES_MAX * len(unit)
     assert len(found) == 5
     assert not items(world)
     check_groups(world.engine)
@@ -181,7 +181,7 @@ async def test_messages_that_are_given_back_for_the_last_time_together_are_store
     start = world.engine.core.log.tail
     results = await world.engine.groups.nack("orders", "g", [d.receipt for d in got], reason="no use")
     assert all(result.ok for result in results)
-    found = burials(world.engine, start)
+    found = dead_letter_units(world.engine, start)
     assert [len(unit) for unit in found] == [6, 6, 6, 2]
     assert all(map(each_letter_ends_its_message, found))
     [page] = await pages(world)
@@ -194,10 +194,10 @@ async def test_many_small_messages_that_die_together_are_stored_in_units_bounded
     await open_large(world)
     await put(world, max_attempts=1)
     start = world.engine.core.log.tail
-    await die(world, 3 * BURY_MESSAGES + 7)
-    sizes = [len(unit) // 2 for unit in burials(world.engine, start)]
-    assert max(sizes) <= BURY_MESSAGES
-    assert sum(sizes) == 3 * BURY_MESSAGES + 7
+    await die(world, 3 * UNIT_MESSAGES_MAX + 7)
+    sizes = [len(unit) // 2 for unit in dead_letter_units(world.engine, start)]
+    assert max(sizes) <= UNIT_MESSAGES_MAX
+    assert sum(sizes) == 3 * UNIT_MESSAGES_MAX + 7
 
 
 # ---------------------------------------------------------------------- behind many that were dealt with

@@ -9,7 +9,7 @@ from tests.harness.drive import settle, small_settings
 from tests.harness.group_checks import check_groups
 from tests.harness.memory_journal import MemoryJournal
 from tests.harness.world import World
-from timerwheel.engine import Engine
+from timerwheel.engine import Engine, LogOptions
 from timerwheel.groups import groups as groups_module
 from timerwheel.groups.choosing import Chooser
 from timerwheel.groups.config import INVISIBLE_MS_MAX
@@ -82,9 +82,8 @@ async def test_on_the_node_that_leads_next_a_lease_ends_and_comes_back_when_it_w
 
     async def lead(node):
         settings = small_settings(node.directory)
-        node.engine = await Engine.open(
-            settings, node.clock, node.files, threads=False, journal=journal.leader(node.files)
-        )
+        log = LogOptions(journal=journal.leader(node.files))
+        node.engine = await Engine.open(settings, node.clock, node.files, threads=False, log=log)
         await settle(node.engine)
 
     await lead(first)

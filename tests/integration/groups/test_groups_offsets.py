@@ -9,7 +9,13 @@ from tests.harness.drive import turns_between
 from tests.harness.group_checks import check_groups
 from timerwheel.errors import NotReadyError
 from timerwheel.groups import offset_commits
-from timerwheel.groups.config import GroupConfig, GroupDiffersError, GroupFieldError, UnknownGroupError
+from timerwheel.groups.config import (
+    GroupConfig,
+    GroupDiffersError,
+    GroupFieldError,
+    GroupTerms,
+    UnknownGroupError,
+)
 from timerwheel.model.messages import Outgoing
 from timerwheel.state.config_table import ConfigTable, decode_puts
 from timerwheel.store.errors import NoSpaceError
@@ -292,7 +298,7 @@ async def test_a_group_of_offsets_leases_nothing_and_one_of_leases_commits_nothi
     engine = await open_with(world)
     groups = engine.groups
     for call in (
-        groups.receive(*PLACE, create=True),
+        groups.receive(*PLACE, terms=GroupTerms(create=True)),
         groups.ack(*PLACE, ["r"]),
         groups.nack(*PLACE, ["r"]),
         groups.extend(*PLACE, ["r"], 1_000),

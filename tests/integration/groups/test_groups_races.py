@@ -399,12 +399,12 @@ async def test_redriving_into_a_group_that_is_rewound_or_deleted_leaves_no_timer
     assert lowest == highest
 
 
-@pytest.mark.parametrize("came_back", [False, True])
-async def test_messages_that_retention_drops_while_they_are_read_are_gone_and_not_damaged(world, came_back):
+@pytest.mark.parametrize("ready_again", [False, True])
+async def test_messages_that_retention_drops_while_they_are_read_are_gone_and_not_damaged(world, ready_again):
     await world.open(retention_ms=5_000)
     await put(world, invisible_ms=20_000)
     await send(world, "a", "b")
-    if came_back:
+    if ready_again:
         await receive(world)
     await world.roll()
     await world.advance(30_000)

@@ -8,7 +8,7 @@ import pytest
 from tests.harness.scratch import scratch
 from tests.harness.world import World
 from timerwheel.errors import UnknownMessageError
-from timerwheel.groups.config import Exponential, GroupConfig
+from timerwheel.groups.config import Exponential, GroupConfig, GroupTerms
 from timerwheel.history.directory import offline_history
 from timerwheel.history.history import GroupPart, Standing, What
 from timerwheel.history.service import HistoryReader
@@ -78,7 +78,7 @@ async def send_one(world, body=b"x", **properties):
 
 
 async def receive(world, group="g", **options):
-    [delivery] = await world.engine.groups.receive("orders", group, **options, create=True)
+    [delivery] = await world.engine.groups.receive("orders", group, **options, terms=GroupTerms(create=True))
     return delivery.receipt
 
 
@@ -327,7 +327,7 @@ async def test_a_message_that_waits_for_its_turn_was_not_received(on_disk):
     await on_disk.engine.topics.change("orders", ordered=True)
     await send_one(on_disk, __SHARDINGKEY="k")
     message_id = await send_one(on_disk, __SHARDINGKEY="k")
-    await on_disk.engine.groups.receive("orders", "g", count_max=5, create=True)
+    await on_disk.engine.groups.receive("orders", "g", count_max=5, terms=GroupTerms(create=True))
     story = await story_of(on_disk, message_id)
     assert whats(story)[-1] is What.DELIVERED
     assert standings(story) == {"g": (Standing.NOT_RECEIVED, 0)}

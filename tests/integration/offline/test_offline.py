@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from tests.harness.processes import timerwheel
-from timerwheel.groups.config import Exponential, GroupConfig
+from timerwheel.groups.config import Exponential, GroupConfig, GroupTerms
 from timerwheel.index.writer import STATE_KEY, read_state
 from timerwheel.model.messages import Outgoing
 from timerwheel.offline.fsck import fsck
@@ -645,12 +645,12 @@ async def group_at_work(world):
     await engine.topics.change("orders", ordered=True)
     for body in ("a1", "a2", "b1", "c1", "d1", "e1"):
         await engine.sender.send([Outgoing("orders", body.encode(), {"__SHARDINGKEY": body[0]})])
-    got = await engine.groups.receive("orders", "g", count_max=2, create=True)
+    got = await engine.groups.receive("orders", "g", count_max=2, terms=GroupTerms(create=True))
     await engine.groups.nack("orders", "g", [got[0].receipt], delay_ms=500)
     await world.advance(6_000)
-    got = await engine.groups.receive("orders", "g", count_max=2, create=True)
+    got = await engine.groups.receive("orders", "g", count_max=2, terms=GroupTerms(create=True))
     await world.advance(5_000)
-    got = await engine.groups.receive("orders", "g", count_max=3, create=True)
+    got = await engine.groups.receive("orders", "g", count_max=3, terms=GroupTerms(create=True))
     await engine.groups.ack("orders", "g", [got[0].receipt])
     await engine.groups.nack("orders", "g", [got[1].receipt], delay_ms=3_600_000)
     await engine.close()
@@ -663,7 +663,9 @@ async def test_fsck_finds_nothing_wrong_with_a_group_at_work(on_disk):
     assert [(f.code, f.detail) for f in report.findings] == []
     assert engine.groups.info("orders", "g").dead_letters == 2
     engine = await on_disk.open()
-    await engine.groups.receive("orders", "g", count_max=1, create=True)  # behind the checkpoint
+    await engine.groups.receive(
+        "orders", "g", count_max=1, terms=GroupTerms(create=True)
+    )  # behind the checkpoint
     await engine.abandon()
     assert fsck(on_disk.directory).ok
 

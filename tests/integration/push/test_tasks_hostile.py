@@ -8,7 +8,7 @@ from tests.harness.consumers import gated
 from tests.harness.gated_threads import spin
 from tests.harness.tasking import LATER, later
 from timerwheel.errors import RefusedError, TimerwheelError
-from timerwheel.groups.config import Exponential, GroupConfig, GroupFieldError
+from timerwheel.groups.config import Exponential, GroupConfig, GroupFieldError, GroupTerms
 from timerwheel.push.acks import AckEndedError
 from timerwheel.push.signing import new_secret
 from timerwheel.push.subscription import Draft, RotationError
@@ -274,7 +274,7 @@ async def test_nobody_else_makes_or_changes_the_group_that_makes_the_calls(site,
             await site.world.engine.groups.put(topic, "tasks", config)
         assert caught.value.code == "group_in_use"
     with pytest.raises(Exception, match="makes the calls"):
-        await site.world.engine.groups.receive("%TASK%new", "tasks", create=True)
+        await site.world.engine.groups.receive("%TASK%new", "tasks", terms=GroupTerms(create=True))
     with pytest.raises(Exception, match="makes the calls"):
         await site.push.create(Draft(topic=TOPIC, group="tasks", url=site.receiver.url()))
     await site.until_state(await site.create(), "succeeded")

@@ -30,7 +30,7 @@ async def engine(world):
 
 async def test_they_are_stored_as_begin_stores_them(engine):
     quick = engine.sender.begin_alike(alike(*BODIES))
-    slow = engine.sender.begin(alike(*BODIES).apart())
+    slow = engine.sender.begin(alike(*BODIES).separate())
     await asyncio.gather(quick.stored, slow.stored)
     assert quick.records[:-1] == slow.records[:-1]  # the last one of a batch is padded
     last = [decode_header(records[-1])._replace(size=0, crc=0) for records in (quick.records, slow.records)]
@@ -64,7 +64,7 @@ async def test_a_body_over_the_limit_is_left_to_what_says_so(world):
     assert engine.sender.begin_alike(alike(b"x", bytes(11))) is None
     assert engine.sender.begin_alike(alike(b"x", bytes(10))) is not None
     with pytest.raises(RefusedError, match="body_size_max"):
-        engine.sender.begin(alike(b"x", bytes(11)).apart())
+        engine.sender.begin(alike(b"x", bytes(11)).separate())
 
 
 @pytest.mark.parametrize("topic", ["%DLQ%g", "%RETRY%g", "rmq_sys_wheel_timer"])
@@ -72,7 +72,7 @@ async def test_topics_of_the_service_are_left_to_what_refuses_them(engine, topic
     engine.core.state.topic(topic)
     assert engine.sender.begin_alike(alike(b"x", topic=topic)) is None
     with pytest.raises(RefusedError):
-        engine.sender.begin(alike(b"x", topic=topic).apart())
+        engine.sender.begin(alike(b"x", topic=topic).separate())
 
 
 async def test_a_topic_of_another_shard_is_left_to_what_refuses_it(engine):
@@ -86,7 +86,7 @@ async def test_a_topic_that_is_being_deleted_takes_none(engine):
     engine.topics.ending.add("orders")
     assert engine.sender.begin_alike(alike(b"x")) is None
     with pytest.raises(RefusedError) as caught:
-        engine.sender.begin(alike(b"x").apart())
+        engine.sender.begin(alike(b"x").separate())
     assert caught.value.faults[0].code == TopicEndingError.code
 
 
@@ -101,7 +101,7 @@ async def test_they_do_not_overtake_a_timer_of_their_topic_and_millisecond(world
     await world.advance(999)
     world.clock.advance(1)  # due, and not fired before the next step of the loop
     assert engine.sender.begin_alike(alike(b"behind")) is None
-    engine.sender.begin(alike(b"behind").apart())
+    engine.sender.begin(alike(b"behind").separate())
     await world.advance(0)
     assert [view.body for view in (await read_all(engine, "orders"))[1:]] == [b"timer", b"behind"]
     assert engine.sender.begin_alike(alike(b"x")) is not None

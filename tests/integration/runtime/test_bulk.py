@@ -11,6 +11,7 @@ from tests.harness.drive import settle, turns_between
 from tests.harness.held import open_held
 from tests.harness.racing import Race
 from timerwheel.errors import NotReadyError, RefusedError
+from timerwheel.groups.config import GroupTerms
 from timerwheel.index import lookups
 from timerwheel.index.lookups import Window
 from timerwheel.model.messages import Outgoing, State
@@ -404,7 +405,7 @@ async def test_ten_thousand_in_one_slot_are_swept_in_bounded_steps(world, monkey
 async def test_records_of_groups_are_never_matched(world):
     engine = await world.open()
     await world.send(0)
-    [lease] = await engine.groups.receive("orders", "g", invisible_ms=HOUR_MS, create=True)
+    [lease] = await engine.groups.receive("orders", "g", invisible_ms=HOUR_MS, terms=GroupTerms(create=True))
     leases = group_topic("orders", "g")
     assert leases in engine.core.state.topics
     now_ms = world.clock.now_ms()

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from timerwheel.errors import CongestedError
+from timerwheel.groups.config import GroupTerms
 from timerwheel.model.messages import Outgoing, State
 
 LIMIT = 10
@@ -107,7 +108,9 @@ async def test_limit_that_is_off_keeps_no_counts(world):
 async def test_what_groups_hold_takes_no_places_after_a_start_either(world, start):
     engine = await world.open(slot_messages_max=5)
     await world.send(*[0] * 5)
-    got = await engine.groups.receive("orders", "g", count_max=5, invisible_ms=29_000, create=True)
+    got = await engine.groups.receive(
+        "orders", "g", count_max=5, invisible_ms=29_000, terms=GroupTerms(create=True)
+    )
     due_ms = world.clock.now_ms() + 29_000 + 10_000
     engine = await getattr(world, start)()
     assert all(result.ok for result in await engine.groups.ack("orders", "g", [d.receipt for d in got]))

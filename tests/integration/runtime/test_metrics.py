@@ -16,7 +16,7 @@ from tests.harness.world import World
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups import groups as groups_module
-from timerwheel.groups.config import GroupConfig
+from timerwheel.groups.config import GroupConfig, GroupTerms
 from timerwheel.index.writer import STATE_KEY
 from timerwheel.model.messages import Outgoing
 from timerwheel.offline.fsck import FsckReport, fsck
@@ -98,7 +98,9 @@ async def live_a_while(world: World, rng: random.Random) -> None:
         for change in (engine.recalls.recall, reschedule):
             with contextlib.suppress(TimerwheelError):  # it was delivered or recalled before
                 await change(rng.choice(ids))
-        await engine.groups.receive(topic, "g", count_max=2, invisible_ms=20_000, create=True)
+        await engine.groups.receive(
+            topic, "g", count_max=2, invisible_ms=20_000, terms=GroupTerms(create=True)
+        )
         await world.advance(rng.choice((100, 5_000, 70_000)))
 
 
@@ -182,7 +184,7 @@ async def test_leases_and_retries_of_groups_are_not_messages_that_wait(world):
     await world.advance(0)
     await world.engine.groups.put("orders", "g", GroupConfig(invisible_ms=4_000))
     for committed in (False, True):
-        [got] = await world.engine.groups.receive("orders", "g", count_max=1, create=True)
+        [got] = await world.engine.groups.receive("orders", "g", count_max=1, terms=GroupTerms(create=True))
         await world.engine.groups.nack("orders", "g", [got.receipt], delay_ms=4_500)
         if committed:
             await world.engine.indexer.commit()
@@ -227,7 +229,7 @@ async def test_dead_letters_are_counted_until_they_are_dropped(world):
     await world.engine.groups.put("orders", "g", GroupConfig(max_attempts=1))
     await world.send(0, 0)
     for _ in range(2):
-        (delivery,) = await world.engine.groups.receive("orders", "g", create=True)
+        (delivery,) = await world.engine.groups.receive("orders", "g", terms=GroupTerms(create=True))
         await world.engine.groups.nack("orders", "g", [delivery.receipt], 0)
     await world.advance(5_000)
     scrape = await scrape_engine(world.engine)
@@ -357,7 +359,7 @@ async def test_rocketmq_names_say_the_same(world):
     await world.open()
     await world.send(1_000, 1_000, 4_000, 50_000, 3 * HOUR_MS, 900 * HOUR_MS)
     await world.advance(1_000)
-    await world.engine.groups.receive("orders", "g", count_max=1, create=True)
+    await world.engine.groups.receive("orders", "g", count_max=1, terms=GroupTerms(create=True))
     own = await scrape_engine(world.engine)
     assert not any(name.startswith("rocketmq_") for name in own.families)
     scrape = await scrape_engine(world.engine, rocketmq=True)

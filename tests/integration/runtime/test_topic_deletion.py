@@ -14,7 +14,7 @@ from timerwheel.errors import (
     TopicEndingError,
     UnknownTopicError,
 )
-from timerwheel.groups.config import GroupConfig, GroupNotFoundError
+from timerwheel.groups.config import GroupConfig, GroupNotFoundError, GroupTerms
 from timerwheel.model.messages import Outgoing, State
 from timerwheel.push.push import Push
 from timerwheel.push.subscription import Draft
@@ -120,7 +120,7 @@ async def test_a_topic_begins_again_behind_its_old_offsets_with_default_options(
         await engine.recalls.recall(new[0])
     with pytest.raises(DeletedMessageError):
         await engine.recalls.recall(old[3])
-    [first, _] = await engine.groups.receive("orders", "workers", count_max=9, create=True)
+    [first, _] = await engine.groups.receive("orders", "workers", count_max=9, terms=GroupTerms(create=True))
     assert first.message.id == new[0]
 
 
@@ -148,7 +148,7 @@ async def test_nothing_is_added_to_a_topic_that_is_being_deleted(world):
         engine.transactions.commit(half.id),
         engine.recalls.reschedule(pending, {"TIMER_DELAY_MS": "0"}),
         engine.groups.put("orders", "workers", GroupConfig()),
-        engine.groups.receive("orders", "workers", create=True),
+        engine.groups.receive("orders", "workers", terms=GroupTerms(create=True)),
         engine.topics.change("orders", queues=3),
         Push(engine).create(Draft(topic="orders", url="https://example.org/")),
     )

@@ -13,7 +13,7 @@ from tests.harness.promql import Query
 from tests.harness.scraping import Scrape, scrape_engine
 from tests.unit.project.test_docs import anchors, section, tables
 from timerwheel.api.http.traffic import Traffic
-from timerwheel.groups.config import GroupConfig
+from timerwheel.groups.config import GroupConfig, GroupTerms
 from timerwheel.model.kafka_counts import Lag
 from timerwheel.push.push import Push
 from timerwheel.push.subscription import Draft
@@ -68,7 +68,7 @@ async def scrape(world) -> Scrape:
     await world.open()
     await world.engine.groups.put("orders", "g", GroupConfig(max_attempts=1))
     await world.send(0, 3_600_000)
-    (delivery,) = await world.engine.groups.receive("orders", "g", create=True)
+    (delivery,) = await world.engine.groups.receive("orders", "g", terms=GroupTerms(create=True))
     await world.engine.groups.nack("orders", "g", [delivery.receipt], 0)
     await world.advance(5_000)
     route = web.UrlDispatcher().add_get("/v1/wheel", answer)

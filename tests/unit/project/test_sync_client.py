@@ -34,7 +34,7 @@ PAIRS = [
 INTERNAL = {
     Client: {"open", "forget"},
     Group: {"path", "clock"},
-    Lease: {"acknowledged", "failed"},
+    Lease: {"acknowledged", "failed", "handled_until", "patience"},
 }
 
 

@@ -10,7 +10,7 @@ from tests.harness.clock import ManualClock
 from tests.harness.groups import MemoryGroups
 from timerwheel.errors import NotReadyError
 from timerwheel.model.messages import MessageView
-from timerwheel.push.dispatcher import Dispatcher, Slots
+from timerwheel.push.dispatcher import Dispatcher, DispatcherParts, Slots
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.pace import PAUSE_MS_MAX
 from timerwheel.push.stats import FAILURES_IN_ROW
@@ -67,9 +67,8 @@ class Bench:
         self.gone: list[tuple[str, str]] = []
         self.slots = slots or Slots()
         values = {"id": "s", "topic": "orders", "group": "g", "url": "http://a/", "secrets": []}
-        self.dispatcher = Dispatcher(
-            Subscription(**(values | fields)), self.groups, self.endpoint, self.clock, self.slots, self._gone
-        )
+        parts = DispatcherParts(self.groups, self.endpoint, self.clock, self.slots, self._gone)
+        self.dispatcher = Dispatcher(Subscription(**(values | fields)), parts)
 
     async def _gone(self, subscription: Subscription, reason: str) -> None:
         self.gone.append((subscription.id, reason))

@@ -39,11 +39,11 @@ def group_with(state: str) -> GroupState:
     elif state in ("waiting again", "ready again"):
         group.retry(0, 5, 2, 100, 1_000, ended=False)
         if state == "ready again":
-            group.came_back(100)
+            group.ready_again(100)
     elif state != "fresh":
         group.lease(0, 5, 100, 1_000, ended=state == "waiting")
         if state == "ready":
-            group.came_back(100)
+            group.ready_again(100)
     return group
 
 
@@ -56,10 +56,10 @@ RECORDS = {
     "key of a retry": lambda group: group.hold(0, 5, LANE, 200, alone=True),
     "retime": lambda group: group.retime(100, 200, 2_000, ended=False),
     "retime ended": lambda group: group.retime(100, 200, 2_000, ended=True),
-    "came back": lambda group: group.came_back(100),
+    "came back": lambda group: group.ready_again(100),
     "end": lambda group: group.end(100),
     "retime of another": lambda group: group.retime(1, 200, 2_000, ended=True),
-    "came back of another": lambda group: group.came_back(1),
+    "came back of another": lambda group: group.ready_again(1),
     "end of another": lambda group: group.end(1),
 }
 
@@ -161,7 +161,7 @@ def test_a_retry_of_what_came_back_makes_the_old_retry_nothing():
     group = group_with("ready again")
     group.retry(0, 5, 3, 200, 2_000, ended=True)
     assert group.end(100) is None
-    assert group.came_back(100) is None
+    assert group.ready_again(100) is None
     assert group.end(200) == 5
 
 
@@ -170,7 +170,7 @@ def test_a_retry_keeps_the_lane_of_its_message():
     group.hold(0, 5, LANE, 90, alone=True)
     group.retry(0, 5, 1, 100, 1_000, ended=False)
     assert (group.items[5].lane, group.lanes, group.ready) == (LANE, {LANE: [5]}, {})
-    group.came_back(100)
+    group.ready_again(100)
     group.retry(0, 5, 2, 200, 2_000, ended=False)
     assert (group.items[5].lane, group.lanes) == (LANE, {LANE: [5]})
     check_group(group)
@@ -182,7 +182,7 @@ def test_a_lease_of_what_came_back_makes_the_old_lease_nothing():
     group = group_with("ready")
     group.lease(0, 5, 200, 2_000, ended=False)
     assert group.end(100) is None
-    assert group.came_back(100) is None
+    assert group.ready_again(100) is None
     assert group.end(200) == 5
 
 
@@ -190,10 +190,10 @@ def test_a_message_that_was_taken_back_from_the_dead_letters_moves_no_cursor():
     group = group_with("fresh")
     group.lease(DEAD_QUEUE, 9, 300, 0, ended=True)
     assert group.passed == {0: OffsetSet((0, 5))}
-    group.came_back(300)
+    group.ready_again(300)
     group.lease(DEAD_QUEUE, 9, 400, 5_000, ended=False)
     assert [item.attempt for item in group.items.values()] == [1]
-    group.came_back(400)
+    group.ready_again(400)
     group.retry(DEAD_QUEUE, 9, 2, 500, 6_000, ended=False)
     assert [item.attempt for item in group.items.values()] == [2]
     assert group.passed == {0: OffsetSet((0, 5))}
@@ -207,7 +207,7 @@ def test_only_the_first_of_a_lane_is_ready_and_the_next_when_it_is_done():
     assert list(group.ready) == [0, 2]
     group.lease(0, 0, 200, 1_000, ended=False)
     assert list(group.ready) == [2]
-    group.came_back(200)
+    group.ready_again(200)
     assert list(group.ready) == [2, 0]
     group.end(101)  # one in the middle: retention removed it
     group.end(200)
@@ -223,7 +223,7 @@ def test_what_came_back_is_ready_in_that_order():
     for at in range(4):
         group.lease(0, at, 100 + at, 1_000 - at, ended=False)
     for at in (2, 0, 3):
-        group.came_back(100 + at)
+        group.ready_again(100 + at)
     assert list(group.ready) == [2, 0, 3]
 
 
@@ -233,7 +233,7 @@ def test_what_came_back_is_ready_in_the_order_of_its_time_after_a_start():
     for at, due_ms in enumerate((1_000, 700, 900, 700)):
         group.lease(0, at, 100 + at, due_ms, ended=False)
     for at in (1, 3, 2, 0):
-        group.came_back(100 + at)
+        group.ready_again(100 + at)
     restored = GroupState(3, "orders", "g")
     restored.restore((key, group.pack(key)) for key in sorted(group.items))
     assert list(restored.ready) == list(group.ready) == [1, 3, 2, 0]
@@ -268,7 +268,7 @@ def random_group(seed: int) -> GroupState:
     for root in dice.sample(sorted(group.by_root), 10):
         item = group.by_root[root]
         if item.timed:
-            group.came_back(root)
+            group.ready_again(root)
         elif item.key in group.ready:
             group.lease(item.queue, item.queue_offset, root + 1, dice.randint(1, 99), ended=False)
         else:

@@ -83,7 +83,7 @@ def row_of(record: bytes) -> LeaseRow:
             },
         ),
         (
-            lease_records.came_back(NAME, 2, 64, 128, DUE_MS, NOW_MS),
+            lease_records.ready_again(NAME, 2, 64, 128, DUE_MS, NOW_MS),
             {
                 "kind": Kind.MESSAGE,
                 "queue": 2,

@@ -81,7 +81,7 @@ async def test_a_send_is_a_child_of_its_senders_span(kept):
 @pytest.mark.parametrize("parent", [None, UNSAMPLED, "nonsense"])
 async def test_what_nobody_records_makes_no_span(kept, parent):
     assert len(await kept.traces.send([outgoing(parent)] * 2, store)) == 2
-    await kept.traces.hand_out([delivery(parent)], "closers")
+    await kept.traces.leased([delivery(parent)], "closers")
     outcome = Outcome("delivered", "HTTP 200", 200)
     assert await kept.traces.calls(Answering(outcome)).attempt(SUBSCRIPTION, view(parent)) == outcome
     assert kept.all() == ()
@@ -114,7 +114,7 @@ async def test_a_send_that_fails_says_why_and_fails_as_before(kept):
 
 
 async def test_a_delivery_begins_a_trace_that_links_to_the_senders_span(kept):
-    await kept.traces.hand_out([delivery(PARENT, attempt=2), delivery(None)], "closers")
+    await kept.traces.leased([delivery(PARENT, attempt=2), delivery(None)], "closers")
     [span] = kept.all()
     assert (span.name, span.kind, span.parent) == ("deliver orders", SpanKind.CONSUMER, None)
     assert f"{span.context.trace_id:032x}" != TRACE
@@ -166,7 +166,7 @@ async def test_spans_by_the_thousand_let_others_run(kept):
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    await kept.traces.hand_out([delivery(PARENT)] * 1_000, "closers")
+    await kept.traces.leased([delivery(PARENT)] * 1_000, "closers")
     counting.cancel()
     await asyncio.gather(counting, return_exceptions=True)
     assert turns >= 20

@@ -105,21 +105,20 @@ def host_of(url: str) -> str:
     return f"{parsed.raw_host}:{parsed.port}"
 
 
+class RunnerParts(NamedTuple):
+    """What the runners of all queues work with."""
+
+    engine: Engine
+    caller: Caller
+    places: Places
+    ack_urls: AckUrls
+    traces: Traces | None
+
+
 class QueueRunner:
     """The calls of one queue."""
 
-    def __init__(  # noqa: PLR0913 - its surroundings, and the last two have defaults
-        self,
-        name: str,
-        queue: TaskQueue,
-        engine: Engine,
-        caller: Caller,
-        places: Places,
-        ack_urls: AckUrls,
-        *,
-        traces: Traces | None = None,
-        restarted: bool = False,
-    ) -> None:
+    def __init__(self, name: str, queue: TaskQueue, parts: RunnerParts, *, restarted: bool = False) -> None:
         """With `restarted`, an earlier run of the service may just have used up the rate limit."""
         self.name = name
         self.queue = queue
@@ -127,15 +126,15 @@ class QueueRunner:
         self.calling: set[tuple[int, int]] = set()
         """Queue and queue offset of the tasks that are being called."""
         self.last: dict[tuple[int, int], LastFailure] = {}
-        self._engine = engine
-        self._groups = engine.groups
-        self._clock: Clock = engine.clock
-        self._caller = caller
-        self._traces = traces
-        self._ack_urls = ack_urls
+        self._engine = parts.engine
+        self._groups = parts.engine.groups
+        self._clock: Clock = parts.engine.clock
+        self._caller = parts.caller
+        self._traces = parts.traces
+        self._ack_urls = parts.ack_urls
         self._later: dict[str, asyncio.Task[None]] = {}  # receipt -> what ends it when its time is over
         self._settling: dict[tuple[int, int], asyncio.Task[bool]] = {}
-        self._all_places = places
+        self._all_places = parts.places
         self._places = Places(queue.concurrency)
         self._limit = RateLimit(queue.rate_limit, self._clock.monotonic_ms() if restarted else None)
         self._rate_turn = asyncio.Lock()

@@ -34,7 +34,7 @@ from timerwheel.push.subscription import RotationError, rotated, rotation_ended
 from timerwheel.push.tasks.lane import Places
 from timerwheel.push.tasks.listing import Listing
 from timerwheel.push.tasks.outcome import Ended, records_of
-from timerwheel.push.tasks.runner import LEASE_MS, TAKEN, QueueRunner
+from timerwheel.push.tasks.runner import LEASE_MS, TAKEN, QueueRunner, RunnerParts
 from timerwheel.push.tasks.standings import Standings
 from timerwheel.push.tasks.task import GROUP, Task, TaskOutcome, check_queue, queue_in, topic_of
 from timerwheel.push.tasks.task_queue import (
@@ -83,14 +83,14 @@ class Tasks:
         self._standings = Standings(engine, self._runners)
         self._listing = Listing(engine, self._standings)
         self._changing = asyncio.Lock()
-        self._caller: Caller | None = None
+        self._parts: RunnerParts | None = None
         self._waiting: list[str] = []  # queues that could not be started
         self._starting: asyncio.Task[None] | None = None
         engine.topic_deletions.on_ending.append(self._end_topic)
 
     async def start(self, caller: Caller) -> None:
         """Call the tasks of every queue."""
-        self._caller = caller
+        self._parts = RunnerParts(self._engine, caller, self._places, self._ack_urls, self._traces)
         for name in self._engine.control.items(ConfigTable.TASK_QUEUE):
             if topic_of(name) in self._engine.topics.ending:
                 continue
@@ -200,7 +200,9 @@ class Tasks:
             return await self.get(task_id)
         due_ms = self._engine.recalls.due_of(properties)
         place = _place(message)
-        if place is None or not await self._engine.groups.hurry(message.topic, GROUP, place, due_ms):
+        if place is None or not await self._engine.groups.reschedule_retry(
+            message.topic, GROUP, place, due_ms
+        ):
             raise TaskStateError(await self.get(task_id), f"only a scheduled or retrying task {why_not}")
         return await self.get(task_id)
 
@@ -418,17 +420,8 @@ class Tasks:
             await groups.put_own(topic, GROUP, config)
 
     def _add(self, name: str, queue: TaskQueue, *, restarted: bool = False) -> QueueRunner:
-        assert self._caller is not None, "start comes first"
-        runner = QueueRunner(
-            name,
-            queue,
-            self._engine,
-            self._caller,
-            self._places,
-            self._ack_urls,
-            traces=self._traces,
-            restarted=restarted,
-        )
+        assert self._parts is not None, "start comes first"
+        runner = QueueRunner(name, queue, self._parts, restarted=restarted)
         self._runners[name] = runner
         runner.start()
         return runner

@@ -17,7 +17,7 @@ from tests.harness.memory_journal import MemoryJournal
 from timerwheel.api.cluster import NODES_LOOK_MS, SEEN_MS_MAX
 from timerwheel.api.server import serve
 from timerwheel.clock import SystemClock
-from timerwheel.engine import Engine
+from timerwheel.engine import Engine, LogOptions
 from timerwheel.model.messages import Outgoing
 from timerwheel.runtime.election import Node
 from timerwheel.runtime.room import AGAIN_BYTES, HAND_OVER_MS_MIN, SHORT_MS, SPARE_BYTES
@@ -137,7 +137,7 @@ async def nodes(tmp_path: Path) -> AsyncIterator[Make]:
 async def filled(directory: Path) -> MemoryJournal:
     """A journal with the messages of a node that has gone."""
     journal, settings = MemoryJournal(), Settings(data=directory, disk_reserve_bytes=0)
-    engine = await Engine.open(settings, journal=journal.leader(run_bytes_max=1 << 22))
+    engine = await Engine.open(settings, log=LogOptions(journal=journal.leader(run_bytes_max=1 << 22)))
     for number in range(MESSAGES):
         await engine.sender.send([Outgoing("a", str(number).encode(), after_ms=3_600_000)])
     await engine.close()
@@ -189,7 +189,7 @@ async def test_a_standby_whose_disk_fills_up_keeps_what_it_has(nodes: Make, tmp_
     files.space_bytes = SPARE_BYTES
     leader = await Engine.open(
         Settings(data=tmp_path / "leader", disk_reserve_bytes=0),
-        journal=journal.leader(run_bytes_max=1 << 22),
+        log=LogOptions(journal=journal.leader(run_bytes_max=1 << 22)),
     )
     await leader.sender.send([Outgoing("a", b"x" * 2_000_000, after_ms=3_600_000)])
     await node.until_it_says("waiting: no room")

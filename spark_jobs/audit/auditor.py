@@ -52,8 +52,8 @@ class Log(NamedTuple):
     dropped: list[Segment]
 
 
-class Books:
-    """The data that executors need in advance; grows with segments and topics.
+class Auditor:
+    """Audits pieces of the logs on executors, with the data that it needs there of segments and topics.
 
     With `out`, a directory or URL that every executor can write to, timers and findings are stored there.
     With `checkpoint`, open timers and records of dropped ones are stored in that directory or URL.
