@@ -1,6 +1,9 @@
 // Calls to the service, with the token if there is one. Errors carry the service's own words.
 
+import { ofTab } from "./storage.js";
+
 const TOKEN = "timerwheel-token";
+const NO_ANSWER = "No response: the service is stopped, is restarting, or cannot be reached from here.";
 const ASKED = "The service asks for a token.";
 
 /** A problem that the service reported, or the failure to reach it. */
@@ -23,7 +26,7 @@ export function onTokenNeeded(ask) {
   askForToken = ask;
 }
 
-export const token = () => sessionStorage.getItem(TOKEN);
+export const token = () => ofTab.getItem(TOKEN);
 
 /** What is wrong with a text as a token, empty if nothing: a browser sends only some characters in a header. */
 export function tokenFault(text) {
@@ -39,15 +42,55 @@ const codePoint = (text) => `U+${text.codePointAt(0).toString(16).toUpperCase().
 /** Keep a token while the tab is open; an empty one removes it. */
 export function keepToken(text) {
   declined = false;
-  if (text) sessionStorage.setItem(TOKEN, text);
-  else sessionStorage.removeItem(TOKEN);
+  if (text) ofTab.setItem(TOKEN, text);
+  else ofTab.removeItem(TOKEN);
 }
 
-/** Return the JSON of the answer; throws ApiError. `more` are further headers, such as a condition. */
-export async function call(method, path, body, more = {}) {
+/** Gives a call up if nothing of an answer is heard for a while: what is connected may be gone without a sign. */
+export class Watch {
+  #control = new AbortController();
+  #timer = 0;
+
+  constructor(silenceMs) {
+    this.silenceMs = silenceMs;
+  }
+
+  get signal() {
+    return this.#control.signal;
+  }
+
+  /** Begin the wait for what comes next. */
+  heard() {
+    this.rest();
+    this.#timer = setTimeout(() => this.#control.abort(), this.silenceMs);
+  }
+
+  /** Nothing is waited for. */
+  rest() {
+    clearTimeout(this.#timer);
+  }
+
+  /** Give up now. */
+  end() {
+    this.rest();
+    this.#control.abort();
+  }
+}
+
+/**
+ * Return the JSON of the answer; throws ApiError. `more` are further headers, such as a condition. With a watch, the call
+ * is given up after its time.
+ */
+export async function call(method, path, body, more = {}, watch = null) {
   const headers = { ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...more };
-  const response = await request(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
-  return response.json();
+  try {
+    const response = await request(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) }, watch);
+    return await response.json();
+  } catch (error) {
+    throw error instanceof ApiError ? error : new ApiError(0, { detail: NO_ANSWER }); // it broke off in the middle, or was given up
+  } finally {
+    watch?.rest();
+  }
 }
 
 /** Return what is at a path, and its tag; throws ApiError. */
@@ -63,8 +106,8 @@ export const ifSame = (tag) => (tag ? { "If-Match": tag } : {});
 export const IF_NEW = { "If-None-Match": "*" };
 
 /** Return the answer of a GET as a stream of text; throws ApiError. EventSource cannot send a token. */
-export async function stream(path, signal) {
-  const response = await request(path, { signal, headers: { Accept: "text/event-stream" } });
+export async function stream(path, watch) {
+  const response = await request(path, { headers: { Accept: "text/event-stream" } }, watch);
   return response.body.pipeThrough(new TextDecoderStream()).getReader();
 }
 
@@ -79,14 +122,16 @@ export function query(given) {
   return pairs.length ? `?${pairs.map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join("&")}` : "";
 }
 
-async function request(where, options) {
+async function request(where, options, watch = null) {
   for (;;) {
     const sent = token();
-    const response = await answer(where, options, sent);
+    watch?.heard();
+    const response = await answer(where, { ...options, signal: watch?.signal }, sent);
     if (response.ok) return response;
     const problem = await problemOf(response);
     if (response.status !== 401) throw new ApiError(response.status, problem);
     if (sent !== token()) continue; // the token has changed since
+    watch?.rest(); // the reader may take long
     // Several calls may fail at once; the page asks the reader once.
     asking ??= ask(sent ? problem.detail : ASKED).finally(() => (asking = null));
     if (!(await asking)) throw new ApiError(401, { ...problem, detail: `${ASKED} Press Token to enter one.` });
@@ -108,7 +153,7 @@ async function answer(where, options, sent) {
     return await fetch(where, { ...options, headers, cache: "no-store", credentials: "omit", redirect: "error" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, { detail: "No response: the service is stopped, is restarting, or cannot be reached from here." });
+    throw new ApiError(0, { detail: NO_ANSWER });
   }
 }
 

@@ -10,7 +10,7 @@ const PARSED_MAX = 1_000_000; // characters; a longer one is not looked at for J
 
 const TOKENS = /"(?:[^"\\]|\\.)*"|[[\]{},:]|[^\s[\]{},:"]+/g;
 
-/** JSON with indentation, all its tokens as they were sent; null for other texts. */
+/** The beginning of JSON with indentation, all its tokens as they were sent; null for other texts. */
 function indented(text) {
   if (text.length > PARSED_MAX || !/^\s*[[{]/.test(text)) return null;
   try {
@@ -20,16 +20,19 @@ function indented(text) {
   }
   let depth = 0;
   let before = "";
+  let found = "";
   const line = () => `\n${"  ".repeat(depth)}`;
-  return text.match(TOKENS).map((token) => {
+  for (const [token] of text.matchAll(TOKENS)) {
     const opened = before === "{" || before === "[";
     const closes = token === "}" || token === "]";
     if (opened && !closes) depth += 1;
     else if (closes && !opened) depth -= 1;
     const gap = opened !== closes || before === "," ? line() : before === ":" ? " " : "";
     before = token;
-    return `${token === "," || token === ":" ? "" : gap}${token}`;
-  }).join("").trimStart();
+    found += `${token === "," || token === ":" ? "" : gap}${token}`;
+    if (found.length > SHOWN_MAX) break; // a few thousand brackets in each other are gigabytes of spaces
+  }
+  return found.trimStart();
 }
 
 /** The body of a message with a button to copy it. */
@@ -41,7 +44,7 @@ export function bodyOf(message) {
   const shown = el("pre", { class: "body", tabindex: 0, role: "region", "aria-label": "Body" }, whole.slice(0, SHOWN_MAX));
   const notes = [
     pretty && "JSON, indented", message.body === undefined && "bytes, as base64",
-    whole.length > SHOWN_MAX && `the first ${count(SHOWN_MAX)} of ${count(whole.length)} characters`,
+    whole.length > SHOWN_MAX && `the first ${count(SHOWN_MAX)} characters${pretty ? "" : ` of ${count(whole.length)}`}`,
   ].filter(Boolean);
   return el("div", { class: "stack tight" }, shown, el("div", { class: "row spread" },
     el("span", { class: "quiet small" }, notes.join(", ")),

@@ -77,7 +77,8 @@ class Points {
 /** Both charts; `places` are {throughput, lateness, choice}. */
 export class Charts {
   #step = STEPS[0];
-  #asked = false;
+  #turn = 0; // number of the newest request; answers to older ones are ignored
+  #loading = false;
   #loadedMs = -Infinity;
 
   constructor(places) {
@@ -96,11 +97,12 @@ export class Charts {
 
   /** Load the history of the step that is shown; the service may have been restarted, or another token be in use. */
   async load() {
-    if (this.#asked) return;
-    this.#asked = true;
+    const turn = ++this.#turn;
     const step = this.#step;
+    this.#loading = true;
     try {
       const { now_ms: _now, ...history } = await call("GET", `/v1/live/history?step=${step.step}`);
+      if (turn !== this.#turn) return;
       const points = this.points.get(step);
       points.clear();
       history.at_ms.forEach((_at, index) => points.add(Object.fromEntries(Object.entries(history).map(([name, column]) => [name, column[index]]))));
@@ -108,23 +110,28 @@ export class Charts {
     } catch {
       // The line below the bar says that the service cannot be reached; the stream loads the history when it is back.
     } finally {
-      this.#asked = false;
+      if (turn === this.#turn) this.#loading = false;
     }
     this.#draw();
   }
 
   /** Take the newest second of the live stream. */
   take(second) {
-    if (!second) return;
+    if (!second || document.hidden) return;
     const seconds = this.points.get(STEPS[0]);
     const newest = seconds.at.at(-1);
     if (second.at_ms / 1000 < newest) seconds.clear(); // the clock was set back
     seconds.add(second);
     if (this.#step === STEPS[0]) {
       // Seconds are missing after the page was in the background.
-      if (newest === undefined || second.at_ms / 1000 > newest + STEPS[0].gapS) this.load();
+      if (newest === undefined || second.at_ms / 1000 > newest + STEPS[0].gapS) this.#again();
       else this.#draw();
-    } else if (performance.now() - this.#loadedMs > AGAIN_MS) this.load();
+    } else if (performance.now() - this.#loadedMs > AGAIN_MS) this.#again();
+  }
+
+  /** Load, unless that is under way: an answer that takes longer than a second must not be overtaken by each next one. */
+  #again() {
+    if (!this.#loading) this.load();
   }
 
   repaint() {

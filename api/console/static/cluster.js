@@ -35,7 +35,7 @@ export class Cluster {
     this.place = el("div", {}, el("p", { class: "empty" }, "Loading"));
     this.note = el("p", { class: "quiet small", role: "status" });
     this.panel = el("div", { class: "stack" }, this.note, this.place);
-    this.poll = new Poll(() => this.#load(), (error) => this.#fail(error));
+    this.poll = new Poll((watch) => this.#load(watch), (error) => this.#fail(error));
     rights.changes.addEventListener("change", () => this.#draw());
   }
 
@@ -59,8 +59,8 @@ export class Cluster {
     }
   }
 
-  async #load() {
-    this.found = await call("GET", "/v1/cluster");
+  async #load(watch) {
+    this.found = await call("GET", "/v1/cluster", undefined, {}, watch);
     this.#draw();
   }
 
@@ -105,7 +105,7 @@ export class Cluster {
     await attempt(async () => {
       const { leader } = await call("POST", `/v1/cluster/move${shard === null ? "" : `?shard=${shard}`}`);
       tell(`${leader} has ${what} now.`);
-      for (const ms of LOOKS_MS) setTimeout(() => this.poll.now(), ms);
+      for (const ms of LOOKS_MS) setTimeout(() => this.poll.renew(), ms);
     });
   }
 }

@@ -22,10 +22,13 @@ function fill(element, { on = {}, ...attributes }, children) {
   return element;
 }
 
-/** A button; `act` may be asynchronous, and until it ends the button ignores further clicks. */
-export function button(text, act, given = {}) {
+/**
+ * A button; `act` may be asynchronous, and until it ends the button ignores further clicks. The second click of a double
+ * click may come when another button is in its place, as Resume is after Pause: only a button that `repeats` takes it.
+ */
+export function button(text, act, { repeats = false, ...given } = {}) {
   const made = el("button", { type: "button", ...given }, text);
-  made.addEventListener("click", () => once(made, act));
+  made.addEventListener("click", ({ detail: clicks }) => (repeats || clicks < 2) && once(made, act));
   return made;
 }
 

@@ -22,20 +22,20 @@ export class Feed extends EventTarget {
     this.given = given;
     this.url = url;
     this.key = key;
-    this.poll = new Poll(() => this.#load(), (error) => this.#take(null, error), { always });
+    this.poll = new Poll((watch) => this.#load(watch), (error) => this.#take(null, error), { always });
     if (always) this.poll.begin();
   }
 
   /** Load again, now. */
   renew() {
-    return this.poll.now();
+    return this.poll.renew();
   }
 
-  async #load() {
+  async #load(watch) {
     const rows = [];
     let cursor;
     do {
-      const page = await call("GET", `${this.url}${query({ ...this.given, limit: PAGE, cursor })}`);
+      const page = await call("GET", `${this.url}${query({ ...this.given, limit: PAGE, cursor })}`, undefined, {}, watch);
       rows.push(...page[this.key]);
       cursor = page.cursor ?? null;
     } while (cursor !== null && rows.length < ROWS_MAX);

@@ -100,7 +100,7 @@ export class Letters {
 
   /** Load the groups that have dead letters, and then the letters. */
   async show() {
-    await this.feed.renew();
+    await this.feed.poll.now();
     if (this.feed.error && !this.#asked.group) this.#clear(problem(this.feed.error));
     else if (this.#asked.group) await this.#load();
     else this.#teach();

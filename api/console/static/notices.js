@@ -75,8 +75,9 @@ export function open(title, content, { side = false } = {}) {
       document.querySelector(`[data-key="${CSS.escape(before)}"]`)?.focus({ preventScroll: true });
     }
   });
-  // A click outside closes a read-only dialog; a form would lose its input.
-  if (side) dialog.addEventListener("pointerdown", (event) => event.target === dialog && dialog.close());
+  // A click outside closes a read-only dialog; a form would lose its input. The second click of a double click was meant
+  // for the question that was over the dialog.
+  if (side) dialog.addEventListener("mousedown", ({ target, detail: clicks }) => target === dialog && clicks < 2 && dialog.close());
   document.body.append(dialog);
   dialog.showModal();
   if (!side) dialog.querySelector("input, select, textarea")?.focus(); // not the close button

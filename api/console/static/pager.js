@@ -13,8 +13,8 @@ export class Pager {
       change();
       return turned();
     };
-    this.back = button("Previous", turn(() => this.#starts.pop()));
-    this.more = button("Next", turn(() => this.#starts.push(this.#next)));
+    this.back = button("Previous", turn(() => this.#starts.pop()), { repeats: true });
+    this.more = button("Next", turn(() => this.#starts.push(this.#next)), { repeats: true });
     this.row = el("div", { class: "row" }, this.back, this.more);
     this.reset();
   }

@@ -1,10 +1,13 @@
 // Polls a list: often while it is shown, seldom otherwise, less often if answers take long, and seldom if the service
 // refuses it.
 
+import { Watch } from "./api.js";
+
 const SHOWN_MS = 3_000;
 const ALWAYS_MS = 15_000;
 const REFUSED_MS = 30_000; // a new token triggers a request at once
 const SHARE = 20; // polling takes at most 1/SHARE of the time
+const SILENCE_MS_MAX = 60_000; // for one answer; a connection that broke without a sign would hold up all others
 
 export class Poll {
   #timer = 0;
@@ -12,7 +15,10 @@ export class Poll {
   #begun = false;
   #running = null;
 
-  /** `ask` loads the list; `fail` gets what it throws. With `always` it goes on while the list is not shown. */
+  /**
+   * `ask(watch)` loads the list, with calls that are given up by a watch; `fail` gets what it throws. With `always` it
+   * goes on while the list is not shown.
+   */
   constructor(ask, fail, { always = false } = {}) {
     this.ask = ask;
     this.fail = fail;
@@ -42,6 +48,12 @@ export class Poll {
     this.#plan(ALWAYS_MS);
   }
 
+  /** Ask again, for what is true now: an answer that is under way may be older than what has just been changed. */
+  async renew() {
+    if (this.#running !== null) await this.#running;
+    return this.now();
+  }
+
   /** Ask at once, or wait for the answer that is under way. */
   now() {
     this.#running ??= this.#ask().finally(() => (this.#running = null));
@@ -52,14 +64,16 @@ export class Poll {
     clearTimeout(this.#timer);
     const began = performance.now();
     let leastMs = 0;
+    let share = SHARE;
     try {
-      await this.ask();
+      await this.ask(new Watch(SILENCE_MS_MAX));
     } catch (error) {
       if (error.status >= 400 && error.status < 500) leastMs = REFUSED_MS;
+      if (!error.status) share = 0; // nobody has worked on it
       this.fail(error);
     }
     const everyMs = this.#shown ? SHOWN_MS : ALWAYS_MS;
-    this.#plan(Math.max(everyMs, leastMs, SHARE * (performance.now() - began)));
+    this.#plan(Math.max(everyMs, leastMs, share * (performance.now() - began)));
   }
 
   #plan(waitMs) {

@@ -1,6 +1,7 @@
 // Schedules: recurring messages with their next runs; create, change, pause, resume, run now, delete.
 
 import { IF_NEW, call, ifSame, path, seen } from "./api.js";
+import { bodyOf } from "./body.js";
 import { cronWords } from "./cron.js";
 import { button, el, field, form } from "./dom.js";
 import { counted, duration, exact, time } from "./format.js";
@@ -37,8 +38,9 @@ export async function showSchedule(name, feed) {
     facts([
       ["Topic", schedule.topic], ["Recurs", recurs(schedule)], ["Rule", schedule.cron && el("code", {}, schedule.cron)], ["Zone", schedule.cron && zone],
       ["Missed runs", missed(schedule)], ["Jitter", schedule.jitter_ms ? duration(schedule.jitter_ms) : null], ["Problem", schedule.problem],
-      ["Body", el("pre", { class: "body" }, schedule.body ?? `base64: ${schedule.body_base64}`)],
     ]),
+    el("h3", {}, "Body"),
+    bodyOf(schedule),
     el("h3", {}, "Next runs"),
     table("Next runs", [
       { head: zone === "UTC" ? "UTC" : `In ${zone}`, kind: "mono", cell: (run) => inZone(run.run_ms, zone) },

@@ -1,0 +1,197 @@
+"""The console in trouble: many tabs, late answers or none, double clicks, and what may break the page."""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.harness.browser import PATIENCE_MS, chromium, looking
+from tests.harness.browser_seed import ask, send
+from tests.harness.processes import serving
+
+expect.set_options(timeout=PATIENCE_MS)
+STREAMS_OF_A_BROWSER = 6
+# A test says when the page is in the background.
+HIDES = """
+  window.isHidden = false;
+  Object.defineProperty(Document.prototype, "hidden", { get: () => window.isHidden });
+"""
+HIDE = "(isHidden) => { window.isHidden = isHidden; document.dispatchEvent(new Event('visibilitychange')); }"
+KEEPS_NOTHING = """
+  for (const name of ["localStorage", "sessionStorage"]) {
+    Object.defineProperty(window, name, { get() { throw new DOMException("denied", "SecurityError"); } });
+  }
+"""
+# The timers of a second and more never end: nothing is refreshed by itself.
+REFRESHES_NOTHING = """
+  const begin = window.setTimeout;
+  window.setTimeout = (act, ms = 0) => (ms < 1000 ? begin(act, ms) : 0);
+"""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    chromium()
+    with serving(tmp_path_factory.mktemp("console") / "data") as running:
+        yield running.url
+
+
+def click_again(page, place):
+    """The second click of a double click, at the middle of the place where the first one was."""
+    page.mouse.move(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
+    page.mouse.down(click_count=2)
+    page.mouse.up(click_count=2)
+
+
+# ---------------------------------------------------------------------- many tabs
+
+
+def test_tabs_in_the_background_leave_the_connections_of_the_browser_to_the_one_that_is_seen(browser, url):
+    with looking(browser, url, script=HIDES) as page:
+        for _ in range(STREAMS_OF_A_BROWSER):
+            other = page.context.new_page()
+            other.add_init_script(HIDES)
+            other.goto(url)
+            expect(other.locator("#state")).to_have_text("ready")
+            with other.expect_event("requestfailed", lambda done: done.url.endswith("/v1/live")):
+                other.evaluate(HIDE, True)
+        page.reload()
+        expect(page.locator("#state")).to_have_text("ready")
+        expect(page.locator("#panel-messages")).to_contain_text("No messages are scheduled")
+
+
+def test_a_tab_that_is_seen_again_is_live_at_once(browser, url):
+    with looking(browser, url, script=HIDES) as page:
+        expect(page.locator("#state")).to_have_text("ready")
+        with page.expect_event("requestfailed", lambda done: done.url.endswith("/v1/live")):
+            page.evaluate(HIDE, True)
+        expect(page.locator("#state")).to_have_text("ready")
+        with page.expect_request("**/v1/live"):
+            page.evaluate(HIDE, False)
+
+
+# ---------------------------------------------------------------------- answers that come late, or never
+
+
+def test_a_stream_that_is_never_answered_is_asked_for_again(browser, url):
+    held = []
+
+    def hold_first(route):
+        if held:
+            route.continue_()
+        else:
+            held.append(route)
+
+    with looking(browser, "about:blank", script=" ") as page:
+        page.route("**/v1/live", hold_first)
+        page.clock.install()
+        with page.expect_request("**/v1/live"):
+            page.goto(url)
+        page.clock.fast_forward(10_000)
+        expect(page.locator("#state")).to_have_text("ready")
+
+
+def test_a_list_that_is_never_answered_is_asked_for_again(browser, url):
+    held = []
+
+    def hold_first(route):
+        if held:
+            route.continue_()
+        else:
+            held.append(route)
+
+    with looking(browser, "about:blank", script=" ") as page:
+        page.route("**/v1/topics?*", hold_first)
+        page.clock.install()
+        with page.expect_request("**/v1/topics?*"):
+            page.goto(f"{url}/#topics")
+        panel = page.get_by_role("tabpanel", name="Topics")
+        page.clock.fast_forward(61_000)
+        expect(panel).to_contain_text("No response")
+        page.clock.fast_forward(4_000)
+        expect(panel).not_to_contain_text("No response")
+
+
+def test_after_a_change_no_older_answer_is_the_last_that_is_shown(browser, url):
+    ask(url, "PUT", "/v1/schedules/raced", {"topic": "raced", "body": "x", "every": "1d"})
+    held = []
+    with looking(browser, f"{url}/#schedules", script=REFRESHES_NOTHING) as page:
+        pause = page.get_by_role("button", name="Pause raced")
+        expect(pause).to_be_visible()
+        page.route("**/v1/schedules?*", lambda route: held.append((route, route.fetch())), times=1)
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        with page.expect_response("**/v1/schedules/raced/pause"):
+            pause.click()
+        route, older = held[0]
+        route.fulfill(response=older)
+        expect(page.get_by_role("button", name="Resume raced")).to_be_visible()
+
+
+def test_the_last_day_is_shown_though_it_was_chosen_before_the_last_minutes_had_come(browser, url):
+    held = []
+    with looking(browser, "about:blank", script=" ") as page:
+        page.route("**/v1/live/history?step=second", lambda route: held.append(route))  # noqa: PLW0108
+        with page.expect_request("**/v1/live/history?step=second"):
+            page.goto(url)
+        with page.expect_response("**/v1/live/history?step=minute"):
+            page.get_by_role("button", name="24 h").click()
+
+
+# ---------------------------------------------------------------------- double clicks
+
+
+def test_a_double_click_does_not_undo_what_it_does(browser, url):
+    send(url, "twice", delay="1d")
+    with looking(browser, f"{url}/#topics?open=topic:twice", script=" ") as page:
+        changes = []
+        page.on("request", lambda made: made.method == "POST" and changes.append(made.url.rpartition("/")[2]))
+        pause = page.get_by_role("button", name="Pause twice")
+        place = pause.bounding_box()
+        pause.click()
+        expect(page.get_by_role("button", name="Resume twice")).to_be_visible()
+        click_again(page, place)
+        with page.expect_response("**/v1/schedules?*"):
+            page.keyboard.press("Escape")
+            page.get_by_role("tab", name="Schedules").click()
+        assert changes == ["pause"]
+
+
+def test_a_double_click_on_the_answer_to_a_question_leaves_the_panel_below_it_open(browser, url):
+    sent = send(url, "twice", delay="1d")
+    with looking(browser, f"{url}/#messages?open=message:{sent['id']}") as page:
+        page.get_by_role("button", name="Recall", exact=True).click()
+        yes = page.get_by_role("button", name="Recall it")
+        place = yes.bounding_box()
+        yes.click()
+        click_again(page, place)
+        expect(page.get_by_role("dialog").locator(".pill")).to_have_text("recalled")
+        assert "open=message:" in page.url.replace("%3A", ":")
+
+
+# ---------------------------------------------------------------------- browsers and bodies
+
+
+def test_a_browser_that_keeps_nothing_of_the_page_shows_it_all_the_same(browser, url):
+    with looking(browser, url, script=KEEPS_NOTHING) as page:
+        expect(page.locator("#state")).to_have_text("ready")
+        page.get_by_label("Theme").select_option("dark")
+        expect(page.locator(":root")).to_have_attribute("data-theme", "dark")
+
+
+@pytest.mark.parametrize("levels", [20_000, 400_000])
+def test_json_of_thousands_of_levels_is_shown_as_far_as_it_goes(browser, url, levels):
+    sent = send(url, "deep", body="[" * levels + "]" * levels, delay="1d")
+    with looking(browser, f"{url}/#messages?open=message:{sent['id']}") as page:
+        dialog = page.get_by_role("dialog", name="Message")
+        expect(dialog.locator(".body")).to_have_text(re.compile(r"^\[\n  \[\n    \["))
+        expect(dialog).to_contain_text("JSON, indented, the first 50,000 characters")
+
+
+def test_the_body_of_a_schedule_is_shown_as_that_of_a_message_is(browser, url):
+    body = '{"text": "%s"}' % ("x" * 100_000)
+    ask(url, "PUT", "/v1/schedules/large", {"topic": "large", "body": body, "every": "1d"})
+    with looking(browser, f"{url}/#schedules?open=schedule:large") as page:
+        dialog = page.get_by_role("dialog")
+        expect(dialog.locator(".body")).to_have_text(re.compile(r'^\{\n  "text": "x+$'))
+        expect(dialog).to_contain_text("JSON, indented, the first 50,000 characters")
+        expect(dialog.get_by_role("button", name="Copy the body")).to_be_visible()
