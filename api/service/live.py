@@ -23,12 +23,12 @@ from timerwheel.api.service.figures import FigureKeeper, pending_of
 from timerwheel.clock import Clock
 from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError, TimerwheelError
+from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.figures import Point
 from timerwheel.model.live_events import LevelSlots, Tick, Wheel
 from timerwheel.model.messages import SlotInfo
 from timerwheel.store.errors import StoreError
 from timerwheel.wheel.geometry import LEVEL_NAMES, Horizons
-from timerwheel.wire.fields import INT64_MAX
 
 TICK_MS = 1_000
 WHEEL_MS_MIN = 2_000
@@ -118,7 +118,7 @@ class Live:
     async def _look(self, engine: Engine) -> None:
         began_ms = engine.clock.monotonic_ms()
         try:
-            found = await engine.messages.slots(None, 0, INT64_MAX)
+            found = await engine.messages.slots(None, 0, HALF_DUE_MS)  # nothing fires of open transactions
         except (StoreError, TimerwheelError) as error:
             logger.warning("the live view continues without the wheel: %s", error)
         else:

@@ -21,6 +21,12 @@ export const stateSign = (message) => el("span", {
   class: "pill", "data-kind": isLetter(message) ? "over" : { scheduled: "wait", delivered: "good", recalled: "over" }[message.state] ?? "bad",
 }, message.state);
 
+const HALF_DUE_MS = 253_370_764_800_000; // of an open transaction, until it is committed, and of one that was rolled back
+const COMMIT = "when its transaction is committed";
+
+/** Whether a message has no due time: it belongs to a transaction that is open, or was rolled back. */
+export const isHalf = (message) => message.due_ms === HALF_DUE_MS;
+
 const AUTOMATIC = "auto:"; // before the keys that the Python client makes up for each send
 
 /** The key of a message in a list, as somebody chose it; empty if nobody did. */
@@ -72,7 +78,7 @@ function draw(place, message, act) {
   place.replaceChildren(
     facts([
       ["State", stateSign(message)], ["Id", el("code", {}, message.id)], ...(isLetter(message) ? died(message.properties) : []),
-      ["Topic", opener("topic", message.topic)], ["Due", at(message.due_ms)],
+      ["Topic", opener("topic", message.topic)], ["Due", isHalf(message) ? message.state === "scheduled" && COMMIT : at(message.due_ms)],
       ["Accepted", at(message.enqueue_ms)], ["Delivered", at(message.delivered_ms)],
       ["Lateness", message.lateness_ms === undefined ? null : duration(message.lateness_ms)],
       ["Place", message.offset === undefined ? null : `queue ${message.queue}, offset ${message.offset}`],
@@ -83,7 +89,7 @@ function draw(place, message, act) {
     bodyOf(message),
     properties(message.properties),
     history(message.id),
-    ...(message.state === "scheduled" && may("send") ? [change(act)] : []),
+    ...(message.state === "scheduled" && !isHalf(message) && may("send") ? [change(act)] : []),
   );
 }
 

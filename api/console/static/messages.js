@@ -6,7 +6,7 @@ import { Chips } from "./chips.js";
 import { arrived, button, el, field, form, select, wait } from "./dom.js";
 import { counted, distance, exact, localTime, time } from "./format.js";
 import { ANY, Filter, happened, NEWEST, OLDEST, orders, SCHEDULED, stateWithout } from "./filter.js";
-import { keyOf, remember, stateSign } from "./message.js";
+import { isHalf, keyOf, remember, stateSign } from "./message.js";
 import { attempt, confirm, tell } from "./notices.js";
 import { now } from "./now.js";
 import { opener } from "./panels.js";
@@ -213,14 +213,16 @@ export class Messages {
     const nowMs = now();
     const { state } = this.#asked;
     const isMixed = !happened(state);
-    const ticks = messages.some((one) => one.state === SCHEDULED) ? offer("send", {
-      head: "", label: "Choose", cell: (one) => (one.state === SCHEDULED ? this.picks.box(one.id) : null),
+    const isRecallable = (one) => one.state === SCHEDULED && !isHalf(one);
+    const ticks = messages.some(isRecallable) ? offer("send", {
+      head: "", label: "Choose", cell: (one) => (isRecallable(one) ? this.picks.box(one.id) : null),
     }) : [];
+    const isOpen = (one) => one.state === SCHEDULED && isHalf(one);
     return table(this.#asked.title, [
       ...ticks,
       ...(isMixed ? [{ head: "State", kind: "line", cell: (one) => stateSign(one) }] : []),
-      { head: isMixed ? "Time" : happened(state), kind: "mono", cell: (one) => el("span", { title: exact(timeOf(one)) }, time(timeOf(one))) },
-      { head: "", kind: "quiet line", cell: (one) => distance(timeOf(one), nowMs) },
+      { head: isMixed ? "Time" : happened(state), kind: "mono", cell: (one) => (isOpen(one) ? "open transaction" : el("span", { title: exact(timeOf(one)) }, time(timeOf(one)))) },
+      { head: "", kind: "quiet line", cell: (one) => (isOpen(one) ? null : distance(timeOf(one), nowMs)) },
       { head: "Id", kind: "mono", cell: (one) => this.#link(one) },
       { head: "Topic", kind: "mono name", cell: (one) => one.topic },
       { head: "Tags", kind: "name", cell: (one) => one.tags ?? "" },

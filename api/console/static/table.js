@@ -27,7 +27,7 @@ export function table(caption, columns, rows, empty) {
 
 /** A list of names and values. */
 export function facts(pairs) {
-  const shown = pairs.filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const shown = pairs.filter(([, value]) => value !== undefined && value !== null && value !== "" && value !== false);
   return el("dl", { class: "facts" }, shown.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 }
 

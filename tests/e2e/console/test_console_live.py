@@ -11,7 +11,7 @@ from tests.harness.world import World
 from timerwheel.api.app import make_app
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.service.live import SLOTS_MAX, Live, tick_of, wheel_of
-from timerwheel.model.messages import SlotInfo
+from timerwheel.model.messages import Outgoing, SlotInfo
 from timerwheel.push.push import Push
 from timerwheel.settings import Settings
 from timerwheel.wheel.geometry import Horizons
@@ -139,6 +139,16 @@ async def test_the_wheel_says_up_to_where_each_level_has_moved_to_the_finer_one(
     assert moved == [0, *world.engine.messages.horizons]
     assert moved == sorted(moved)
     assert world.clock.now_ms() < moved[1]
+
+
+async def test_an_open_transaction_is_in_no_slot(world, live):
+    await world.engine.transactions.begin(Outgoing("orders", b"x", {}))
+    await world.send(10 * DAY_MS)
+    with live.listening():
+        await world.advance(0)
+        (_, tick), (_, wheel) = events_of(live.after(0)[1])
+    assert tick["pending"] == 2
+    assert sum(count for level in wheel["levels"] for _, count in level["slots"]) == 1
 
 
 async def _read_until(answer, text):

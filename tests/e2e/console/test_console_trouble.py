@@ -178,6 +178,30 @@ def test_a_browser_that_keeps_nothing_of_the_page_shows_it_all_the_same(browser,
         expect(page.locator(":root")).to_have_attribute("data-theme", "dark")
 
 
+@pytest.mark.parametrize("name", ["topic", "key", "tag"])
+def test_a_filter_of_a_long_name_is_no_wider_than_the_screen(browser, url, name):
+    width = 360
+    with looking(browser, f"{url}/#messages?topic=t&{name}={'n' * 127}", width=width) as page:
+        expect(page.locator("#panel-messages .empty")).to_contain_text("meets all of this")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_an_open_transaction_has_no_due_time(browser, url):
+    begun = ask(url, "POST", "/v1/transactions", {"topic": "half", "body": "x", "delay": "1h"})
+    with looking(browser, f"{url}/#messages?topic=half") as page:
+        row = page.locator("#panel-messages tbody tr")
+        expect(row).to_contain_text("open transaction")
+        expect(row.get_by_role("checkbox")).to_have_count(0)
+        row.get_by_role("link").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog.locator("dl").first).to_contain_text("Duewhen its transaction is committed")
+        expect(dialog.get_by_role("button", name="Reschedule")).to_have_count(0)
+        ask(url, "POST", f"/v1/transactions/{begun['id']}/rollback")
+        page.reload()
+        expect(dialog.locator(".pill")).to_have_text("recalled")
+        expect(dialog).not_to_contain_text("9999-")
+
+
 @pytest.mark.parametrize("levels", [20_000, 400_000])
 def test_json_of_thousands_of_levels_is_shown_as_far_as_it_goes(browser, url, levels):
     sent = send(url, "deep", body="[" * levels + "]" * levels, delay="1d")
