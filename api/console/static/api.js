@@ -5,6 +5,8 @@ import { ofTab } from "./storage.js";
 const TOKEN = "timerwheel-token";
 const NO_ANSWER = "No response: the service is stopped, is restarting, or cannot be reached from here.";
 const ASKED = "The service asks for a token.";
+const TRIES_MAX = 6;
+const RETRY_S_MAX = 10;
 
 /** A problem that the service reported, or the failure to reach it. */
 class ApiError extends Error {
@@ -107,7 +109,7 @@ export const IF_NEW = { "If-None-Match": "*" };
 
 /** Return the answer of a GET as a stream of text; throws ApiError. EventSource cannot send a token. */
 export async function stream(path, watch) {
-  const response = await request(path, { headers: { Accept: "text/event-stream" } }, watch);
+  const response = await request(path, { method: "GET", headers: { Accept: "text/event-stream" } }, watch);
   return response.body.pipeThrough(new TextDecoderStream()).getReader();
 }
 
@@ -122,13 +124,24 @@ export function query(given) {
   return pairs.length ? `?${pairs.map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join("&")}` : "";
 }
 
+/** Wait as long as an answer says, and a little longer by chance: other calls wait for the same. */
+function later(response) {
+  const seconds = Math.min(Number(response.headers.get("Retry-After")) || 0, RETRY_S_MAX);
+  return new Promise((end) => setTimeout(end, 1000 * seconds * (1 + Math.random())));
+}
+
 async function request(where, options, watch = null) {
-  for (;;) {
+  for (let tries = 1; ; tries += 1) {
     const sent = token();
     watch?.heard();
     const response = await answer(where, { ...options, signal: watch?.signal }, sent);
     if (response.ok) return response;
     const problem = await problemOf(response);
+    if (response.status === 429 && options.method === "GET" && tries < TRIES_MAX) {
+      watch?.rest();
+      await later(response); // the token has a rate, and the page asks for many things at first
+      continue;
+    }
     if (response.status !== 401) throw new ApiError(response.status, problem);
     if (sent !== token()) continue; // the token has changed since
     watch?.rest(); // the reader may take long

@@ -54,6 +54,16 @@ export function time(ms, now = Date.now()) {
 /** 2026-11-22T22:14:05, for a field of time; empty without one. */
 export const localTime = (ms) => (Math.abs(ms) <= TIME_MS_MAX ? `${day(ms)}T${clock(ms)}` : "");
 
+/**
+ * The time that the text of such a field means; undefined if it is empty. A text that still says `ms` means just that, to
+ * the millisecond, and the right one of the two hours of a night in autumn.
+ */
+export function fieldTime(text, ms) {
+  if (!text) return undefined;
+  const wanted = new Date(text).getTime();
+  return wanted === new Date(localTime(ms)).getTime() ? ms : wanted; // a browser leaves out seconds that are 0
+}
+
 /** RFC 3339 to the millisecond, for titles and for copying. */
 export const exact = (ms) => (Math.abs(ms) <= TIME_MS_MAX ? new Date(ms).toISOString() : `${ms} ms`);
 

@@ -4,7 +4,7 @@ import * as address from "./address.js";
 import { call, query } from "./api.js";
 import { Chips } from "./chips.js";
 import { arrived, button, el, field, form, renew, wait } from "./dom.js";
-import { count, counted, exact, localTime, time } from "./format.js";
+import { count, counted, exact, fieldTime, localTime, time } from "./format.js";
 import { LetterFilter } from "./letter_filter.js";
 import { keyOf, remember } from "./message.js";
 import { attempt, confirm, tell } from "./notices.js";
@@ -140,11 +140,10 @@ export class Letters {
     return this.#show({ group: name, topic: name.includes("/") ? "" : of, reason: reason.trim(), key: key.trim(), ...this.#when(from, to) });
   }
 
-  /** The parameters of the address for two times of the form; a period that was not touched stays to the millisecond. */
+  /** The parameters of the address for two times of the form; one that was not touched stays to the millisecond. */
   #when(from, to) {
-    const { given } = this.#asked;
-    if (from === this.times.from && to === this.times.to) return { from: given.from, to: given.to };
-    const [fromMs, toMs] = [from, to].map((text) => (text ? new Date(text).getTime() : undefined));
+    const { fromMs: hadFromMs, toMs: hadToMs } = this.#asked;
+    const [fromMs, toMs] = [fieldTime(from, hadFromMs), fieldTime(to, hadToMs)];
     if (fromMs >= toMs) throw new Error("The time ends before it begins. Choose a later end, or an earlier beginning.");
     return { from: fromMs, to: toMs };
   }
@@ -163,7 +162,6 @@ export class Letters {
     const { group, topic, reason, key, fromMs, toMs, name } = this.#asked;
     const texts = { group, topic, reason, key, from: localTime(fromMs), to: localTime(toMs) };
     for (const [field, text] of Object.entries(texts)) this.#field(field).value = text ?? "";
-    this.times = { from: this.#field("from").value, to: this.#field("to").value };
     this.chips.draw("letters", this.#asked.parts);
     this.pager.reset();
     if (JSON.stringify(this.#asked.given) === this.#drawn) return;

@@ -4,7 +4,7 @@ import * as address from "./address.js";
 import { call, query } from "./api.js";
 import { Chips } from "./chips.js";
 import { arrived, button, el, field, form, select, wait } from "./dom.js";
-import { counted, distance, exact, localTime, time } from "./format.js";
+import { counted, distance, exact, fieldTime, localTime, time } from "./format.js";
 import { ANY, Filter, happened, NEWEST, OLDEST, orders, SCHEDULED, stateWithout } from "./filter.js";
 import { isHalf, keyOf, remember, stateSign } from "./message.js";
 import { attempt, confirm, tell } from "./notices.js";
@@ -268,9 +268,9 @@ export class Messages {
 
   /** The parameters of the address for two times of the form; a period that was not touched stays to the millisecond. */
   #when(from, to) {
-    const { given } = this.#asked;
+    const { given, fromMs: hadFromMs, toMs: hadToMs } = this.#asked;
     if (from === this.times.from && to === this.times.to) return { slot: given.slot, overdue: given.overdue, from: given.from, to: given.to };
-    const [fromMs, toMs] = [from, to].map((text) => (text ? new Date(text).getTime() : undefined));
+    const [fromMs, toMs] = [fieldTime(from, hadFromMs), fieldTime(to, hadToMs)];
     if (fromMs >= toMs) throw new Error("The time ends before it begins. Choose a later end, or an earlier beginning.");
     return { from: fromMs, to: toMs };
   }

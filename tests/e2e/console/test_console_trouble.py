@@ -137,6 +137,39 @@ def test_the_last_day_is_shown_though_it_was_chosen_before_the_last_minutes_had_
             page.get_by_role("button", name="24 h").click()
 
 
+def test_what_the_rate_of_a_token_refused_is_asked_for_again(browser, url):
+    def answer(route):
+        held.append(route)
+        if len(held) == 1:
+            route.fulfill(status=429, headers={"Retry-After": "1"}, json={"detail": "slower"})
+        else:
+            route.fulfill(json={"name": "slow", "scopes": ["receive"], "topics": ["*"]})
+
+    held = []
+    with looking(browser, "about:blank", script=" ", expected=("status of 429",)) as page:
+        page.route("**/v1/token", answer)
+        page.goto(f"{url}/#groups")
+        expect(page.get_by_role("tabpanel", name="Groups").locator(".empty")).to_be_visible()
+        expect(page.get_by_role("button", name="New group")).to_have_count(0)
+
+
+# ---------------------------------------------------------------------- times
+
+
+@pytest.mark.parametrize("place", ["messages?topic=t&", "letters?group=t/g&"])
+def test_an_end_of_a_period_that_is_not_touched_keeps_its_hour_of_an_autumn_night(browser, url, place):
+    second_half_past_two_ms = 1_792_891_800_123  # 2026-10-25 02:30:00.123 in Berlin, an hour after the first
+    with looking(
+        browser, f"{url}/#{place}from={second_half_past_two_ms}", expected=("status of 404",)
+    ) as page:
+        panel = page.locator("[role=tabpanel]:not([hidden])")
+        expect(panel.locator("[name=from]")).to_have_value("2026-10-25T02:30")
+        panel.locator("[name=to]").fill("2026-10-26T00:00:00")
+        panel.get_by_role("button", name=re.compile("^(Find|Show)$")).click()
+        page.wait_for_url("**&to=*")
+        assert f"from={second_half_past_two_ms}&" in page.url
+
+
 # ---------------------------------------------------------------------- double clicks
 
 
