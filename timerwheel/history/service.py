@@ -27,24 +27,41 @@ class HistoryReader:
         self._turn = asyncio.Lock()
 
     async def read(self, engine: Engine, message_id: str, records_max: int = RECORDS_MAX) -> MessageHistory:
-        """Return the history of a message as of now. Raises UnknownMessageError, CorruptionError."""
+        """Return the history of a message as of now. Raises UnknownMessageError, CorruptionError.
+
+        If the caller is cancelled, it ends with the current step: a thread reads the log until then.
+        """
         async with self._turn:
-            found = await _find(engine, message_id)
+            left = asyncio.Event()
+            reading = asyncio.create_task(_read(engine, message_id, records_max, left))
             try:
-                log = await asyncio.to_thread(open_log, engine.settings.data)
-            except OffsetError:  # retention just removed a segment; a second try opens the log without it
-                log = await asyncio.to_thread(open_log, engine.settings.data)
-            try:
-                return _with_leases(engine, await _answered(engine, steps(log, found, records_max)))
-            except OffsetError:
-                raise UnknownMessageError(message_id) from None
-            finally:
-                log.close()
+                return await asyncio.shield(reading)
+            except asyncio.CancelledError:
+                left.set()
+                await asyncio.wait({reading})
+                _ = reading.cancelled() or reading.exception()  # nobody is left to hear of it
+                raise
 
 
-async def _answered(engine: Engine, reading: Steps) -> MessageHistory:
+async def _read(engine: Engine, message_id: str, records_max: int, left: asyncio.Event) -> MessageHistory:
+    found = await _find(engine, message_id)
+    try:
+        log = await asyncio.to_thread(open_log, engine.settings.data)
+    except OffsetError:  # retention just removed a segment; a second try opens the log without it
+        log = await asyncio.to_thread(open_log, engine.settings.data)
+    try:
+        return _with_leases(engine, await _answered(engine, steps(log, found, records_max), left))
+    except OffsetError:
+        raise UnknownMessageError(message_id) from None
+    finally:
+        log.close()
+
+
+async def _answered(engine: Engine, reading: Steps, left: asyncio.Event) -> MessageHistory:
     answer: int | None = None
     while True:
+        if left.is_set():
+            raise asyncio.CancelledError
         asked = await asyncio.to_thread(step, reading, answer)
         if isinstance(asked, MessageHistory):
             return asked

@@ -1,10 +1,13 @@
 """The story of a message: what the log tells of it, the same to a running service and to its directory."""
 
+import asyncio
 import shutil
 
 import msgspec
 import pytest
 
+from tests.harness.gated_threads import spin
+from tests.harness.held_threads import HeldThreads
 from tests.harness.scratch import scratch
 from tests.harness.world import World
 from timerwheel.errors import UnknownMessageError
@@ -393,3 +396,21 @@ async def test_an_id_that_no_message_has_has_no_history(on_disk, message_id):
         await HistoryReader().read(on_disk.engine, message_id)
     with pytest.raises(UnknownMessageError):
         offline(on_disk, message_id)
+
+
+async def test_a_history_whose_caller_is_gone_ends_with_the_step_that_is_under_way(on_disk):
+    sent = await send_one(on_disk)
+    threads, reader = HeldThreads(), HistoryReader()
+    asyncio.get_running_loop().set_default_executor(threads)
+    reading = asyncio.create_task(reader.read(on_disk.engine, sent))
+    while not threads.calls:
+        await asyncio.sleep(0)
+    reading.cancel()
+    await spin()
+    has_ended = reading.done()
+    threads.gate.set()
+    assert not has_ended, "its thread has the log open"
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert threads.calls == 1
+    assert whats(await reader.read(on_disk.engine, sent)) == [What.SENT, What.DELIVERED]
