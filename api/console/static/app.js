@@ -8,7 +8,7 @@ import { Cluster } from "./cluster.js";
 import { Feed } from "./feed.js";
 import { whenDue } from "./filter.js";
 import { Forecast } from "./forecast.js";
-import { clock, day, time, zone } from "./format.js";
+import { clock, day, perSecond, time, zone } from "./format.js";
 import { groups, showGroup } from "./groups.js";
 import { Letters } from "./letters.js";
 import { Live } from "./live.js";
@@ -18,7 +18,6 @@ import { offerTopics } from "./names.js";
 import { askToken } from "./notices.js";
 import { hear } from "./now.js";
 import { Panels } from "./panels.js";
-import { Rates } from "./rates.js";
 import * as rights from "./rights.js";
 import { schedules, showSchedule } from "./schedules.js";
 import { sendTest } from "./send.js";
@@ -31,7 +30,6 @@ import { Slots } from "./wheel/slots.js";
 import { Wheel } from "./wheel/wheel.js";
 
 const AWAY = { unauthenticated: "no token", not_ready: "not ready" }; // keyed by the problem's code, when the stream fails
-const TOTALS = ["accepted_total", "fired_total", "recalled_total"];
 const place = (id) => document.getElementById(id);
 
 theme.restore();
@@ -88,7 +86,6 @@ const wheel = new Wheel(place("wheel"), list);
 const forecast = new Forecast(place("forecast"), place("spans"), list);
 const stats = new Stats(place("stats"));
 const charts = new Charts({ throughput: place("throughput"), lateness: place("lateness"), choice: place("history") });
-const rates = new Rates();
 const live = new Live();
 let slots = Slots.none();
 let heardMs = 0; // time of the last event, by the service's clock
@@ -104,10 +101,9 @@ live.addEventListener("wheel", ({ detail }) => {
 live.addEventListener("tick", ({ detail: tick }) => {
   hear(tick.now_ms);
   heardMs = tick.now_ms;
-  const grown = rates.of(tick, TOTALS);
-  stats.draw(tick, slots, grown);
+  stats.draw(tick, slots);
   charts.take(tick.second);
-  wheel.draw(tick.now_ms, { pending: tick.pending, fired: grown.fired_total ?? 0 });
+  wheel.draw(tick.now_ms, { pending: tick.pending, fired: perSecond(tick.second, "fired") ?? 0 });
   if (slots.nowMs) forecast.draw(slots, tick.now_ms);
   const { name, offset } = zone(tick.now_ms);
   place("clock").textContent = `${day(tick.now_ms)} ${clock(tick.now_ms)} ${offset}`;

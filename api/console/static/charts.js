@@ -3,7 +3,7 @@
 
 import { call } from "./api.js";
 import { el } from "./dom.js";
-import { fine, rate, short } from "./format.js";
+import { fine, perSecond, rate, short } from "./format.js";
 import { colour, Plot } from "./plot.js";
 
 const STEPS = [
@@ -63,7 +63,7 @@ class Points {
     const last = this.at.at(-1) ?? -Infinity;
     if (second <= last) return;
     if (second > last + this.gapS && last > 0) this.#push(last + 1, () => null); // no data in between: a gap, not a line
-    this.#push(second, (name) => (RATES.includes(name) ? (1000 * point[name]) / Math.max(point.span_ms, 1) : point[name]));
+    this.#push(second, (name) => (RATES.includes(name) ? perSecond(point, name) : point[name]));
     const over = this.at.findIndex((one) => one >= second - this.spanS);
     if (over > 0) for (const column of [this.at, ...Object.values(this.columns)]) column.splice(0, over);
   }

@@ -23,6 +23,9 @@ export const fine = (number) => (number >= 1000 ? WHOLE.format(number) : FINE.fo
 /** A rate per second. */
 export const rate = (number) => (number >= 100 ? WHOLE.format(number) : TENTHS.format(number));
 
+/** The rate of something in a point of the figures, which counts it; undefined without a point. */
+export const perSecond = (point, name) => (point ? (1000 * point[name]) / Math.max(point.span_ms, 1) : undefined);
+
 /** 1 message, 2 messages */
 export const counted = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 

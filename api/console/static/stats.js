@@ -1,7 +1,7 @@
 // The numbers at the top: scheduled messages, rates and lateness.
 
 import { el } from "./dom.js";
-import { clock, count, day, duration, rate, short } from "./format.js";
+import { clock, count, day, duration, perSecond, rate, short } from "./format.js";
 import { SLOT_MS } from "./wheel/slots.js";
 
 const TILES = [
@@ -26,11 +26,11 @@ export class Stats {
     this.overdue = el("a", { class: "link bad", href: "#messages?overdue=1" });
   }
 
-  draw(tick, slots, rates) {
+  draw(tick, slots) {
     const { measures, now_ms: nowMs } = tick;
     this.#set("pending", tick.pending < 1e7 ? count(tick.pending) : short(tick.pending));
-    this.#set("accepted", perSecond(rates.accepted_total));
-    this.#set("fired", perSecond(rates.fired_total));
+    this.#set("accepted", rateOf(tick.second, "accepted"));
+    this.#set("fired", rateOf(tick.second, "fired"));
     const fired = measures.fired_total > 0;
     this.#lateness("half", fired, measures.lateness_ms_p50);
     this.#lateness("most", fired, measures.lateness_ms_p99);
@@ -57,7 +57,8 @@ export class Stats {
   }
 }
 
-const perSecond = (known) => (known === undefined ? "–" : rate(known));
+/** Not from the totals of a tick: of a service in shards they shrink and grow when a shard has another leader. */
+const rateOf = (point, name) => (point ? rate(perSecond(point, name)) : "–");
 
 function when({ level, startMs }, nowMs) {
   const at = Math.max(startMs, nowMs);

@@ -2,6 +2,7 @@
 
 import re
 
+import orjson
 import pytest
 from playwright.sync_api import expect
 
@@ -151,6 +152,26 @@ def test_what_the_rate_of_a_token_refused_is_asked_for_again(browser, url):
         page.goto(f"{url}/#groups")
         expect(page.get_by_role("tabpanel", name="Groups").locator(".empty")).to_be_visible()
         expect(page.get_by_role("button", name="New group")).to_have_count(0)
+
+
+def test_a_shard_that_is_heard_again_is_no_rush_of_messages(browser, url):
+    """The totals of a tick are those of the shards that were heard, each since its own start."""
+    now_ms = ask(url, "GET", "/v1/wheel")["now_ms"]
+    point = dict.fromkeys(("recalled", "pending"), 0) | dict.fromkeys(("lateness_ms_p50", "lateness_ms_p99"))
+    events = b""
+    for number, total in enumerate((5, 9_000_005)):
+        at_ms = now_ms + 1_000 * number
+        second = point | {"at_ms": at_ms, "span_ms": 1_000, "accepted": 3, "fired": 2}
+        totals = dict.fromkeys(("accepted_total", "fired_total", "recalled_total"), total)
+        totals |= dict.fromkeys(("lateness_ms_p50", "lateness_ms_p99"), 1)
+        tick = {"now_ms": at_ms, "status": "ready", "refusing": None, "pending": 0, "second": second}
+        events += b"event: tick\ndata: %b\n\n" % orjson.dumps(tick | {"measures": totals})
+    with looking(browser, "about:blank", script=" ") as page:
+        page.route("**/v1/live", lambda route: route.fulfill(body=events, content_type="text/event-stream"))
+        page.goto(url)
+        expect(page.locator("#stat-accepted")).to_have_text("3")
+        expect(page.locator("#stat-fired")).to_have_text("2")
+        expect(page.locator(".needle .fired")).to_have_text("2 fired")
 
 
 # ---------------------------------------------------------------------- times
