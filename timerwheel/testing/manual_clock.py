@@ -1,6 +1,7 @@
 """A clock that stands still until a test moves it."""
 
 import asyncio
+from typing import Any
 
 
 class ManualClock:
@@ -53,10 +54,7 @@ class ManualClock:
         """Return when the wall clock reads `due_ms`, when `wake` is set, or after a move."""
         if wake.is_set() or (due_ms is not None and due_ms <= self.wall_ms):
             return
-        tasks: list[asyncio.Future[object]] = [
-            asyncio.ensure_future(wake.wait()),
-            asyncio.ensure_future(self._moved()),
-        ]
+        tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(wake.wait()), self._moved()]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -74,10 +72,12 @@ class ManualClock:
         """Return when the future is done, or once the clock was advanced by this much."""
         until = self.mono_ms + duration_ms
         while not arrived.done() and self.mono_ms < until:
-            moved = asyncio.ensure_future(self._moved())
-            await asyncio.wait((arrived, moved), return_when=asyncio.FIRST_COMPLETED)
-            moved.cancel()
-            await asyncio.gather(moved, return_exceptions=True)
+            moved = self._moved()
+            try:
+                await asyncio.wait((arrived, moved), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                moved.cancel()
+                await asyncio.gather(moved, return_exceptions=True)
 
     async def breathe(self) -> None:
         """Let every other task that is ready run once."""
