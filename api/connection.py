@@ -6,8 +6,9 @@ When a service stops, a request may be under way to it on a connection that is j
 could not know whether it was carried out. So a connection may have a *farewell*, which it writes before it is
 closed, unless its last answer said that it was the last: to such a client it is the answer, and to any other
 the last word of a connection that it does not use. On a connection without a request so far, the first is
-under way for sure. On one that a pool keeps, most often none is, and some clients log bytes that they did not
-ask for: only the nodes in front of shards, which know what they are, get them there.
+under way, unless it was too slow, which no stop decides. On one that a pool keeps, most often none is, and
+some clients log bytes that they did not ask for: only the nodes in front of shards, which know what they are,
+get them there.
 """
 
 import asyncio
@@ -131,7 +132,7 @@ class Connection(Protocol):
         transport, farewell = self.transport, self._farewell
         if farewell is None or not self.is_between or transport is None or transport.is_closing():
             return
-        if farewell.after_answers or not self.requests:
+        if farewell.after_answers or (self.is_closing_down and not self.requests):
             transport.write(farewell.response)
             self._farewell = None
 

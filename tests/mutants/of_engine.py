@@ -76,7 +76,7 @@ MUTANTS = [
         "stop-without-word",
         "api/connection.py",
         "a connection without a request so far is told that it is closed",
-        "if farewell.after_answers or not self.requests:",
+        "if farewell.after_answers or (self.is_closing_down and not self.requests):",
         "if farewell.after_answers:",
         (
             f"{FAREWELLS}::test_without_a_node_in_front_a_connection_without_a_request_so_far_has_one_under_way",
