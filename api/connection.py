@@ -5,10 +5,9 @@ What is not HTTP reaches no middleware, so this module does for it what the midd
 When a service stops, a request may be under way to it on a connection that is just being closed. Its client
 could not know whether it was carried out. So a connection may have a *farewell*, which it writes before it is
 closed, unless its last answer said that it was the last: to such a client it is the answer, and to any other
-the last word of a connection that it does not use. On a connection without a request so far, the first is
-under way, unless it was too slow, which no stop decides. On one that a pool keeps, most often none is, and
-some clients log bytes that they did not ask for: only the nodes in front of shards, which know what they are,
-get them there.
+the last word of a connection that it does not use. A client connects because it has a request, so at a stop
+every new connection gets a farewell. One that a pool keeps is most often idle, and some clients log bytes
+that they did not ask for: there only nodes in front of shards get it, which know what it is.
 """
 
 import asyncio

@@ -6,7 +6,6 @@ and a connection beyond the rest is refused at once.
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import resource
@@ -157,16 +156,20 @@ class Runner(web.AppRunner):
             if listening and self._handshake_s:
                 await asyncio.sleep(self._handshake_s)  # noqa: TID251 - of the network, not of the service
             server = self.server
-            for connection in [waiting for one in listening for waiting in waiting_connections(one)]:
-                assert server is not None
-                with contextlib.suppress(OSError):  # its client has gone
-                    await loop.connect_accepted_socket(server, connection)
+            for one in listening:
+                # Each is handed over, or refused, before the next takes a descriptor.
+                for connection in waiting_connections(one):
+                    assert server is not None
+                    try:
+                        await loop.connect_accepted_socket(server, connection)
+                    except OSError:  # its client has gone
+                        connection.close()
 
     async def cleanup(self) -> None:
-        """Stop, and drop TLS handshakes in progress."""
+        """Stop. A client whose TLS handshake is under way may have sent a request with its end."""
         await self.stop_listening()
         if self._handshakes is not None:
-            self._handshakes.close()
+            await self._handshakes.finish()
         await super().cleanup()
 
 

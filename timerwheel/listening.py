@@ -22,6 +22,9 @@ from timerwheel.errors import TimerwheelError
 HANDSHAKE_S: Final = 0.05
 """How long a handshake may take that is under way: longer than a round trip within a region."""
 
+WAITING_MAX: Final = 4_096
+"""More connections do not wait for a socket, unless new ones come: `net.core.somaxconn` of Linux."""
+
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # of Linux; Python does not have them
 _NO_HANDSHAKES = (
     (0x30, 0, 0, 13),  # load the byte of the TCP header that has the flags
@@ -87,9 +90,9 @@ def take_handshakes(listening: socket.socket) -> None:
 
 
 def waiting_connections(listening: socket.socket) -> Iterator[socket.socket]:
-    """Return the connections that the system has for a listening socket, and nobody has accepted yet."""
+    """Accept the connections that clients have and nobody has accepted yet, at most WAITING_MAX."""
     listening.settimeout(0)
-    while True:
+    for _ in range(WAITING_MAX):
         try:
             yield listening.accept()[0]
         except ConnectionAbortedError:

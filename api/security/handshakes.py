@@ -16,6 +16,8 @@ from timerwheel.listening import accepted_socket
 from timerwheel.telemetry.throttled_log import Troubles
 
 PEERS_MAX = 1_000
+FINISH_S_MAX = 1.0
+"""How long a stop waits for clients in the middle of their handshakes."""
 REASONS = {
     "HTTP_REQUEST": "it sent plain HTTP to an HTTPS port",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it presented no client certificate, and tls_client_ca requires one",
@@ -68,10 +70,15 @@ class Handshakes:
     def _log_refusal(self, peer: str, reason: str) -> None:
         self._refused.warning(peer, logger, "refused a client at %s: %s", peer, reason)
 
-    def close(self) -> None:
-        """Cancel the handshakes in progress."""
-        for task in self._under_way:
-            task.cancel()
+    async def finish(self) -> None:
+        """Wait for the handshakes in progress, and cancel those that take longer than FINISH_S_MAX.
+
+        In TLS 1.3 a client sends its first request without waiting for the server to end the handshake.
+        """
+        if self._under_way:
+            _, silent = await asyncio.wait(self._under_way, timeout=FINISH_S_MAX)
+            for task in silent:
+                task.cancel()
 
 
 class _Greeter(asyncio.Protocol):

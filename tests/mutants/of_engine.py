@@ -58,8 +58,8 @@ MUTANTS = [
         "stop-resets-new-connections",
         "api/connection_limit.py",
         "a client that has just connected knows whether its request was carried out",
-        "for connection in [waiting for one in listening for waiting in waiting_connections(one)]:",
-        "for connection in [waiting for one in listening for waiting in ()]:",
+        "                for connection in waiting_connections(one):\n",
+        "                for connection in ():\n",
         (
             f"{STOPS}::test_a_client_with_a_new_connection_for_each_request_knows_of_each_whether_it_was_stored",
         ),
@@ -73,9 +73,19 @@ MUTANTS = [
         (f"{FAREWELLS}::test_a_request_whose_body_is_under_way_at_the_stop_is_read_to_its_end_and_answered",),
     ),
     Mutant(
+        "stop-cuts-tls-handshakes",
+        "api/security/handshakes.py",
+        "a client that ends its TLS handshake at the stop knows whether its request was carried out",
+        "timeout=FINISH_S_MAX",
+        "timeout=0",
+        (
+            f"{STOPS}::test_a_client_with_a_new_connection_for_each_request_knows_of_each_whether_it_was_stored",
+        ),
+    ),
+    Mutant(
         "stop-without-word",
         "api/connection.py",
-        "a connection without a request so far is told that it is closed",
+        "a request on a new connection that the stop closes gets an answer",
         "if farewell.after_answers or (self.is_closing_down and not self.requests):",
         "if farewell.after_answers:",
         (

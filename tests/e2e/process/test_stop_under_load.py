@@ -1,12 +1,13 @@
 """SIGTERM while clients send: requests that were taken are finished, and what was acknowledged is there."""
 
 import asyncio
-import errno
 import signal
+import ssl
 from collections import Counter
 
 import pytest
 
+from tests.harness.certificates import Authority
 from tests.harness.processes import serving, timerwheel
 from tests.harness.raw_http import Client as Connection
 from timerwheel.client import Client, ClientError, UnreachableError
@@ -52,7 +53,9 @@ async def test_a_stop_under_load_finishes_in_order_and_loses_nothing_that_was_ac
     assert timerwheel("fsck", "--data", tmp_path / "d", "--json").json["findings"] == []
 
 
-async def send_each_on_a_connection_of_its_own(port: int, outcomes: Counter[str]) -> None:
+async def send_each_on_a_connection_of_its_own(
+    port: int, outcomes: Counter[str], tls: ssl.SSLContext | None
+) -> None:
     """Send until the port refuses, as programs do that have no pool of connections."""
     body = b'{"topic":"%s","body":"b","delay_ms":3600000}' % TOPIC.encode()
     request = (
@@ -61,11 +64,13 @@ async def send_each_on_a_connection_of_its_own(port: int, outcomes: Counter[str]
     )
     while True:
         try:
-            connection = Connection(*await asyncio.open_connection("127.0.0.1", port))
-        except OSError as error:
-            if error.errno == errno.ECONNREFUSED:
-                return
-            raise
+            connection = Connection(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
+        except ConnectionRefusedError:
+            return
+        except OSError:  # the handshake of TLS did not end, so nothing was sent
+            if tls is None:
+                raise
+            continue
         try:
             connection.write(request)
             answer = await connection.answer()
@@ -77,21 +82,29 @@ async def send_each_on_a_connection_of_its_own(port: int, outcomes: Counter[str]
 
 
 @pytest.mark.parametrize(
-    ("flags", "process"),
+    ("flags", "process", "has_tls"),
     [
-        pytest.param((), 0, id="a service"),
-        pytest.param(("--shards", 2), 0, id="the front of a node"),
-        pytest.param(("--shards", 2), 1 + SHARD, id="a shard, as other nodes call it"),
+        pytest.param((), 0, False, id="a service"),
+        pytest.param((), 0, True, id="a service with TLS"),
+        pytest.param(("--shards", 2), 0, False, id="the front of a node"),
+        pytest.param(("--shards", 2), 1 + SHARD, False, id="a shard, as other nodes call it"),
     ],
 )
 async def test_a_client_with_a_new_connection_for_each_request_knows_of_each_whether_it_was_stored(
-    tmp_path, flags, process
+    tmp_path, flags, process, has_tls
 ):
+    tls = None
+    if has_tls:
+        authority = Authority(tmp_path)
+        own = authority.issue("127.0.0.1")
+        flags = (*flags, "--tls-certificate", own.certificate, "--tls-key", own.key)
+        tls = ssl.create_default_context(cafile=str(authority.certificate))
     outcomes: Counter[str] = Counter()
     with serving(tmp_path / "d", *flags, "--log-level", "warning") as service:
         port = int(service.url.rsplit(":", 1)[1]) + process
         load = [
-            asyncio.create_task(send_each_on_a_connection_of_its_own(port, outcomes)) for _ in range(SENDERS)
+            asyncio.create_task(send_each_on_a_connection_of_its_own(port, outcomes, tls))
+            for _ in range(SENDERS)
         ]
         while outcomes["201"] < 2 * SENDERS:
             await asyncio.sleep(0.001)

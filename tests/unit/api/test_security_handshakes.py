@@ -101,12 +101,13 @@ async def test_who_leaves_without_a_word_is_no_news(listening, caplog):
     assert lines(caplog) == []
 
 
-async def test_a_silent_client_is_counted_and_closed_at_the_end(listening):
+async def test_a_silent_client_is_counted_and_closed_at_the_end(listening, monkeypatch):
+    monkeypatch.setattr("timerwheel.api.security.handshakes.FINISH_S_MAX", 0)
     handshakes, port = listening
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while not len(handshakes):
         await asyncio.sleep(0)
-    handshakes.close()
+    await handshakes.finish()
     with contextlib.suppress(OSError):
         assert await reader.read() == b""
     assert len(handshakes) == 0
