@@ -126,9 +126,10 @@ def _unary(name: str, handler: Callable[[Any, Any, Any], Awaitable[None]], servi
     async def serve(requests: Any, context: Any) -> Any:
         answer = answer_class()
         try:
-            request = await service.request(requests, context)
+            call = service.call(context)
+            request = await service.request(call, requests)
             await service.assure_lead()
-            await handler(service.call(context), request, answer)
+            await handler(call, request, answer)
             if not answer.status.code:
                 answer.status.code, answer.status.message = OK
         except Exception as error:  # noqa: BLE001 - whatever it is becomes an answer

@@ -120,12 +120,12 @@ class Service:
             raise NotReadyError("the service is stopping")
         return Call(context, self._callers)
 
-    async def request(self, requests: Any, context: Any) -> Any:
+    async def request(self, call: Call, requests: Any) -> Any:
         """Return the one request of a call; CallError for bytes that are none, or without a valid token.
 
         Without a token nothing is read: gRPC takes what comes of a request into memory once it is asked for.
         """
-        self.call(context).caller(counted=False)
+        call.caller(counted=False)
         async for request in requests:
             return _sound(request)
         raise CallError(Code.BAD_REQUEST, "the call has no request")
@@ -282,8 +282,8 @@ class Service:
         """ReceiveMessage: a status, the messages, and when they were sent out; waits for the first."""
         self._receives += 1
         try:
-            request = await self.request(requests, context)
-            await self._receive(self.call(context), request)
+            call = self.call(context)
+            await self._receive(call, await self.request(call, requests))
             self.count("ReceiveMessage", Code.OK)
         except Exception as error:  # noqa: BLE001 - whatever it is becomes an answer
             if context.done():
