@@ -115,12 +115,12 @@ class Sends:
             body = await bodies.whole(request)
             if form == "json" and _begins_object(body):
                 return await self._pass_on(request, await self._shard_of_one(body), body)
+            if not wanted.atomic:
+                return await self._split(request, body, form)
             shards = {self.shard_of(topic) for topic in await self._topics(body, form)}
-            if len(shards) <= 1:
-                return await self._pass_on(request, next(iter(shards), 0), body)
-            if wanted.atomic:
+            if len(shards) > 1:
                 raise _several(shards)
-            return await self._split(request, body, form)
+            return await self._pass_on(request, next(iter(shards), 0), body)
 
         del route
         return answer
@@ -176,7 +176,10 @@ class Sends:
     # ------------------------------------------------------------------ in parts
 
     async def _split(self, request: web.Request, body: bytes | bytearray, form: str) -> web.StreamResponse:
-        """Let each shard store its part; the answer has one item for each message, in order."""
+        """Let each shard store its part; the answer has one item for each message, in order.
+
+        If no more than one shard is named, it gets the body as it is.
+        """
         try:
             raws = await self._each(body, form)
         except (ValueError, RecursionError, RequestError):
@@ -185,10 +188,17 @@ class Sends:
             detail = f"more than messages_per_request_max = {self.count_max} messages"
             raise RequestError("too_many_messages", detail)
         places: dict[int, list[int]] = {}
+        shards: set[int] = set()
         for place, raw in enumerate(raws):
             if place % PER_BREATH == PER_BREATH - 1:
                 await self._clock.breathe()
-            places.setdefault(self.shard_of(_topic_in(raw)), []).append(place)
+            topic = _topic_in(raw)
+            shard = self.shard_of(topic)
+            places.setdefault(shard, []).append(place)
+            if topic is not None:
+                shards.add(shard)
+        if len(shards) <= 1:
+            return await self._pass_on(request, next(iter(shards), 0), body)
         headers = headers_for_shard(request.headers)
         headers[hdrs.CONTENT_TYPE] = "application/json"
         headers[hdrs.ACCEPT_ENCODING], headers[hdrs.ACCEPT] = "identity", "application/json"
